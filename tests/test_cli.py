@@ -143,6 +143,7 @@ def test_resumed_run_that_has_ended_is_announced(run, tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_seeds_option_trains_many_seeds_and_keeps_the_best(tmp_path, capsys):
     """The seeds start at --seed. Each one is evaluated on the host environment."""
     more = ["--seeds", "3", "--seed", "4"]
@@ -195,6 +196,7 @@ def test_twins_of_tables_and_cards_have_the_arguments_of_gymnasium():
 @pytest.mark.parametrize(
     "options, twin", [([], False), (["--max-episode-steps", "9"], True)]
 )
+@pytest.mark.slow
 def test_twin_without_time_limit_is_used_only_with_a_limit(
     options, twin, tmp_path, capsys
 ):
@@ -203,6 +205,7 @@ def test_twin_without_time_limit_is_used_only_with_a_limit(
     assert ("envs.Blackjack, the compiled twin" in capsys.readouterr().out) == twin
 
 
+@pytest.mark.slow
 def test_twin_is_used_with_action_masks(tmp_path, capsys):
     """The evaluation on Gymnasium's environment reads the mask from `info`."""
     mask = "--set", "action_mask=info/action_mask", "--max-episode-steps", "5"
@@ -576,6 +579,7 @@ def test_missing_argument_of_an_environment_is_named_with_the_option(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_restart_environments_that_fail(
     tmp_path, monkeypatch, capsys
 ):
@@ -634,6 +638,7 @@ def test_help_does_not_import_tensorflow():
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
     """The test sends SIGINT after the first line of progress."""
     process = subprocess.Popen(
@@ -936,6 +941,7 @@ def test_import_is_the_module_of_the_environment_id(run, capsys):
     assert "`train` needs an environment id" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, capsys):
     missed = ["--target-return", "500", "--require-target", "--eval-episodes", "2"]
     assert train(tmp_path / "a", *missed) == 1
@@ -1107,6 +1113,7 @@ gym.register("Local-v3", Local)
 """
 
 
+@pytest.mark.slow
 def test_module_in_the_current_folder_is_imported(tmp_path, monkeypatch, capsys):
     (tmp_path / "local_task.py").write_text(LOCAL_ENV)
     monkeypatch.chdir(tmp_path)

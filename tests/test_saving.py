@@ -168,6 +168,7 @@ def test_save_keeps_spaces_counters_and_options(tmp_path):
         loaded.fit("CartPole-v1", epochs=1)
 
 
+@pytest.mark.slow
 def test_save_keeps_a_nested_observation_space(tmp_path):
     box = gym.spaces.Box(-1.0, 1.0, (2,))
     space = gym.spaces.Dict(b=gym.spaces.Tuple([box, box]), a=box)
@@ -278,6 +279,7 @@ def test_load_error_names_the_class_with_an_incomplete_config(tmp_path, own, rem
         tfr.load(tmp_path / "agent.keras")
 
 
+@pytest.mark.slow
 def test_new_process_loads_an_agent_from_its_file_alone(agent, path):
     observations = np.ones([20, 2], "float32")
     code = (

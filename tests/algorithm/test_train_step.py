@@ -1,6 +1,7 @@
 """Tests updates with several gradient steps against a loop, and updates that fail."""
 
 import functools
+import itertools
 import math
 
 import definitions
@@ -145,12 +146,17 @@ SIZES = [(None, 3), (6, 3), (1, 1), (7, 2), (13, 2), (20, 1), (50, 2)]
 KINDS = ["softmax", "masked", "gaussian"]
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize(
-    "kind, mean_over",
+    "kind, mean_over, jit_compile",
     sweeps.some(
-        [(kind, mean_over) for kind in KINDS for mean_over in ("episodes", "steps")],
-        always=[("softmax", "episodes"), ("masked", "episodes"), ("gaussian", "steps")],
+        itertools.product(KINDS, ["episodes", "steps"], [False, True]),
+        always=[
+            ("softmax", "episodes", False),
+            ("masked", "episodes", False),
+            ("masked", "episodes", True),
+            ("gaussian", "steps", False),
+            ("gaussian", "steps", True),
+        ],
     ),
 )
 def test_update_equals_a_loop_over_gradient_steps(kind, mean_over, jit_compile):
@@ -327,7 +333,10 @@ def steps_until(agent, episodes, jit_compile, updates=2):
     return numbers(everything(agent)), logs
 
 
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize(
+    "name",
+    sweeps.some(COMPILED, always=["shared value, limited change", "own value"]),
+)
 def test_compiled_gradient_steps_equal_gradient_steps_of_a_graph(name):
     """All steps have padding: 20 steps in 3 minibatches, and 12 steps if some drop."""
     ends = []
@@ -360,6 +369,7 @@ class WithoutXLA(keras.layers.Layer):
         return x + tf.cast(zeros, x.dtype)
 
 
+@pytest.mark.slow
 def test_losses_of_layers_do_not_contain_padding():
     """A model whose layers add losses of their inputs is not compiled."""
     ends = []
@@ -373,7 +383,7 @@ def test_losses_of_layers_do_not_contain_padding():
     assert ends[0][1][0]["loss"] != ends[0][1][0]["policy_loss"]
 
 
-@pytest.mark.parametrize("part", ["policy", "value"])
+@pytest.mark.parametrize("part", [sweeps.rare("policy"), "value"])
 def test_layer_without_xla_raises_and_leaves_all_weights_unchanged(part):
     """The value model is compiled after the gradient steps of the policy."""
     policy, model = dense(A), dense(1)

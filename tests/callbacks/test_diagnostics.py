@@ -977,6 +977,7 @@ def test_report_states_that_the_environment_is_a_vector_env():
     assert diagnostics.history[0]["vector_env"] == 1.0
 
 
+@pytest.mark.slow
 def test_diagnostics_do_not_change_the_training():
     weights = []
     agent = agent_for("CartPole-v1", baseline=critic(1e-3), passes=2)

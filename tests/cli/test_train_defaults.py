@@ -103,6 +103,7 @@ SMALL = ["--episodes-per-epoch", "2", "--max-episode-steps", "20", "--hidden", "
 ONCE = ["--epochs", "1", "--eval-episodes", "2"]
 
 
+@pytest.mark.slow
 def test_run_directory_contains_the_settings(tmp_path):
     run = ["--engine", "host", "--run-dir", str(tmp_path / "run")]
     assert cli.main(["train", "Pendulum-v1", *run, *SMALL, *ONCE]) == 0
@@ -135,6 +136,7 @@ def module(tmp_path, monkeypatch):
 SAID = "without a preset, the settings follow from Box actions and episodes of at most"
 
 
+@pytest.mark.slow
 def test_environment_of_a_module_determines_the_settings(module, tmp_path, capsys):
     """The module is imported after the options were checked."""
     words = ["train", module, "--run-dir", "run", *SMALL, *ONCE]

@@ -351,7 +351,7 @@ def test_agent_acts_through_tensorflow_if_litert_results_differ(name, caplog):
 
 
 @pytest.mark.filterwarnings("ignore:.*The bounds of the component")
-@pytest.mark.parametrize("mode", [sweeps.rare("plain"), "workers"])
+@pytest.mark.parametrize("mode", ["plain", sweeps.rare("workers")])
 def test_first_collection_switches_to_tensorflow_if_litert_results_differ(mode, caplog):
     """The observations are 100, but the declared bounds are ±5.
 

@@ -190,6 +190,7 @@ def test_vector_observation_dict_in_another_order_is_read_by_key():
     assert episodes.observations["a"].max() < 9 <= episodes.observations["b"].min()
 
 
+@pytest.mark.slow
 def test_observation_keys_may_be_any_strings(tmp_path):
     names = ["a b", "é", "1", "c.d", "x-y", "action", "seed"]
     space = gym.spaces.Dict(

@@ -16,7 +16,6 @@ import threading
 import cloudpickle
 import pytest
 import ray_cluster
-import sweeps
 import toy_envs
 from nested_arrays import assert_identical
 
@@ -90,6 +89,7 @@ def worker_processes(cluster):
 # Equal results
 
 
+@pytest.mark.slow
 def test_training_with_ray_equals_training_in_one_process(make_workers):
     def train(**options):
         agent = tfr.Reinforce.for_env(
@@ -212,11 +212,10 @@ PLACE = r"\(step of environment \d+, episode \d+, step \d+\) on \S+"
     ("fail", "message"),
     [
         (kill_process, rf"Worker 1 was killed by the signal SIGKILL {PLACE}\."),
-        sweeps.rare(
-            hang, rf"Worker 1 did not .* step_timeout=0.5 s, and was ended {PLACE}\."
-        ),
+        (hang, rf"Worker 1 did not .* step_timeout=0.5 s, and was ended {PLACE}\."),
     ],
 )
+@pytest.mark.slow
 def test_lost_process_is_named_with_its_place(
     agent, make_workers, tmp_path, fail, message
 ):
@@ -240,11 +239,12 @@ def test_error_of_an_environment_is_that_of_a_local_worker(agent, make_workers, 
 @pytest.mark.parametrize(
     ("fail", "options"),
     [
-        sweeps.rare(kill_process, {"on_env_error": "restart"}),
+        (kill_process, {"on_env_error": "restart"}),
         (kill_actor, {}),
-        sweeps.rare(stop_actor, {}),
+        (stop_actor, {}),
     ],
 )
+@pytest.mark.slow
 def test_lost_worker_is_replaced_without_any_effect(
     agent, make_workers, tmp_path, caplog, fail, options
 ):
@@ -383,6 +383,7 @@ def test_pool_closes_although_the_program_has_ended_the_connection(agent, make_w
     agent.collect(toy_envs.Lengths, 2, workers=make_workers(1))
 
 
+@pytest.mark.slow
 def test_cluster_with_another_version_of_ray_is_refused(agent, make_workers, monkeypatch):
     import ray
 
@@ -391,9 +392,8 @@ def test_cluster_with_another_version_of_ray_is_refused(agent, make_workers, mon
         agent.collect(toy_envs.Lengths, 2, workers=make_workers())
 
 
-@pytest.mark.parametrize(
-    "package", sweeps.some(["numpy", "cloudpickle"], always=["cloudpickle"])
-)
+@pytest.mark.parametrize("package", ["numpy", "cloudpickle"])
+@pytest.mark.slow
 def test_machine_with_another_version_is_refused_unless_allowed(
     agent, make_workers, monkeypatch, package
 ):
@@ -426,6 +426,7 @@ def test_versions_of_packages_that_the_environment_does_not_use_do_not_matter(
     assert_identical(collected, agent.collect(toy_envs.Lengths, 2))
 
 
+@pytest.mark.slow
 def test_workers_that_no_machine_can_start_are_named(
     agent, make_workers, monkeypatch, caplog
 ):

@@ -229,6 +229,7 @@ def test_rollout_in_parallel_shards_equals_rollout_in_one_shard(several, monkeyp
         np.testing.assert_allclose(weights(agent), weights(first_agent), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_episodes_of_a_group_share_their_first_observation():
     env = envs.CartPole()
     agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
@@ -496,6 +497,7 @@ def test_invalid_final_observation_raises_and_weights_are_unchanged(last, callba
     np.testing.assert_array_equal(weights(agent), before)
 
 
+@pytest.mark.slow
 def test_transition_receives_actions_in_the_dtypes_of_the_action_space():
     """The policy computes in float32 or float64, or the environment runs through
     `as_gymnasium`.

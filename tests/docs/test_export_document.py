@@ -41,6 +41,7 @@ def test_page_shows_the_printed_arguments(exports):
     assert "\n".join(exports["printed"]) in TEXT
 
 
+@pytest.mark.slow
 def test_litert_example_selects_the_actions_of_the_agent(exports):
     """The program runs in a process of its own, with only NumPy and LiteRT."""
     path = ROOT / "examples" / "litert_policy.py"

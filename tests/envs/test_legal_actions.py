@@ -4,6 +4,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 from toy_worlds import Gates
 
@@ -32,6 +33,7 @@ def test_twin_of_taxi_has_the_mask_of_gymnasium_in_every_state():
     assert envs.make("FrozenLake-v1").action_mask({"cell": cells[:16]}) is None
 
 
+@pytest.mark.slow
 def test_trained_taxi_agent_collects_legal_actions_only():
     env = envs.Taxi()
     agent = masked_agent(env)
@@ -55,6 +57,7 @@ def test_vector_env_returns_the_masks_of_its_observations():
     assert envs.Corridor(3).as_gymnasium(2).reset(seed=0)[1] == {}
 
 
+@pytest.mark.slow
 def test_both_engines_record_the_same_masks_of_nested_actions():
     """The place in the observation determines the mask."""
     env = Gates()
@@ -72,6 +75,7 @@ def test_both_engines_record_the_same_masks_of_nested_actions():
     agent.fit(env, epochs=1, episodes_per_epoch=4, verbose=0)
 
 
+@pytest.mark.slow
 def test_train_seeds_in_one_program_equals_separate_runs_with_masks():
     env, budget = Gates(), dict(epochs=2, episodes_per_epoch=3)
 
@@ -116,8 +120,10 @@ class Trap(Closed):
         return tf.where(state == 1, tf.constant(700, after.dtype), after)
 
 
-@pytest.mark.parametrize("env", [Closed([0, 0]), Trap([0, 0]), Lamps()], ids=repr)
-@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize(
+    "env", [sweeps.rare(Closed([0, 0])), Trap([0, 0]), Lamps()], ids=repr
+)
+@pytest.mark.parametrize("trains", [True, sweeps.rare(False)])
 def test_invalid_mask_raises_and_names_the_step(env, trains):
     agent = masked_agent(env)
     agent.build_for_env(env)

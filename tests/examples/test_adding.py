@@ -36,6 +36,7 @@ def test_reward_is_the_share_of_right_characters(example):
     assert exact == [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_pretrained_model_is_loaded_from_a_preset(example, tmp_path, capsys):
     """A saved tiny model with random weights takes the place of a real preset."""
     example.make_tiny_model().save_to_preset(tmp_path / "preset")

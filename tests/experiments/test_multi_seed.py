@@ -62,7 +62,7 @@ def optimizer_state(agent):
     return [*agent.optimizer.variables, *getattr(baseline_optimizer, "variables", [])]
 
 
-@pytest.mark.parametrize("kind", sweeps.some(OPTIONS, always=["everything"]))
+@pytest.mark.parametrize("kind", sweeps.some(OPTIONS, always=["a deviation, groups"]))
 def test_train_seeds_equals_separate_runs(kind, monkeypatch):
     """Only the gradient of many seeds is summed in blocks."""
     monkeypatch.setattr(learner, "_SMALL_MICROBATCH", 50)
@@ -180,6 +180,7 @@ def test_failed_seed_does_not_change_the_other_seeds():
         failed.fit(world, epochs=1, episodes_per_epoch=4, seed=0, verbose=0)
 
 
+@pytest.mark.slow
 def test_failed_seed_keeps_the_weights_of_its_last_update():
     """The averages are not used, because the next update begins with the weights."""
     world, seeds = Lucky(dtype="float64"), [3, 1, 9]

@@ -253,7 +253,8 @@ ENGINES = {
 }
 
 
-@pytest.mark.parametrize("engine", sweeps.some(ENGINES, ["host"]))
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.slow
 def test_fit_with_resume_saves_a_refused_update(engine, tmp_path, monkeypatch):
     make, options, callbacks = ENGINES[engine]
     microbatch = 4 if engine == "microbatches" else None

@@ -4,6 +4,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 
 import tf_reinforce as tfr
@@ -53,7 +54,7 @@ def functional(dtype):
     return agent
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [sweeps.rare("float32"), "float64"])
 def test_subclassed_models_learn_like_functional_models(dtype):
     """Keras' own `build` of a subclassed model would create no weights."""
     env = gym.make("CartPole-v1")

@@ -237,6 +237,7 @@ def test_recurrent_policy_trains_with_a_value_baseline(kind):
     assert np.isfinite(logs["value_loss"]).all()
 
 
+@pytest.mark.slow
 def test_recurrent_agent_accepts_sequences_in_call_and_predict():
     agent = ready()
     sequences = np.ones((4, 7, 2), "float32")

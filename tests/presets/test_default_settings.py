@@ -146,6 +146,7 @@ def test_whole_returns_have_no_lambda():
     assert agent.gae_lambda == 1 and agent.returns == "whole"
 
 
+@pytest.mark.slow
 def test_fit_collects_2048_steps_with_the_default_settings(tmp_path):
     """A saved agent keeps the defaults of `fit`, and arguments override them."""
     agent = tfr.Reinforce.for_env("CartPole-v1", baseline="value", hidden=(4,), passes=1)

@@ -270,6 +270,7 @@ def test_text_in_a_run_is_used_only_if_the_user_passes_the_same_argument(tmp_pat
     assert options["env_kwargs"] == {"map_name": "4x4", "n": 1}
 
 
+@pytest.mark.slow
 def test_custom_optimizer_keeps_its_learning_rate(plain):
     folder, *_ = plain
     agent = agents.Reinforce.for_env("CartPole-v1", preset=str(folder / "small.toml"))
@@ -437,6 +438,7 @@ def test_summary_shows_return_of_a_random_policy_and_threshold_once(plain):
     ]
 
 
+@pytest.mark.slow
 def test_env_kwargs_of_a_preset_apply_to_training_and_evaluation(tmp_path, capsys):
     """With `sutton_barto_reward`, CartPole-v1 has reward -1 at a fall and 0 otherwise."""
     top = "env_kwargs = {sutton_barto_reward = true}"

@@ -249,8 +249,7 @@ def row(name, agent, engines):
     return f"| `{observed}` | {seen} | `{acted}` | `{head}` | {masks} | {engine} |"
 
 
-# The spaces that use most of the code.
-OFTEN = ["channels_first", "deep"]
+OFTEN = ["channels_first"]  # `make slow` tests the other spaces
 
 
 @pytest.mark.parametrize("name", sweeps.some(PAIRS, always=OFTEN))

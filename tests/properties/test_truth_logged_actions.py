@@ -77,6 +77,7 @@ def test_bias_of_biased_options_is_that_of_the_document(options, bias, cosine):
     assert f"{report.cosine:.4f}" == cosine
 
 
+@pytest.mark.slow
 def test_bias_of_snips_falls_with_the_number_of_decisions():
     """Two contexts appear 1, 2 and 3 times: 9, 81 and 729 logs; 0.89, 0.52 and 0.36."""
     biases = []

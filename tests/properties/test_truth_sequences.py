@@ -8,6 +8,7 @@ eight are truncated.
 import keras
 import numpy as np
 import pytest
+import sweeps
 
 pytest.importorskip("keras_hub", reason='needs pip install ".[text]"')
 import language_models
@@ -49,7 +50,7 @@ def check(model, prompts, tolerance=1e-11):
 
 
 @pytest.mark.parametrize("kl_coef", [0.0, 0.3])
-@pytest.mark.parametrize("temperature", [1.0, 0.6, 2.0])
+@pytest.mark.parametrize("temperature", [sweeps.rare(1.0), 0.6, sweeps.rare(2.0)])
 def test_expected_gradient_is_that_of_the_penalized_reward(kl_coef, temperature):
     report = check(make(kl_coef=kl_coef, temperature=temperature), [[1, 0]])
     assert report.trajectories == 15
@@ -92,7 +93,7 @@ def ask_again(prompts, completion_ids):
     return [[0, 1] if ids[0] == 1 else None for ids in completion_ids]
 
 
-@pytest.mark.parametrize("kl_coef", [0.0, 0.3])
+@pytest.mark.parametrize("kl_coef", [sweeps.rare(0.0), 0.3])
 def test_replies_are_not_scored(kl_coef):
     """Word and end token, two tokens of the reply, and one more token."""
     model = make(reply=ask_again, max_turns=2, max_completion_length=4, kl_coef=kl_coef)
@@ -118,6 +119,7 @@ def test_dropout_is_not_active():
     check(make(causal_lm, max_completion_length=2), [[1]])
 
 
+@pytest.mark.slow
 def test_several_rewards_are_added_with_their_weights():
     def lengths(completion_ids):
         return [float(len(ids)) for ids in completion_ids]
@@ -218,7 +220,7 @@ def ratio_gradient(model, completions, rewards, probs):
     return total
 
 
-@pytest.mark.parametrize("kl_coef", [0.0, 0.3])
+@pytest.mark.parametrize("kl_coef", [sweeps.rare(0.0), 0.3])
 def test_unclipped_ratios_correct_completions_of_other_weights(kl_coef):
     """Each completion is sampled from a model with other weights."""
     model = make(ratio_clip=1e9, max_completion_length=2, kl_coef=kl_coef)

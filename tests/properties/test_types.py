@@ -109,6 +109,7 @@ def test_every_head_trains_in_the_type_of_the_policy(dtype, engine):
         assert np.isfinite(variable).all() and (variable.numpy() != old).any()
 
 
+@pytest.mark.slow
 def test_gradients_of_all_heads_agree_in_float32_and_float64():
     ours, exact = agent_of("float32"), agent_of("float64")
     episodes = ours.collect(EveryAction(), 4)

@@ -5,6 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
+import sweeps
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
@@ -73,7 +74,9 @@ def reward_model(contexts, actions, rewards):
     return model
 
 
-@pytest.mark.parametrize("options", [{}, {"estimator": "snips"}, {"estimator": "dr"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"estimator": "snips"}, sweeps.rare({"estimator": "dr"})]
+)
 def test_training_on_a_log_beats_the_logging_policy(options):
     log, contexts = make_log(4000, 1), make_log(4000, 2)[0]
     if options.get("estimator") == "dr":

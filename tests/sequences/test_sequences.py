@@ -7,6 +7,7 @@ import re
 import keras
 import numpy as np
 import pytest
+import sweeps
 
 pytest.importorskip("keras_hub", reason='needs pip install ".[text]"')
 import keras_hub
@@ -104,6 +105,7 @@ def test_update_equals_a_step_by_hand():
     assert abs(logs["kl"]) > 1e-4
 
 
+@pytest.mark.slow
 def test_training_raises_the_reward():
     model = make(optimizer=keras.optimizers.Adam(0.03), group_size=8, mode=GRAPH)
     before = model.evaluate(PROMPTS)["reward"]
@@ -135,6 +137,7 @@ def test_logs_describe_the_completions():
     assert logs["log_prob_difference"] < 1e-5
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_weights_and_other_seeds_others():
     results = []
     for seed in (3, 3, 4):
@@ -162,6 +165,7 @@ def test_eager_and_xla_updates_agree_with_graphs(options):
         np.testing.assert_allclose(x, y, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_microbatches_give_the_gradient_of_all_completions():
     """SGD, because Adam enlarges rounding errors of gradients that are almost zero."""
     models = [
@@ -290,6 +294,7 @@ def test_columns_belong_to_the_tokens_of_the_same_row():
         assert PROMPTS[answer - 10] == prompt
 
 
+@pytest.mark.slow
 def test_dataset_gives_the_weights_of_lists():
     columns = {"prompts": PROMPTS, "answer": ["1", "2", "3", "4"]}
 
@@ -426,10 +431,10 @@ def other_architecture(name):
     return getattr(keras_hub.models, f"{name}CausalLM")(backbone, preprocessor=None)
 
 
-SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in ("Llama", "Gemma")]
+NAMES = sweeps.some(["GPT2", "Qwen3", "Llama", "Gemma"], always=["GPT2"])
 
 
-@pytest.mark.parametrize("name", ["GPT2", "Qwen3", *SLOW])
+@pytest.mark.parametrize("name", NAMES)
 def test_saved_model_continues_to_the_same_weights(name, tmp_path):
     causal_lm = ARCHITECTURES[name]()
     prompts, options = PROMPTS, {}
@@ -457,7 +462,7 @@ def test_saved_model_continues_to_the_same_weights(name, tmp_path):
     assert_equal(weights_of(model), [np.array(v) for v in alone.variables])
 
 
-@pytest.mark.parametrize("name", ["GPT2", "Qwen3", *SLOW])
+@pytest.mark.parametrize("name", NAMES)
 def test_only_adapters_move_with_lora(name, tmp_path):
     """KerasHub also trains the biases of the layers with adapters, which GPT-2 has."""
     causal_lm = ARCHITECTURES[name]()
@@ -516,6 +521,7 @@ def test_interrupted_training_continues_to_the_same_weights(steps, tmp_path):
     assert_equal(weights_of(whole), weights_of(second))
 
 
+@pytest.mark.slow
 def test_training_after_two_interruptions_begins_with_its_first_epoch(tmp_path):
     callbacks = [keras.callbacks.BackupAndRestore(tmp_path), Interrupt()]
     model = make()
@@ -525,6 +531,7 @@ def test_training_after_two_interruptions_begins_with_its_first_epoch(tmp_path):
     assert model.fit(PROMPTS[:1], epochs=2, verbose=0).epoch == [0, 1]
 
 
+@pytest.mark.slow
 def test_stock_callbacks_receive_logs(tmp_path):
     callbacks = [
         keras.callbacks.CSVLogger(tmp_path / "log.csv"),
@@ -642,6 +649,7 @@ def test_infinite_gradients_change_no_weight(options):
 
 
 @pytest.mark.parametrize("rate, options", [(1e30, {"minibatch_size": 4}), (3e38, {})])
+@pytest.mark.slow
 def test_steps_with_infinite_weights_restore_the_weights(rate, options):
     """The first step with a rate of 1e30 makes the second step invalid."""
     causal_lm = language_models.text_gpt2()

@@ -10,6 +10,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 
@@ -183,7 +184,9 @@ def test_observations_named_as_an_argument_get_a_prefix(tmp_path):
     same_bits(found["log_prob"], policy.log_prob(observations, raw)["log_prob"])
 
 
-@pytest.mark.parametrize("format", formats.WRITERS)
+@pytest.mark.parametrize(
+    "format", sweeps.some(formats.WRITERS, always=["tf_saved_model", "onnx"])
+)
 def test_names_of_the_metadata_are_those_of_the_files(format, tmp_path):
     """TensorFlow refuses `self` and `class`, and would rename `a.b` and `0`."""
     keys = "a.b", "0", "self", "class", "x y"

@@ -243,6 +243,7 @@ def test_interrupt_while_collecting_keeps_all_finished_updates(trained, tmp_path
     assert os.listdir(tmp_path / "checkpoints") == ["00000002"]
 
 
+@pytest.mark.slow
 def test_repeated_call_with_the_same_agent_continues_its_learning_rates(tmp_path):
     """As in a notebook, in which a cell is run again after an interruption."""
     env = envs.Bandit([0.0, 1.0])
