@@ -941,7 +941,6 @@ def test_import_is_the_module_of_the_environment_id(run, capsys):
     assert "`train` needs an environment id" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, capsys):
     missed = ["--target-return", "500", "--require-target", "--eval-episodes", "2"]
     assert train(tmp_path / "a", *missed) == 1
@@ -1113,7 +1112,6 @@ gym.register("Local-v3", Local)
 """
 
 
-@pytest.mark.slow
 def test_module_in_the_current_folder_is_imported(tmp_path, monkeypatch, capsys):
     (tmp_path / "local_task.py").write_text(LOCAL_ENV)
     monkeypatch.chdir(tmp_path)
@@ -1318,10 +1316,14 @@ def free_ports(count):
 
 @pytest.mark.slow
 def test_learner_processes_train_the_agent_of_one_process(tmp_path, monkeypatch):
-    """A run of two processes is interrupted after ten of twenty updates, and resumed."""
+    """A run of two processes is interrupted after ten of twenty updates, and resumed.
+
+    The learning rate is constant: a linear one would depend on the number of updates.
+    """
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     settings = ["CartPole-v1", "--episodes-per-epoch", "4", "--hidden", "8"]
-    settings += ["--baseline", "value", "--engine", "host", "--epochs"]
+    settings += ["--baseline", "value", "--engine", "host", "--learning-rate", "0.001"]
+    settings += ["--epochs"]
     one = [*settings, "20", "--run-dir", "one"]
     run_processes(tmp_path, one, free_ports(1))
     (first, _), (second, _) = run_processes(

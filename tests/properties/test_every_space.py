@@ -249,7 +249,7 @@ def row(name, agent, engines):
     return f"| `{observed}` | {seen} | `{acted}` | `{head}` | {masks} | {engine} |"
 
 
-OFTEN = ["channels_first"]  # `make slow` tests the other spaces
+OFTEN = ["channels_first"]  # its default policy has convolutions
 
 
 @pytest.mark.parametrize("name", sweeps.some(PAIRS, always=OFTEN))

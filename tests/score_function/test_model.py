@@ -182,7 +182,6 @@ def test_equal_seeds_train_equal_weights(jit_compile):
     assert_equal_weights(*results)
 
 
-@pytest.mark.slow
 def test_xla_and_several_steps_per_execution_train_nearly_equal_weights():
     results = []
     for options in ({}, {"jit_compile": True}, {"steps_per_execution": 4}):

@@ -165,7 +165,6 @@ def test_eager_and_xla_updates_agree_with_graphs(options):
         np.testing.assert_allclose(x, y, atol=2e-4)
 
 
-@pytest.mark.slow
 def test_microbatches_give_the_gradient_of_all_completions():
     """SGD, because Adam enlarges rounding errors of gradients that are almost zero."""
     models = [
