@@ -304,6 +304,24 @@ def test_progress_line_writes_nothing_without_an_epoch():
     assert progress(Terminal(), epochs=0) == progress(io.StringIO(), epochs=0) == ""
 
 
+@pytest.mark.parametrize("budget", [dict(epochs=2), dict(steps=4)])
+def test_training_that_continues_says_where_and_one_that_has_ended_says_so(
+    budget, tmp_path, capsys
+):
+    def fit(**more):
+        agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
+        options = dict(episodes_per_epoch=2, num_envs=1, resume=tmp_path / "run")
+        agent.fit(toys.Bandit, **{**budget, **options, **more})
+        return capsys.readouterr().out
+
+    assert "update 2" in fit() and fit() == "nothing left to train after update 2\n"
+    assert fit(verbose=0) == ""
+    [(name, number)] = budget.items()
+    lines = fit(**{name: 2 * number}).splitlines()
+    assert lines[0] == "continuing after update 2 (4 steps)"
+    assert lines[-1].startswith("update 4")
+
+
 def test_progress_line_writes_to_standard_output_by_default(clock, capsys):
     line = callbacks.ProgressLine()
     line.set_params({"epochs": 1})

@@ -78,21 +78,24 @@ def test_histograms_count_the_actions_and_the_weights(tmp_path):
             assert counts == dict.fromkeys(steps, math.prod(variable.shape))
 
 
-def test_resumed_training_has_each_step_once(tmp_path):
+def test_resumed_training_has_each_step_once_and_keeps_the_files_of_others(tmp_path):
     """Events after the checkpoint are removed, and files of a process that was killed."""
     folder, run = tmp_path / "events", tmp_path / "run"
-    train(folder, 4, resume=tfr.Checkpoints(run, every_updates=2))
-    (folder / "events.out.tfevents.1.host").write_bytes(b"another program")
-    foreign = (folder / "events.out.tfevents.1.host").read_bytes()
-    killed = next(path for path in folder.iterdir() if path.name.endswith("reinforce"))
+    resume = tfr.Checkpoints(run, every_updates=2)
+    train(folder, 4, resume=resume)
+    [killed] = folder.iterdir()
     complete = killed.read_bytes()
     killed.write_bytes(complete + complete[-50:])  # a torn write after the checkpoint
     late = folder / killed.name.replace("events.out.tfevents.", "events.out.tfevents.9")
     late.write_bytes(complete)
-    _, logs = train(folder, 6, resume=tfr.Checkpoints(run, every_updates=2))
-    assert not late.exists()
-    assert (folder / "events.out.tfevents.1.host").read_bytes() == foreign
-    (folder / "events.out.tfevents.1.host").unlink()
+    (folder / "events.out.tfevents.1.host").write_bytes(b"another program")
+    train(folder, 1)  # another training with the same callback
+    foreign = {x: x.read_bytes() for x in folder.iterdir() if x not in (killed, late)}
+    _, logs = train(folder, 6, resume=resume)
+    assert not late.exists() and len(foreign) == 2
+    for path, content in foreign.items():
+        assert path.read_bytes() == content
+        path.unlink()
     written = scalars(folder)["episode_return"]
     expected = dict(zip(logs["env_steps"], logs["episode_return"], strict=True))
     assert written == pytest.approx(expected, rel=1e-6) and len(written) == 6
@@ -100,12 +103,13 @@ def test_resumed_training_has_each_step_once(tmp_path):
 
 def test_invalid_states_are_refused(tmp_path):
     logger = callbacks.TensorBoardLogger(tmp_path)
-    with pytest.raises(TypeError, match="state"):
-        logger.set_state([1])
-    (tmp_path / "events.out.tfevents.1.tf_reinforce").write_bytes(b"12345")
-    name = "events.out.tfevents.1.tf_reinforce"
-    with pytest.raises((TypeError, ValueError), match="bytes"):
-        logger.set_state({name: -1})
-    assert (tmp_path / name).read_bytes() == b"12345"
-    logger.set_state({name: 10**9})  # a file is never made longer
-    assert (tmp_path / name).read_bytes() == b"12345"
+    path = tmp_path / "events.out.tfevents.1.0123abcd.tf_reinforce"
+    path.write_bytes(b"12345")
+    state = {"training": "0123abcd"}
+    for invalid in ([1], {**state, path.name: -1}, {"training": "*"}, {"training": 1}):
+        with pytest.raises((TypeError, ValueError), match="state|bytes|training"):
+            logger.set_state(invalid)
+    logger.set_state({**state, path.name: 10**9})  # a file is never made longer
+    earlier = callbacks.TensorBoardLogger(tmp_path)
+    earlier.set_state({path.name: 2})  # a state of an earlier version, without an id
+    assert path.read_bytes() == b"12345"

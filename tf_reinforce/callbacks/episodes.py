@@ -138,7 +138,8 @@ class ProgressLine(keras.callbacks.Callback):
     The estimate of the remaining time ignores the first update, because TensorFlow
     functions are compiled then. `ProgressLine` announces evaluations, because evaluations
     may take long. Between plain lines, an evaluation is announced only if the previous
-    evaluation took at least `every` seconds.
+    evaluation took at least `every` seconds. A training that continues says where, and
+    one that has nothing left to do says so.
 
     Args:
         every: Float ≥ 0, the minimum number of seconds between two plain lines. With 0,
@@ -167,6 +168,13 @@ class ProgressLine(keras.callbacks.Callback):
         self._seconds_per_unit: float | None = None  # seconds per update or per step
         self._test_seconds = math.inf  # seconds of the previous evaluation
         self._pending: str | None = None  # line that is not yet written
+        self._has_begun = False
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch and not self._has_begun:
+            steps = getattr(self.model, "env_steps", 0)
+            self._write(f"continuing after update {epoch} ({steps:,} steps)\n")
+        self._has_begun = True
 
     def _make_display(self) -> live_display.LiveDisplay | None:
         if not self.live:
@@ -207,6 +215,11 @@ class ProgressLine(keras.callbacks.Callback):
             self._display.close()
         elif self._pending:
             self._write(f"{self._pending}\n")
+        first = self.params.get("initial_epoch")
+        if first and not self._has_begun:
+            position, end = self._position(first - 1, {"env_steps": self.model.env_steps})
+            if end and position >= end:
+                self._write(f"nothing left to train after update {first}\n")
 
     def on_train_error(self) -> None:
         """Ends the live display, so that the error appears below it."""

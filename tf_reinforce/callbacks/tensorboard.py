@@ -3,6 +3,8 @@
 import math
 import os
 import pathlib
+import re
+import secrets
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ from tf_reinforce import validation
 from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.data import nests
 
-_SUFFIX = ".tf_reinforce"  # of the event files that the callback writes
+SUFFIX = ".tf_reinforce"  # of the event files that the callback writes
+_TRAINING = "training"  # the part of the state that names the training
 
 
 class TensorBoardLogger(episode_callbacks.EpisodeCallback):
@@ -27,7 +30,8 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
     `actions/0`, `actions/1`, …) as the policy sampled them.
 
     If `fit(..., resume=...)` continues a training, events after the checkpoint are
-    removed from the event files of the training.
+    removed from its event files. The names of these files contain an id of the training,
+    so the folder can also hold the files of other trainings.
 
     Args:
         log_dir: Path of the folder of event files. The folder may contain other files.
@@ -49,22 +53,32 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
         self.log_dir = validation.path("log_dir", log_dir)
         self.histograms = validation.boolean("histograms", histograms)
         self.every = validation.positive_int("every", every)
+        self._training = secrets.token_hex(4)
         self._writer: Any = None
         self._actions: list = []
 
-    def get_state(self) -> dict[str, int]:
-        """Returns the length of each event file of the callback, in bytes."""
+    def get_state(self) -> dict[str, Any]:
+        """Returns the id of the training, and the lengths of its event files in bytes."""
         if self._writer is not None:
             self._writer.flush()
-        return {path.name: path.stat().st_size for path in self._files()}
+        sizes = {path.name: path.stat().st_size for path in self._files()}
+        return {_TRAINING: self._training, **sizes}
 
-    def set_state(self, state: dict[str, int]) -> None:
+    def set_state(self, state: dict[str, Any]) -> None:
         """Removes the events after a checkpoint.
 
         Args:
-            state: Result of `get_state`, which may come from an untrusted file.
+            state: Result of `get_state`, which may come from an untrusted file. A state
+                of an earlier version contains no id, and changes no file.
         """
         validation.instance("state", state, dict)
+        training = validation.instance(_TRAINING, state.get(_TRAINING, ""), str)
+        if training and not re.fullmatch("[0-9a-f]{8}", training):
+            raise ValueError(
+                f"`{_TRAINING}` must be the id of a training, eight hexadecimal digits. "
+                f"Received: {training!r}"
+            )
+        self._training = training or self._training
         for path in self._files():
             size = validation.whole_number("bytes", state.get(path.name, 0), low=0)
             if size == 0:
@@ -73,8 +87,9 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
                 os.truncate(path, size)
 
     def _files(self) -> list[pathlib.Path]:
-        """Returns the event files that callbacks of this class wrote into the folder."""
-        paths = pathlib.Path(self.log_dir).glob(f"events.out.tfevents.*{_SUFFIX}")
+        """Returns the event files of the training in the folder."""
+        pattern = f"events.out.tfevents.*.{self._training}{SUFFIX}"
+        paths = pathlib.Path(self.log_dir).glob(pattern)
         return [path for path in paths if path.is_file() and not path.is_symlink()]
 
     def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
@@ -86,7 +101,7 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(
-                os.fspath(self.log_dir), filename_suffix=_SUFFIX
+                os.fspath(self.log_dir), filename_suffix=f".{self._training}{SUFFIX}"
             )
         with self._writer.as_default(step=int(logs["env_steps"])):
             for name, value in logs.items():

@@ -21,16 +21,17 @@ def make(options, settings, directory):
         directory: `pathlib.Path` of the run directory.
     """
     from tf_reinforce import callbacks
+    from tf_reinforce.callbacks import tensorboard
 
     table, result = settings["callbacks"], []
     if table.get("diagnose"):
         result.append(callbacks.Diagnostics())
     if (kind := table.get("tensorboard")) is not None:
-        logger = callbacks.TensorBoardLogger(
-            directory / "tensorboard", histograms=kind == "histograms"
-        )
+        folder = directory / "tensorboard"
         if not any(directory.glob("checkpoints/*")):
-            logger.set_state({})  # removes events of a process that was killed
+            for path in folder.glob(f"*{tensorboard.SUFFIX}"):
+                path.unlink()  # events of a process that was killed
+        logger = callbacks.TensorBoardLogger(folder, histograms=kind == "histograms")
         result.append(logger)
     if (every := table.get("video")) is not None:
         result.append(_video_recorder(options.env, settings, directory, every))

@@ -168,8 +168,8 @@ def run_loop(
     record = make_recorder(callbacks.callbacks)
     start = recorder.Progress(initial_epoch, agent.env_steps, optimizer_steps)
     progress = record.restore(start)
-    if steps is not None:
-        callbacks.set_params({**callbacks.params, END: progress.first_step + steps})
+    params = {"initial_epoch": progress.epoch, END: steps and progress.first_step + steps}
+    callbacks.set_params({**callbacks.params, **params})
     callbacks.on_train_begin()
     record.restore_callbacks()
     # Keras' BackupAndRestore sets this attribute of the model in `on_train_begin`. That
@@ -265,7 +265,6 @@ def _callback_list(agent, processes, callbacks, budget, verbose):
         verbose=1 if verbose == "auto" else int(verbose),
         epochs=epochs,
         steps=1,
-        **{END: steps and agent.env_steps + steps},
     )
 
 
