@@ -63,13 +63,22 @@ FILES = {
 }
 
 
+@contextlib.contextmanager
+def ascii_output(is_terminal=False):
+    """Replaces standard output by a stream that raises an error for `·`, `±` or `█`."""
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii", write_through=True)
+    stream.isatty = lambda: is_terminal
+    with contextlib.redirect_stdout(stream):
+        yield stream
+
+
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
     """Trains for two updates; returns the run directory and the printed text."""
     path = tmp_path_factory.mktemp("runs") / "first"
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
+    with ascii_output() as printed:
         assert train(path) == 0
-    return path, printed.getvalue()
+    return path, printed.buffer.getvalue().decode("ascii")
 
 
 @pytest.fixture(scope="module")
@@ -624,6 +633,34 @@ def test_value_of_env_arg_is_json_or_text():
     values["[" * 10**5] = "[" * 10**5  # too deep for JSON
     for text, value in values.items():
         assert argument_types.env_argument(f"name={text}") == ("name", value)
+
+
+def test_no_character_ends_a_training(first):
+    assert re.search(r"update 2/2 \? return .* \? entropy", first[1])
+    assert re.search(r"mean return \S+ \? \S+ over 100 new episodes", first[1])
+
+
+@ascii_output()
+def test_no_character_ends_a_command():
+    [verbs] = parsers.make_parser()._subparsers._group_actions
+    for words in [[], *([verb] for verb in verbs.choices)]:
+        with pytest.raises(SystemExit) as error:
+            cli.main([*words, "--help"])
+        assert error.value.code == 0
+    assert cli.main(["presets", "Pendulum-v1"]) == 0
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_no_character_ends_a_training_from_python(is_terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
+    callbacks = [tfr.callbacks.Diagnostics(1, verbose=2)]
+    options = dict(validation_env=toys.Bandit, validation_episodes=1)
+    options.update(epochs=2, episodes_per_epoch=2, callbacks=callbacks)
+    with ascii_output(is_terminal) as output:
+        agent.fit(toys.Bandit, **options)
+        agent.summary()
+    assert b"evaluation" in output.buffer.getvalue()
 
 
 def test_help_does_not_import_tensorflow():

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 from tf_reinforce import validation
 from tf_reinforce.callbacks import advice
 from tf_reinforce.callbacks import episodes as episode_callbacks
+from tf_reinforce.callbacks import live_display
 from tf_reinforce.callbacks import training_statistics
 
 _TIME_SHARES = ("stepping", "acting", "learning")
@@ -232,7 +233,8 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
     def _print(self, text):
         # In a terminal, `ProgressLine` replaces `sys.stdout` during the training.
-        print(text, file=self.stream or sys.stdout, flush=True)
+        stream = live_display.LenientStream(self.stream or sys.stdout)
+        print(text, file=stream, flush=True)
 
 
 @contextlib.contextmanager

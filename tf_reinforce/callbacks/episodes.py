@@ -159,7 +159,7 @@ class ProgressLine(keras.callbacks.Callback):
         self.stream = validation.stream("stream", stream)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._out = self.stream or sys.stdout
+        self._out = live_display.LenientStream(self.stream or sys.stdout)
         self._display = self._make_display()
         self._last_written = time.perf_counter()
         self._start: tuple[float, int] | None = (

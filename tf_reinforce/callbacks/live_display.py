@@ -41,6 +41,20 @@ class Progress(NamedTuple):
     facts: str
 
 
+class LenientStream:
+    """A text stream that prints a `?` for a character that its encoding does not have."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def write(self, text):
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        return self._stream.write(text.encode(encoding, "replace").decode(encoding))
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+
 class LiveDisplay:
     """Draws a bar, the history of the returns and the facts of the last update.
 

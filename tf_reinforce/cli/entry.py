@@ -24,6 +24,8 @@ def main(arguments=None):
         missed; 2 if an argument or a file
         was invalid; 130 after Ctrl-C; 143 after SIGTERM.
     """
+    with contextlib.suppress(AttributeError):  # standard output may be any object
+        sys.stdout.reconfigure(errors="replace")  # it may not have every character
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parsers.make_parser().parse_args(list(map(_escape_negative, arguments)))
     options.command_line = shlex.join(["tf-reinforce", *arguments])

@@ -24,8 +24,10 @@ def run(options):
     if options.name is not None:
         settings = toml_files.read(options.name)
         path = toml_files.FOLDER / f"{options.name}.toml"
-        text = path.read_text() if path.exists() else json.dumps(settings, indent=2)
-        print(json.dumps(settings, indent=2) if options.json else text.rstrip())
+        text = json.dumps(settings, indent=2)
+        if path.exists() and not options.json:
+            text = path.read_text("utf-8").rstrip()
+        print(text)
         return 0
     presets = {name: toml_files.read(name) for name in toml_files.names()}
     if options.json:

@@ -223,7 +223,9 @@ def _write_config(directory, config, command=None):
             run_config.write_json(directory / name, content)
     if command is not None and not (directory / _COMMAND).exists():
         with files.atomic_write(directory / _COMMAND) as temporary:
-            pathlib.Path(temporary).write_text(f"{command}\n")
+            # The arguments of a command may be bytes that are no text.
+            text = f"{command}\n".encode(errors="surrogateescape")
+            pathlib.Path(temporary).write_bytes(text)
 
 
 def _finish(agent, evaluator, exit_code, verbose):

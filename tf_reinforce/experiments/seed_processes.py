@@ -44,7 +44,8 @@ def prepare(directory, config, seeds, command=None):
             folder.mkdir(parents=True)
             run_config.write_json(folder / run_config.FILE_NAME, {**config, "seed": seed})
             if command is not None:
-                (folder / "command.txt").write_text(f"{command}\n")
+                text = f"{command}\n".encode(errors="surrogateescape")
+                (folder / "command.txt").write_bytes(text)
 
 
 def folders(directory):

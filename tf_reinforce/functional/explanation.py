@@ -63,7 +63,7 @@ def _counts(counts, probs=None, logits=None):
     name, values = _parameters(probs, logits)
     trials = int(np.sum(counts))
     closed_form = _eligibility_function(name, "multinomial")(values, counts, trials)
-    labels = [f"{int(n)} × {k}" for k, n in enumerate(counts)]
+    labels = [f"{int(n)} x {k}" for k, n in enumerate(counts)]
     title = f"{trials} choices among {_categories(values)}, counted."
     return _page(title, name, values, counts, closed_form, labels)
 
