@@ -162,6 +162,53 @@ def test_signatures_accept_observations_by_name(exported):
     same_bits(found["log_prob"], policy.log_prob(observations, raw)["log_prob"])
 
 
+@pytest.fixture(scope="module")
+def remembering():
+    """Returns an agent whose exported functions have every kind of argument."""
+    inputs = [keras.Input((None, 2), name=name) for name in ("place", "state")]
+    hidden = keras.layers.GRU(3, return_sequences=True)(keras.layers.Add()(inputs))
+    outputs = keras.layers.Dense(5)(hidden)
+    policy = keras.Model(dict(zip(("place", "state"), inputs)), outputs)
+    agent = tfr.Reinforce(policy, action_mask="info/action_mask")
+    box = gym.spaces.Box(-1, 1, (2,))
+    agent.build_for_spaces(
+        gym.spaces.Dict(place=box, state=box),
+        gym.spaces.Dict(arm=gym.spaces.Discrete(2), leg=gym.spaces.Discrete(3)),
+    )
+    return agent
+
+
+def test_functions_take_each_argument_by_the_name_of_the_documents(remembering, tmp_path):
+    """`policy.json` names the parts of nested arguments, as the signatures do."""
+    remembering.export(tmp_path)
+    policy = tf.saved_model.load(tmp_path)
+    state = policy.initial_state(count=3)
+    mask = tf.constant([[1, 0, 0, 1, 1]] * 3, tf.int8)
+    given = {"observation": batch(remembering, 3), "action_mask": mask, "state": state}
+    seed = tf.constant(3, tf.int64)
+    drawn = policy.sample(**given, seed=seed)
+    raw = {key: drawn[f"raw_action_{key}"] for key in ("arm", "leg")}
+    own = {"sample": {"seed": seed}, "log_prob": {"raw_action": raw}}
+    metadata = runtimes.read_metadata(tmp_path)["functions"]
+    for name in SIGNATURES:
+        found = getattr(policy, name)(**own.get(name, {}), **given)
+        parts = {**given["observation"], **state, "action_mask": mask, "seed": seed}
+        parts |= {f"raw_action_{key}": x for key, x in raw.items()}
+        inputs = {x["name"]: parts[x["name"]] for x in metadata[name]["inputs"]}
+        expected = policy.signatures[name](**inputs)
+        assert (
+            set(found) == set(expected) == {x["name"] for x in metadata[name]["results"]}
+        )
+        for key, values in expected.items():
+            same_bits(found[key], values)
+    live = remembering.act(
+        given["observation"], action_mask=mask, deterministic=True, state=state
+    )[0]
+    found = policy.act(**given)
+    same_bits(found["action_arm"], live["arm"])
+    same_bits(found["action_leg"], live["leg"])
+
+
 def test_observations_named_as_an_argument_get_a_prefix(tmp_path):
     """Without the prefix, TensorFlow would rename one of the two to `seed_1`."""
     space = gym.spaces.Dict(

@@ -1,6 +1,7 @@
 """Defines the exported functions: act, sample, distribution and log_prob."""
 
 import functools
+import inspect
 import keyword
 
 import keras
@@ -32,8 +33,8 @@ def seed_functions(policy):
 
         If the policy reads action masks from `info`, all functions with `observation`
         also take `action_mask`, `[N, M]` int8, with M entries for each observation. For a
-        recurrent policy, all functions with `observation` take as last argument a dict of
-        the recurrent states `state_0`, `state_1`, …, and also return the next states.
+        recurrent policy, these functions take as last argument `state`, a
+        dict of the recurrent states `state_0`, `state_1`, …, and return the next states.
 
         Parts of a nested action are returned by name, for example `action_arm` for the
         part `arm`. If a part of the observation has the name of another argument or of a
@@ -41,10 +42,10 @@ def seed_functions(policy):
         name that TensorFlow refuses or changes, for example `self`, gets the prefix too.
     """
     arguments = {
-        "act": [],
-        "sample": [policy.seed_spec],
-        "distribution": [],
-        "log_prob": [policy.raw_action_spec],
+        "act": {},
+        "sample": {"seed": policy.seed_spec},
+        "distribution": {},
+        "log_prob": {"raw_action": policy.raw_action_spec},
     }
     functions = {name: getattr(policy, name) for name in arguments}
     functions = _traced(policy, functions, arguments)
@@ -76,7 +77,7 @@ def noise_functions(policy):
     Returns:
         Dict of the functions `act`, `distribution` and `sample`.
     """
-    arguments = {"act": [], "distribution": [], "sample": [policy.noise_spec]}
+    arguments = {"act": {}, "distribution": {}, "sample": {"noise": policy.noise_spec}}
     functions = {name: getattr(policy, name) for name in arguments}
     functions["sample"] = policy.sample_from_noise
     renamed = {name: _with_next_states(f, policy) for name, f in functions.items()}
@@ -96,20 +97,26 @@ def _with_next_states(function, policy):
 
 def _traced(policy, functions, arguments):
     """Returns functions with the arguments observation, own arguments, extra specs."""
-    # A partial for each policy. TensorFlow counts traces per function, and would warn of
-    # retracing if many policies shared one.
-    return {
-        name: tf.function(
-            functools.partial(function),
-            input_signature=[
-                policy.observation_spec,
-                *arguments[name],
-                *policy.extra_specs,
-            ],
-            autograph=False,
+    traced = {}
+    for name, function in functions.items():
+        specs = {
+            "observation": policy.observation_spec,
+            **arguments[name],
+            **policy.extra_specs,
+        }
+        # A partial for each policy. TensorFlow counts traces per function, and would warn
+        # of retracing if many policies shared one.
+        function = functools.partial(function)
+        # A loaded SavedModel accepts its arguments by these names.
+        function.__signature__ = inspect.Signature(
+            [inspect.Parameter(x, _POSITIONAL_OR_KEYWORD) for x in specs]
         )
-        for name, function in functions.items()
-    }
+        signature = list(specs.values())
+        traced[name] = tf.function(function, signature, autograph=False)
+    return traced
+
+
+_POSITIONAL_OR_KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def with_finite_check(functions, name, variables):
@@ -151,8 +158,8 @@ class PolicyFunctions:
             number types.
 
     The attributes with specs describe the arguments with a batch axis. `extra_specs` is
-    the list of the specs of the arguments that only some policies have: action mask and
-    recurrent states.
+    the dict of the specs of the arguments that only some policies have: `action_mask` and
+    the recurrent `state`.
     """
 
     def __init__(self, actor, action_dtypes):
@@ -160,13 +167,14 @@ class PolicyFunctions:
         self._action_dtypes = action_dtypes
         source = actor.mask_source
         self.mask_is_input = source is not None and not source.observed
-        self.extra_specs = []
+        self.extra_specs = {}
         if self.mask_is_input:
             shape = (None, actor.mask_size)
-            self.extra_specs.append(tf.TensorSpec(shape, tf.int8, "action_mask"))
+            mask_spec = tf.TensorSpec(shape, tf.int8, "action_mask")
+            self.extra_specs["action_mask"] = mask_spec
         if actor.recurrent is not None:
             states = _batch_specs(tuple(actor.state_spec), "state")
-            self.extra_specs.append(state_dict(states))
+            self.extra_specs["state"] = state_dict(states)
         self.seed_spec = tf.TensorSpec((), tf.int64, "seed")
         self.raw_action_spec = _batch_specs(actor.action_spec, "raw_action")
         self.noise_spec = keras.tree.map_structure(
