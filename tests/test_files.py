@@ -1,6 +1,7 @@
 """Tests that files are replaced atomically."""
 
 import errno
+import json
 import os
 
 import pytest
@@ -164,11 +165,11 @@ def test_replace_folder_raises_if_the_folder_contains_other_files(tmp_path, add)
     export(model, a="new")  # replaces its own files
     (model / "assets").mkdir()
     (model / "assets" / "b").write_text("mine")
-    with pytest.raises(ValueError, match="contains other files .assets/b."):
+    with pytest.raises(ValueError, match="contains other or changed files .assets/b."):
         export(model, a="newer")
     (model / "assets" / "b").unlink()
     add(model)
-    with pytest.raises(ValueError, match="contains other files .*thesis"):
+    with pytest.raises(ValueError, match="contains other or changed files .*thesis"):
         export(model, a="newer")
     assert contents(model)["a"] == "new"
 
@@ -177,7 +178,9 @@ def test_replace_folder_raises_if_the_folder_contains_other_files(tmp_path, add)
 def test_replace_folder_raises_if_no_export_has_written_the_folder(tmp_path, name):
     """A folder of the user may have the names of a SavedModel."""
     fill(tmp_path / "game" / name, level="mine")
-    with pytest.raises(ValueError, match=f"contains other files .{name}/level."):
+    with pytest.raises(
+        ValueError, match=f"contains other or changed files .{name}/level."
+    ):
         export(tmp_path / "game", a="new")
     assert listing(tmp_path) == {f"game/{name}/level": "mine"}
 
@@ -186,8 +189,45 @@ def test_replace_folder_raises_if_no_export_has_written_the_folder(tmp_path, nam
 def test_replace_folder_raises_if_the_list_of_files_is_damaged(tmp_path, mark):
     export(tmp_path / "model", a="old")
     (tmp_path / "model" / files.EXPORT_MARK).write_text(mark)
-    with pytest.raises(ValueError, match="contains other files"):
+    with pytest.raises(ValueError, match="contains other or changed files"):
         export(tmp_path / "model", a="new")
+
+
+@pytest.mark.parametrize("listed", [["a", "thesis.txt"], {"a": "0", "thesis.txt": "0"}])
+def test_file_of_the_user_stays_if_the_list_of_a_stranger_names_it(tmp_path, listed):
+    """A folder of a repository may list a file that the user adds later."""
+    export(tmp_path / "model", a="old")
+    mark = tmp_path / "model" / files.EXPORT_MARK
+    digests = json.loads(mark.read_text())["files"]
+    if isinstance(listed, dict):
+        listed["a"] = digests["a"]
+    mark.write_text(json.dumps({"files": listed}))
+    (tmp_path / "model" / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match="other or changed files .*thesis.txt"):
+        export(tmp_path / "model", a="new")
+    assert contents(tmp_path / "model") == {"a": "old", "thesis.txt": "mine"}
+
+
+def test_changed_file_of_an_export_is_not_replaced(tmp_path):
+    export(tmp_path / "model", a="old", b="old")
+    (tmp_path / "model" / "a").write_text("changed by the user")
+    with pytest.raises(ValueError, match="contains other or changed files .a.\\."):
+        export(tmp_path / "model", a="new")
+    (tmp_path / "model" / "a").unlink()
+    os.mkfifo(tmp_path / "model" / "a")  # reading it would wait for ever
+    with pytest.raises(ValueError, match="contains other or changed files .a.\\."):
+        export(tmp_path / "model", a="new")
+
+
+def test_export_of_an_earlier_version_which_lists_names_is_replaced(tmp_path):
+    model = tmp_path / "model"
+    export(model, **{"saved_model.pb": "old", "policy.json": "old", "act.onnx": "old"})
+    fill(model / "variables", **{"variables.data-00000-of-00001": "old"})
+    (model / "assets").mkdir()
+    names = [str(x.relative_to(model)) for x in model.rglob("*") if x.name != "variables"]
+    (model / files.EXPORT_MARK).write_text(json.dumps({"files": names}))
+    export(model, a="new")
+    assert contents(model) == {"a": "new"}
 
 
 def test_replaceable_folder_is_checked_without_a_change(tmp_path):

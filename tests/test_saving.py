@@ -1,7 +1,9 @@
 """Tests that a saved agent continues with the same bits after loading."""
 
+import contextlib
 import errno
 import os
+import resource
 import subprocess
 import sys
 import warnings
@@ -381,25 +383,62 @@ def open_bytes(path):
 # Failed saves
 
 
-def full_disk(self, path, *args, **kwargs):
-    with open(path, "wb") as file:
-        file.write(b"half of it")
-    raise OSError(errno.ENOSPC, "No space left on device")
+@contextlib.contextmanager
+def disk_with(free):
+    """Lets the system refuse to write more than `free` bytes to a file."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.parametrize(
-    "verb, name", [("save", "agent.keras"), ("save_weights", "agent.weights.h5")]
-)
-def test_failed_save_keeps_the_old_file(agent, tmp_path, monkeypatch, verb, name):
-    path = tmp_path / name
-    getattr(agent, verb)(path)
-    before = open_bytes(path)
-    monkeypatch.setattr(keras.Model, verb, full_disk)
-    for target in (path, tmp_path / f"new.{name}"):
-        with pytest.raises(OSError, match="No space left"):
-            getattr(agent, verb)(target)
-    assert os.listdir(tmp_path) == [name]
-    assert open_bytes(path) == before
+def trains_with(callback):
+    def write(agent, path):
+        other = tfr.Reinforce.for_env(toys.Lengths, hidden=(3,))
+        options = dict(epochs=1, episodes_per_epoch=1, verbose=0)
+        other.fit(toys.Lengths, callbacks=[callback(path)], **options)
+
+    return write
+
+
+def writes_checkpoint(agent, path):
+    tfr.Checkpoints(path).write(1, {}, {"a": np.zeros(999)})
+
+
+# Each writes a file or a folder, and how many bytes of a file the disk still takes.
+WRITERS = {
+    "agent.keras": (lambda agent, path: agent.save(path), 4096),
+    "a.weights.h5": (lambda agent, path: agent.save_weights(path), 4096),
+    "saved_model": (lambda agent, path: agent.export(path), 4096),
+    "onnx": (lambda agent, path: agent.export(path, format="onnx"), 256),
+    "checkpoints": (writes_checkpoint, 256),
+    "events": (trains_with(tfr.callbacks.TensorBoardLogger), 8),
+    "episodes.csv": (trains_with(tfr.callbacks.EpisodeLogger), 8),
+}
+APPENDED = "events", "episodes.csv"
+
+
+def contents(folder):
+    """Returns the content of each file below a folder, by path."""
+    return {x: x.read_bytes() for x in folder.rglob("*") if x.is_file()}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_full_disk_names_path_and_cause_and_keeps_the_old_files(agent, name, tmp_path):
+    """TensorFlow raises errors of its own, and HDF5 may end the process."""
+    write, free = WRITERS[name]
+    if name not in APPENDED:
+        write(agent, tmp_path / name)
+    before = contents(tmp_path)
+    for target in (tmp_path / name, tmp_path / f"new.{name}"):
+        message = f"{name}.* could not be written: File too large. .* unchanged. Free"
+        with pytest.raises(OSError, match=message) as raised, disk_with(free):
+            write(agent, target)
+        assert raised.value.errno == errno.EFBIG
+        if name not in APPENDED:
+            assert contents(tmp_path) == before
 
 
 def test_save_that_fails_in_keras_leaves_no_other_file(agent, path, monkeypatch):

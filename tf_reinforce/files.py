@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import re
@@ -191,19 +192,34 @@ def explain_failed_write(
     """
     try:
         yield
-    except OSError as error:
-        if hasattr(error, "explained") or numbers and error.errno not in numbers:
+    except Exception as error:
+        is_own = isinstance(error, OSError)
+        number = error.errno if is_own else _tensorflow_error_number(error)
+        if hasattr(error, "explained") or not is_own and number is None:
             raise
-        cause = error.strerror or str(error) or type(error).__name__
+        if numbers and number not in numbers:
+            raise
+        strerror = error.strerror if is_own else os.strerror(number)
+        cause = strerror or str(error) or type(error).__name__
         message = (
             f"{path} could not be written: {cause}. {consequence} Free space or change "
             "the permissions, and try again."
         )
         # With an error number, `OSError` makes an error of the type of `error`.
-        arguments = [message] if error.errno is None else [error.errno, message]
+        arguments = [message] if number is None else [number, message]
         explained = OSError(*arguments)
         explained.explained = True
         raise explained from error
+
+
+def _tensorflow_error_number(error):
+    """Returns the error number of TensorFlow's error of a failed write, or `None`.
+
+    TensorFlow raises errors of its own, whose messages contain the cause.
+    """
+    if type(error).__module__.startswith("tensorflow."):
+        return next((n for n in DISK_ERRORS if os.strerror(n) in str(error)), None)
+    return None
 
 
 @contextlib.contextmanager
@@ -216,8 +232,8 @@ def atomic_replace_folder(path):
 
     Args:
         path: Path of the folder that is replaced. An existing folder must be empty, or
-            contain only files that an earlier call has written. The file `EXPORT_MARK`
-            in the folder lists these files.
+            contain only unchanged files that an earlier call has written. The file
+            `EXPORT_MARK` in the folder lists these files and their SHA-256 digests.
 
     Yields:
         Path of a temporary folder beside `path`, which the caller creates.
@@ -258,7 +274,7 @@ def expect_replaceable_folder(path):
 
     Raises:
         ValueError: If `path` is a file, or a folder that contains files which no earlier
-            call of `atomic_replace_folder` has written.
+            call of `atomic_replace_folder` has written, or which have changed since.
     """
     path = os.path.abspath(os.fspath(path))
     if os.path.exists(path) and not os.path.isdir(path):
@@ -266,11 +282,13 @@ def expect_replaceable_folder(path):
             "The path of an export must be a folder, not a file. Received: the file "
             f"{path}"
         )
-    other_names = _files_in(path) - _read_mark(path)
+    names = _files_in(path)
+    listed = _read_mark(path) if names else {}
+    other_names = [name for name in names if not _is_exported(path, name, listed)]
     if other_names:
         raise ValueError(
             "The folder of an export must be new, empty or an earlier export. "
-            f"Received: {path}, which contains other files "
+            f"Received: {path}, which contains other or changed files "
             f"({', '.join(sorted(other_names)[:3])}). No file was replaced. Choose "
             "another folder for the export."
         )
@@ -291,23 +309,77 @@ def _is_filled_folder(path):
 
 
 def _write_mark(folder):
-    """Writes the list of the files in an export to the export."""
-    content = {"files": sorted(_files_in(folder) | {EXPORT_MARK})}
+    """Writes the list of the files in an export, with their digests, to the export."""
+    digests = {name: _digest(os.path.join(folder, name)) for name in _files_in(folder)}
     with open(os.path.join(folder, EXPORT_MARK), "w") as file:
-        file.write(json.dumps(content, indent=2) + "\n")
+        file.write(json.dumps({"files": digests}, indent=2, sort_keys=True) + "\n")
 
 
 def _read_mark(folder):
-    """Returns the files that belong to an export; the empty set for another folder."""
+    """Returns the list of the files in an export; an empty list for another folder."""
     path = os.path.join(folder, EXPORT_MARK)
     try:
         expect_regular_file(path)
         if os.path.getsize(path) > _MAX_MARK_BYTES:
-            return set()
+            return []
         with open(path) as file:
-            return set(json.loads(file.read())["files"])
+            listed = json.loads(file.read())["files"]
+        return listed if isinstance(listed, (dict, list)) else []
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return set()
+        return []
+
+
+def _is_exported(folder, name, listed):
+    """Returns whether an export wrote a file, by the list of the files in the export.
+
+    The list of a stranger may name any file. It cannot contain the digest of a file that
+    the user adds later.
+    """
+    if isinstance(listed, list):  # of an earlier version, without digests
+        return name in listed and bool(_EARLIER_FILE.fullmatch(name))
+    path = os.path.join(folder, name)
+    return name == EXPORT_MARK or name in listed and listed[name] == _digest(path)
+
+
+_EARLIER_FILE = re.compile(
+    rf"{re.escape(EXPORT_MARK)}|policy\.json|assets|(saved_model|fingerprint)\.pb"
+    r"|variables/variables\.(index|data-\d+-of-\d+)|\w+\.(onnx|tflite)"
+)
+
+
+def _digest(path):
+    """Returns the SHA-256 digest of a regular file; `None` for an empty folder."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        return None
+    if os.path.islink(path) or not os.path.isfile(path):
+        return ""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def expect_no_pattern(path):
+    """Raises a `ValueError` if TensorFlow could not load a SavedModel from `path`.
+
+    TensorFlow reads the path of a SavedModel as a pattern of file names.
+    """
+    path = os.path.abspath(os.fspath(path))
+    characters = sorted(set(path) & set("*?[\\"))
+    if characters:
+        raise ValueError(
+            "The path of a SavedModel must not contain the characters * ? [ \\, because "
+            "TensorFlow would read them as a pattern and not find the files. Received: "
+            f"{path}. Choose another folder, or the format onnx or litert."
+        )
+
+
+def expect_space(path, size):
+    """Raises an `OSError` unless a new file of `size` bytes can be written to `path`.
+
+    HDF5 ends the process if the disk is full while it closes a file.
+    """
+    with open(path, "wb") as file:
+        if hasattr(os, "posix_fallocate"):  # not on macOS
+            os.posix_fallocate(file.fileno(), 0, size)
 
 
 def expect_regular_file(path):

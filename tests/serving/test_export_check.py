@@ -56,12 +56,21 @@ def test_changed_weights_of_the_agent_fail_the_check(agent, path, monkeypatch):
     assert export_report.check_export(agent, path).passed
 
 
-def test_error_of_the_new_process_names_its_cause(agent, path, tmp_path):
+def test_error_of_the_new_process_names_its_cause(agent, path, tmp_path, monkeypatch):
     broken = tmp_path / "policy"
     shutil.copytree(path, broken)
     (broken / "act.onnx").write_bytes(b"no model")
     with pytest.raises(RuntimeError, match="The process failed: .*onnx"):
         export_report.check_export(agent, broken)
+    program = tmp_path / "program.py"
+    monkeypatch.setattr(runtimes, "__file__", str(program))
+    program.write_text("raise OSError('no files\\n that match\\nYou may be elsewhere')")
+    message = "failed: OSError: no files\n that match\nYou may be elsewhere. Export"
+    with pytest.raises(RuntimeError, match=message):
+        export_report.check_export(agent, path)
+    program.write_text("import os; os._exit(3)")
+    with pytest.raises(RuntimeError, match="failed: it has ended with exit code 3. Exp"):
+        export_report.check_export(agent, path)
 
 
 def test_export_with_other_functions_raises(agent, path, tmp_path):

@@ -1,6 +1,5 @@
 """Tests that the exported policy equals the agent and requires only TensorFlow."""
 
-import errno
 import json
 import os
 import subprocess
@@ -16,6 +15,7 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import files
+from tf_reinforce.cli import entry
 from tf_reinforce.cli import export
 from tf_reinforce.serving import formats
 from tf_reinforce.serving import policy_functions
@@ -349,23 +349,27 @@ def test_export_replaces_the_whole_folder(agent, tmp_path):
     same_bits(found, agent.act(observations, deterministic=True))
 
 
-def test_failed_export_keeps_the_old_folder(agent, tmp_path, monkeypatch):
-    path = tmp_path / "policy"
-    agent.export(path)
-    before = file_contents(path)
-    whole = tf.saved_model.save
+@pytest.mark.parametrize("name", ["hidden=[64, 64]", "a*", "a?", "a\\b"])
+def test_path_that_tensorflow_reads_as_a_pattern_is_refused(agent, tmp_path, name):
+    """TensorFlow would write a SavedModel, and not find its variables."""
+    for path in (tmp_path / name, tmp_path / name / "policy"):
+        with pytest.raises(ValueError, match=r"characters \* \? \[ .*Choose another"):
+            agent.export(path)
+    assert os.listdir(tmp_path) == []
+    agent.export(tmp_path / name, format="onnx")
+    assert (tmp_path / name / "act.onnx").exists()
 
-    def fail(obj, export_dir, **options):
-        whole(obj, export_dir, **options)
-        os.remove(os.path.join(export_dir, "saved_model.pb"))
-        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(tf.saved_model, "save", fail)
-    for target in (path, tmp_path / "new"):
-        with pytest.raises(OSError, match="No space left"):
-            agent.export(target)
-    assert os.listdir(tmp_path) == ["policy"]
-    assert file_contents(path) == before
+@pytest.mark.parametrize("command", ["export", "train"])
+def test_commands_refuse_such_a_path_before_they_start(command, tmp_path, capsys):
+    out = str(tmp_path / "a[1]")
+    arguments = {
+        "export": ["no_such_run", "--out", out],
+        "train": ["CartPole-v1", "--run-dir", out, "--export"],
+    }
+    assert entry.main([command, *arguments[command]]) == 2
+    assert "characters * ? [" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
 
 
 def test_export_keeps_its_weights_when_the_agent_changes(tmp_path):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import files
 from tf_reinforce import validation
 from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.data import nests
@@ -99,16 +100,18 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
             self._actions = [np.asarray(x)[valid] for x in actions]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._writer is None:
-            self._writer = tf.summary.create_file_writer(
-                os.fspath(self.log_dir), filename_suffix=f".{self._training}{SUFFIX}"
-            )
-        with self._writer.as_default(step=int(logs["env_steps"])):
-            for name, value in logs.items():
-                if math.isfinite(value):
-                    tf.summary.scalar(name, value)
-            if self._actions:
-                self._write_histograms()
+        written = "Events that were written before are unchanged."
+        with files.explain_failed_write(self.log_dir, written):
+            if self._writer is None:
+                self._writer = tf.summary.create_file_writer(
+                    os.fspath(self.log_dir), filename_suffix=f".{self._training}{SUFFIX}"
+                )
+            with self._writer.as_default(step=int(logs["env_steps"])):
+                for name, value in logs.items():
+                    if math.isfinite(value):
+                        tf.summary.scalar(name, value)
+                if self._actions:
+                    self._write_histograms()
         self._actions = []
 
     def _write_histograms(self) -> None:

@@ -71,6 +71,8 @@ def _check_options(options):
     if options.env is not None:
         options.env = env_ids.resolve_env(options.env)
     files.expect_replaceable_folder(options.out)
+    if options.format == "tf_saved_model":
+        files.expect_no_pattern(options.out)
 
 
 def _check_export(agent, options):

@@ -260,7 +260,9 @@ def _check_resumed_env(options, config):
 
 
 def _check_export(options):
-    """Raises `ValueError` if an export could not replace the folder of `--export`."""
+    """Raises `ValueError` if the folder of `--export` cannot become a SavedModel."""
+    if options.export is not None:
+        files.expect_no_pattern(options.export or options.resume or options.run_dir or "")
     if options.export == "" and options.resume is not None:
         files.expect_replaceable_folder(os.path.join(options.resume, "policy"))
     if not options.export:  # no export, or a folder in the run directory

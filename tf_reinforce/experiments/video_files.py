@@ -3,8 +3,8 @@
 import contextlib
 import math
 import os
-import pathlib
 import subprocess
+import tempfile
 import zlib
 
 import numpy as np
@@ -97,7 +97,8 @@ class _MP4Writer:
     def __init__(self, path, fps):
         self._path = path
         self._fps = fps
-        self._log = pathlib.Path(f"{path}.log")  # a pipe could fill up, and block
+        # A pipe could fill up, and block. The disk of the video may be full.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (`close` closes it)
         self._process = None
 
     def add(self, picture, count=1):
@@ -119,8 +120,7 @@ class _MP4Writer:
         command = [_ffmpeg(), "-v", "error", "-y", *raw, "-r", f"{self._fps:.6f}"]
         command += ["-i", "-", "-an", *coded, self._path]
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        with open(self._log, "wb") as log:
-            return subprocess.Popen(command, stderr=log, **pipes)
+        return subprocess.Popen(command, stderr=self._log, **pipes)
 
     def finish(self):
         """Waits until ffmpeg has written the file; raises an error if ffmpeg failed."""
@@ -128,7 +128,8 @@ class _MP4Writer:
         with contextlib.suppress(OSError):  # a pipe to a process that has ended
             self._process.stdin.close()
         if self._process.wait() != 0:
-            text = self._log.read_text(errors="replace").strip()
+            self._log.seek(0)
+            text = self._log.read().decode(errors="replace").strip()
             raise OSError(f"ffmpeg could not write the video: {text[-500:]}")
 
     def restart(self):
@@ -140,7 +141,9 @@ class _MP4Writer:
             self._process.wait()
         self._process = None
 
-    close = restart
+    def close(self):
+        self.restart()
+        self._log.close()
 
 
 def _ffmpeg():

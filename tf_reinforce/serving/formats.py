@@ -37,9 +37,13 @@ def write(name, path, policy, layers, observation_space):
     Raises:
         ValueError: If two arguments of an exported function have the same name, the
             folder at `path` cannot be replaced, or the format cannot express a function.
+            TensorFlow cannot load a SavedModel from a path with `*`, `?`, `[` or a
+            backslash.
         ImportError: If a package that the format needs is not installed.
     """
     is_saved_model = name == "tf_saved_model"
+    if is_saved_model:
+        files.expect_no_pattern(path)
     functions = policy.functions if is_saved_model else policy.noise_functions
     for function in functions.values():
         arguments = keras.tree.flatten(function.input_signature)

@@ -8,6 +8,7 @@ import warnings
 
 import tensorflow as tf
 
+from tf_reinforce import files
 from tf_reinforce import startup
 from tf_reinforce.serving import saved_model
 
@@ -29,7 +30,8 @@ def write(folder, functions, layers):
     os.makedirs(folder)
     with tempfile.TemporaryDirectory() as temporary:
         path = os.path.join(temporary, "policy")
-        saved_model.write(path, functions, layers)
+        with files.explain_failed_write(temporary):
+            saved_model.write(path, functions, layers)
         for name in functions:
             with _quiet():
                 model = tf.lite.TFLiteConverter.from_saved_model(

@@ -2,6 +2,7 @@
 
 import operator
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -235,11 +236,13 @@ def _run_in_new_process(path, arrays):
             env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
         )
         if process.returncode:
-            lines = process.stderr.strip().splitlines() or [f"{process.returncode}"]
+            # The message of the last exception, which may have several lines.
+            cause = re.split(r"Traceback .*\n(?: .*\n)*", process.stderr)[-1].strip()
+            cause = cause or f"it has ended with exit code {process.returncode}"
             raise RuntimeError(
                 f"The export {os.fspath(path)} must run in a process without "
-                f"tf_reinforce. The process failed: {lines[-1]}. Export the agent again, "
-                "and check that the runtime of the format is installed."
+                f"tf_reinforce. The process failed: {cause[:1000]}. Export the agent "
+                "again, and check that the runtime of the format is installed."
             )
         with np.load(results) as file:
             return dict(file)

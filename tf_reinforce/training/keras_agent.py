@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import os
 from typing import Any
 
@@ -515,6 +516,9 @@ class KerasAgent(keras.Model):
         self._require_built()
         with files.atomic_write(path, overwrite) as temporary_path:
             self._build_optimizer()
+            arrays = [*self.variables, *getattr(self.optimizer, "variables", ())]
+            sizes = [x.value.dtype.size * math.prod(x.shape) for x in arrays]
+            files.expect_space(temporary_path, sum(sizes) + 2**12 * len(sizes))
             super().save_weights(temporary_path)
 
     def load_weights(self, filepath: str | os.PathLike, **kwargs: Any) -> None:
