@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import signal
 from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -34,6 +35,14 @@ def fresh_world():
     keras.config.set_floatx(floatx)
     keras.config.set_dtype_policy(policy)
     tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture
+def hears_ctrl_c():
+    """Lets SIGINT interrupt this process; a process in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def seed_all():

@@ -700,14 +700,6 @@ def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
     assert not (tmp_path / "a run" / "evaluation.json").exists()
 
 
-@pytest.fixture
-def hears_ctrl_c():
-    """Lets SIGINT interrupt this process; a process in the background ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_before_the_first_update_stops_the_training(tmp_path):
     """The signal arrives once, while an environment is being made."""
@@ -725,6 +717,41 @@ def test_ctrl_c_before_the_first_update_stops_the_training(tmp_path):
     result = runs.train(learner, "Interrupted-v0", tmp_path, settings, **given)
     assert result["exit_code"] == 130 and learner.updates == 0
     assert tfr.load(tmp_path / "agent.keras").updates == 0
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
+def test_command_that_ctrl_c_ends_at_any_stage_can_be_repeated_or_continued(
+    tmp_path, monkeypatch, capsys
+):
+    """The signals arrive after config.json is written, and in the last evaluation."""
+    signals = iter([signal.SIGINT])
+    run = tmp_path / "run"
+
+    class Interrupted(toys.Bandit):
+        def reset(self, **options):
+            for number in signals if (run / "agent.keras").exists() else ():
+                try:
+                    signal.raise_signal(number)
+                except KeyboardInterrupt:  # as TensorFlow does while it traces
+                    raise TypeError("another error") from None
+            return super().reset(**options)
+
+    gym.register("InterruptedBandit-v0", Interrupted)
+    arguments = ["train", "InterruptedBandit-v0", "--epochs", "1", "--hidden", "4"]
+    arguments += ["--run-dir", str(run), "--eval-episodes", "2"]
+    with monkeypatch.context() as patch:
+        interrupt = lambda: signal.raise_signal(signal.SIGINT)  # noqa: E731
+        patch.setattr(version, "of_run", interrupt)
+        assert cli.main(arguments) == 130
+    assert "tf-reinforce: interrupted\n" in capsys.readouterr().err
+    assert not run.exists()
+    assert cli.main(arguments) == 130
+    printed = capsys.readouterr()
+    assert f"interrupted after 1 update; saved in {run}" in printed.out
+    assert f"to continue: tf-reinforce train --resume {run}" in printed.out
+    assert "Traceback" not in printed.err and not (run / "evaluation.json").exists()
+    assert cli.main(["train", "--resume", str(run)]) == 0
+    assert "nothing left to train after update 1\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow

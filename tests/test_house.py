@@ -24,7 +24,7 @@ OTHER_FOLDERS = {
     "support",
 }
 FLOORS = [
-    ("learner_cluster", "locks"),
+    ("interrupts", "learner_cluster", "locks"),
     (
         "atari",
         "compiled_steps",

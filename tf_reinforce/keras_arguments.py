@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from tf_reinforce import interrupts
 from tf_reinforce import validation
 
 _P = ParamSpec("_P")
@@ -52,7 +53,8 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
         except TypeError as error:
             names = list(signature.parameters)[1:]
             raise TypeError(_text(method.__name__, names, kwargs, error)) from None
-        return method(*args, **kwargs)
+        with interrupts.kept():
+            return method(*args, **kwargs)
 
     return call
 

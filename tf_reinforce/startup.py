@@ -15,6 +15,8 @@ import tempfile
 import threading
 import warnings
 
+from tf_reinforce import interrupts
+
 # CUDA's error 100 means that the machine has no GPU, and error 303 means that it has no
 # driver. Other CUDA errors are printed.
 _STARTUP_MESSAGE = re.compile(
@@ -48,7 +50,11 @@ def import_tensorflow():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules:
         _import_distutils()
-        with without_startup_messages(fork=True), _without_packages(_UNUSED):
+        with (
+            interrupts.kept(at_once=False),
+            without_startup_messages(fork=True),
+            _without_packages(_UNUSED),
+        ):
             importlib.import_module("tensorflow").config.list_physical_devices()
             importlib.import_module("tensorflow_probability")
 

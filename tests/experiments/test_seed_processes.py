@@ -68,7 +68,8 @@ def test_interrupted_process_is_no_failure(tmp_path):
     path.write_text("")
     processes = seed_processes.Processes({}, {0: tmp_path}, 1, print)
     processes._starts[0] = 0
-    assert processes._outcome(0, 130) == processes._outcome(0, 143) == "interrupted"
+    for code in (130, 143, -2, -15):
+        assert processes._outcome(0, code) == "interrupted"
     assert processes._outcome(0, 2) == "exit code 2: no output"
 
 
@@ -125,6 +126,42 @@ def test_output_is_not_written_through_a_link(tmp_path):
     with pytest.raises(OSError, match="symbolic"):
         processes.run()
     assert (tmp_path / "other.txt").read_text() == "before"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_reaches_each_process_once_also_one_that_starts(
+    number, tmp_path, monkeypatch
+):
+    """The signal arrives while the second of three processes is being started."""
+    started = []
+
+    class Process:
+        def __init__(self, *_, **__):
+            self.signals = []
+            if started:
+                signal.raise_signal(number)
+            started.append(self)
+
+        def send_signal(self, number):
+            self.signals.append(number)
+
+        def wait(self, seconds):
+            assert self.signals, "the process would train to its end"
+
+        def poll(self):
+            return self.returncode
+
+        @property
+        def returncode(self):
+            return 128 + self.signals[0] if self.signals else None
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    code, processes, lines, _ = run(dict.fromkeys(range(3), []), tmp_path)
+    assert [process.signals for process in started] == [[number], [number]]
+    assert code == 128 + number and lines == [
+        "seed 0: interrupted",
+        "seed 1: interrupted",
+    ]
 
 
 def test_signal_handlers_are_restored(tmp_path):

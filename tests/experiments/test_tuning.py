@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import multiprocessing
 import os
 import pathlib
 import random
@@ -336,6 +337,20 @@ def test_command_reports_a_missed_target_only_if_every_trial_misses_it(
             assert tune._write_results(running, options, tmp_path) == 0
             printed = capsys.readouterr().out
             assert ("no trial reached the target" in printed) == expected
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
+def test_ctrl_c_while_a_child_process_starts_ends_the_search(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(
+        multiprocessing.get_context("spawn").Process,
+        "start",
+        lambda process: signal.raise_signal(signal.SIGINT),
+    )
+    command = f"tune FrozenLake-v1 --jobs 2 --trials 2 --run-dir {tmp_path}/search"
+    assert cli.main(command.split()) == 130
+    assert "interrupted; 0 finished trials are stored" in capsys.readouterr().out
 
 
 @pytest.mark.slow

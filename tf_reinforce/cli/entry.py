@@ -7,6 +7,7 @@ import shlex
 import sys
 import warnings
 
+from tf_reinforce import interrupts
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train
 
@@ -30,11 +31,12 @@ def main(arguments=None):
     options = parsers.make_parser().parse_args(list(map(_escape_negative, arguments)))
     options.command_line = shlex.join(["tf-reinforce", *arguments])
     try:
-        with _plain_messages():
+        with _plain_messages(), interrupts.kept():
             code = options.command(options)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
+        print("tf-reinforce: interrupted", file=sys.stderr)
         return train.INTERRUPTED
     except BrokenPipeError:  # the reader of the output has ended, for example `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -110,13 +110,16 @@ def _run(options, directory, commands, target):
     wandb = [] if options.wandb is None else ["--wandb", options.wandb]
     commands = {seed: [*words, *wandb] for seed, words in commands.items()}
     processes = seed_processes.Processes(commands, folders, jobs, _print)
-    code = processes.run()
-    result = seed_processes.results(folders)
+    try:
+        code = processes.run()
+    except KeyboardInterrupt:  # before the processes
+        code = 130
     if code:
         env = [options.env] if ":" in options.env else []
         words = ["tf-reinforce", "train", *env, "--resume", str(directory)]
         print(f"saved in {directory}\nto continue: {shlex.join(words)}")
         return code
+    result = seed_processes.results(folders)
     train_messages.print_seeds_summary(options.env, directory, result, target)
     best = max(folders, key=result["returns"].get)
     train_messages.print_group_commands(directory, folders[best], options.env)

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import interrupts
 from tf_reinforce import startup
 from tf_reinforce.collect import litert_runner
 
@@ -134,6 +135,7 @@ class ActingProgram:
         conversions: Int, how often a conversion to LiteRT was started: 0 or 1.
     """
 
+    @interrupts.kept(at_once=False)  # Ctrl-C is no reason to leave LiteRT
     def __init__(self, actor, examples, noise, deterministic):
         self.conversions = 0
         self._variables = actor.variables

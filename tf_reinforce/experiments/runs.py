@@ -67,7 +67,7 @@ def new_directory(path, env, seed):
         yield path
     except locks.FolderLocked:  # the files in the folder belong to another run
         raise
-    except Exception:
+    except BaseException:  # also Ctrl-C
         if not _has_results(path):
             _remove_first_files(path, existed)
         raise
@@ -182,7 +182,9 @@ def train(
             resume=folder,
             **fit,
         )
-        metrics = _finish(agent, evaluator, exit_code, verbose) if is_chief else None
+        metrics = None
+        if is_chief:
+            exit_code, metrics = _finish(agent, evaluator, exit_code, verbose)
     return {
         "updates": agent.updates,
         "env_steps": agent.env_steps,
@@ -232,14 +234,19 @@ def _finish(agent, evaluator, exit_code, verbose):
     """Saves the best agent of a run, and evaluates it unless a signal ended the run.
 
     Returns:
-        Dict of the metrics of the best agent on new episodes, or `None` after a signal.
+        The exit code, 130 if Ctrl-C ends an evaluation, and the metrics of the best agent
+        on new episodes, or `None` after a signal.
     """
-    if not exit_code and evaluator.evaluated_update != agent.updates:
-        _announce(verbose, "evaluating the last agent …")
-        evaluator.evaluate({})
-    if not evaluator.path.exists():
-        agent.save(evaluator.path)
-    return None if exit_code else _evaluate_best(agent, evaluator, verbose)
+    try:
+        if not exit_code and evaluator.evaluated_update != agent.updates:
+            _announce(verbose, "evaluating the last agent …")
+            evaluator.evaluate({})
+        if not evaluator.path.exists():
+            agent.save(evaluator.path)
+        metrics = None if exit_code else _evaluate_best(agent, evaluator, verbose)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT, None
+    return exit_code, metrics
 
 
 def _evaluate_best(agent, evaluator, verbose):

@@ -18,6 +18,7 @@ OUTPUT = "output.txt"  # the printed text of a process, in its run directory
 _POLL_SECONDS = 0.2
 _REPORT_SECONDS = 10.0  # from one report of the progress to the next
 _TAIL_BYTES = 4096
+_SIGNALS = signal.SIGINT, signal.SIGTERM
 
 
 def prepare(directory, config, seeds, command=None):
@@ -88,7 +89,7 @@ class Processes:
         self._jobs = jobs
         self._report = report
         self._running = {}
-        self._signal = None
+        self._signal, self._received = None, []
         self._reported = time.monotonic()
         self._last_lines = {}  # from seeds to their last lines that were reported
         self._starts = {}  # from seeds to the sizes of their output files at the start
@@ -100,13 +101,14 @@ class Processes:
         Returns:
             0, 130 after SIGINT, 143 after SIGTERM, or the first other exit code.
         """
-        numbers = signal.SIGINT, signal.SIGTERM
-        previous = {number: signal.signal(number, self._send) for number in numbers}
+        previous = {number: signal.signal(number, self._receive) for number in _SIGNALS}
         try:
             while self._waiting or self._running:
                 while self._waiting and len(self._running) < self._jobs:
                     seed = next(iter(self._waiting))
                     self._start(seed, self._waiting.pop(seed))
+                    self._send()
+                self._send()
                 self._collect()
                 self._report_progress()
         finally:
@@ -118,10 +120,14 @@ class Processes:
             return 128 + self._signal
         return next((code for code in self.exit_codes.values() if code), 0)
 
-    def _send(self, number, frame=None):
-        self._signal, self._waiting = number, {}
-        for process in self._running.values():
-            process.send_signal(number)
+    def _receive(self, number, frame=None):
+        self._received.append(number)  # `_running` may miss a process that starts
+
+    def _send(self):
+        while self._received:
+            self._signal, self._waiting = self._received.pop(0), {}
+            for process in self._running.values():
+                process.send_signal(self._signal)
 
     def _start(self, seed, arguments):
         path = self._folders[seed] / OUTPUT
@@ -142,8 +148,9 @@ class Processes:
 
     def _collect(self):
         """Waits for a short time, and reports the trainings that have ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            next(iter(self._running.values())).wait(_POLL_SECONDS)
+        for process in list(self._running.values())[:1]:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_SECONDS)
         for seed, process in list(self._running.items()):
             if process.poll() is not None:
                 del self._running[seed]
@@ -163,7 +170,7 @@ class Processes:
 
     def _outcome(self, seed, code):
         lines = self._lines(seed)
-        if code in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+        if code in {x for number in _SIGNALS for x in (128 + number, -number)}:
             return "interrupted"
         if code:
             return f"exit code {code}: {lines[-1] if lines else 'no output'}"

@@ -7,9 +7,11 @@ import os
 import signal
 import threading
 from multiprocessing import connection
+from multiprocessing import resource_tracker
 
 import tensorflow as tf
 
+from tf_reinforce import interrupts
 from tf_reinforce.experiments import tuning
 
 # Trials of one process. TensorFlow keeps about 25 MB of the programs of each trial.
@@ -83,9 +85,10 @@ def _end_with_parent():
 
 def _run_in_processes(search, num_trials, jobs, notify, child_main):
     """Runs trials in child processes, and starts processes that have died again."""
-    children = [_Child(search, child_main) for _ in range(jobs)]
-    deaths = 0
+    children, deaths = [], 0
     try:
+        for _ in range(jobs):
+            children.append(_Child(search, child_main))
         while True:
             busy = [child for child in children if child.is_busy]
             missing = num_trials - len(search.finished()) - len(busy)
@@ -141,12 +144,14 @@ class _Child:
         settings = dataclasses.asdict(self._search.config)
         arguments = other, self._search.directory, settings
         self._process = context.Process(target=self._main, args=arguments, daemon=True)
-        # The process inherits that SIGINT is ignored, also while it imports TensorFlow.
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._process.start()
-        signal.signal(signal.SIGINT, handler)
-        other.close()
         self.is_busy, self._num_trials = False, 0
+        resource_tracker.ensure_running()  # its start would unblock SIGINT
+        with interrupts.kept(at_once=False):
+            # The process inherits the mask, also while it imports TensorFlow.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            self._process.start()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            other.close()
 
     def start_trial(self):
         self.is_busy = True
