@@ -36,6 +36,7 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import presets
+from tf_reinforce.collect import acting_program
 from tf_reinforce.collect import environments
 from tf_reinforce.collect import in_process
 from tf_reinforce.data import seeding
@@ -86,8 +87,9 @@ class Benchmark:
 
     def _collect(self, act, update):
         key = seeding.StreamKey(0, "training", update)
-        request = environments.CollectionRequest(key, self.episodes)
         actor = self.agent.trainer.collector.actor
+        weights = acting_program.read_weights(actor)
+        request = environments.CollectionRequest(key, self.episodes, weights=weights)
         return in_process.collect(self.envs.batch, actor, act, request)
 
     def _script(self, outputs, episodes):

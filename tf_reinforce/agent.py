@@ -20,6 +20,7 @@ from tf_reinforce import baselines
 from tf_reinforce import config
 from tf_reinforce import heads
 from tf_reinforce import keras_arguments
+from tf_reinforce import locks
 from tf_reinforce import validation
 from tf_reinforce.collect import make_envs
 from tf_reinforce.data import episode_statistics
@@ -318,6 +319,7 @@ class Reinforce(keras_agent.KerasAgent):
         trainer = self._trainer_for(episodes)
         return trainer.learner.step_statistics(trainer.check_episodes(episodes))
 
+    @locks.training
     def update(self, episodes: records.Episodes, seed: int = 0) -> dict[str, float]:
         """Makes one update from a batch of whole episodes.
 
@@ -346,6 +348,7 @@ class Reinforce(keras_agent.KerasAgent):
         }
 
     @keras_arguments.explained
+    @locks.training
     def fit(
         self,
         env: Any,
@@ -590,6 +593,7 @@ class Reinforce(keras_agent.KerasAgent):
         return dict(zip(names, (env_kwargs, *others)))
 
     @keras_arguments.explained
+    @locks.between_updates
     def act(
         self,
         observations: Any,
@@ -625,6 +629,7 @@ class Reinforce(keras_agent.KerasAgent):
         options = deterministic, seed, action_mask, state
         return self._live_policy.act(observations, *options)
 
+    @locks.between_updates
     def export(self, filepath: str | os.PathLike, format: str = "tf_saved_model") -> None:
         """Writes the policy in a format that needs only TensorFlow, ONNX or LiteRT.
 

@@ -1,11 +1,14 @@
-"""Locks a folder, so that only one process at a time writes to it."""
+"""Locks a folder for one process, and a model for one training."""
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import pathlib
 import platform
+import sys
+import threading
 
 FILE_NAME = ".lock"
 
@@ -125,3 +128,100 @@ def _read_owner(descriptor):
         return f"process {owner['process']} on {owner['host']}"
     except (ValueError, TypeError, KeyError):
         return "an unknown process"
+
+
+class TrainingLock:
+    """Refuses to train a model while another thread trains it.
+
+    A callback may train the model of its own training.
+
+    Args:
+        model: String, what errors call the model.
+    """
+
+    def __init__(self, model):
+        expect_usable_tensorflow()
+        self._model = model
+        self._lock = threading.RLock()
+        self._owner = None
+
+    @contextlib.contextmanager
+    def hold(self, method):
+        """Holds the lock in a `with` block of the method with a name."""
+        expect_usable_tensorflow()
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                f"`{method}` cannot train the {self._model} now, because {self._owner} "
+                "trains it. Wait until that call has ended, or train a copy from "
+                "`copy.deepcopy`."
+            )
+        before, thread = self._owner, threading.current_thread().name
+        self._owner = f"`{method}` in the thread {thread!r}"
+        try:
+            yield
+        finally:
+            self._owner = before
+            self._lock.release()
+
+
+def training(method):
+    """Returns a method that holds the attribute `_training_lock` of its model."""
+
+    @functools.wraps(method)
+    def locked(self, *args, **kwargs):
+        with self._training_lock.hold(method.__name__):
+            return method(self, *args, **kwargs)
+
+    return locked
+
+
+def between_updates(method):
+    """Returns a method of an agent that waits for the update of another thread."""
+
+    @functools.wraps(method)
+    def locked(self, *args, **kwargs):
+        expect_usable_tensorflow()
+        with self._weights_lock:
+            return method(self, *args, **kwargs)
+
+    return locked
+
+
+def in_usable_process(method):
+    """Returns a method that raises an error in a forked process, and does not hang."""
+
+    @functools.wraps(method)
+    def checked(self, *args, **kwargs):
+        expect_usable_tensorflow()
+        return method(self, *args, **kwargs)
+
+    return checked
+
+
+def expect_usable_tensorflow():
+    """Raises `RuntimeError` in a process that was forked after TensorFlow had started.
+
+    The threads of TensorFlow do not exist in the forked process, and operations would
+    wait for them for ever.
+    """
+    if _tensorflow_lost_threads:
+        raise RuntimeError(
+            "This process was forked from one in which TensorFlow had already run, and "
+            "TensorFlow would hang in it. Start it with "
+            '`multiprocessing.get_context("spawn")` or as a subprocess, and load the '
+            "agent or model from a file there; or fork before the first use of "
+            "TensorFlow."
+        )
+
+
+_tensorflow_lost_threads = False
+
+
+def _note_fork():
+    global _tensorflow_lost_threads
+    module = sys.modules.get("tensorflow.python.eager.context")
+    context = module and module.context_safe()
+    _tensorflow_lost_threads = context is not None and context._initialized
+
+
+os.register_at_fork(after_in_child=_note_fork)

@@ -504,7 +504,10 @@ def test_litert_tolerance_is_relative_to_result_and_largest_input(monkeypatch):
     output_index = acting.layout.names.index("outputs")
     inputs = [np.array([[0.5, -0.25], [-40, 3], [1, 1]], "f"), np.zeros((3, 2), "f")]
     keras_results = acting_program.call_concrete_function(
-        acting._concrete_function, acting.layout, inputs
+        acting._concrete_function,
+        acting.layout,
+        inputs,
+        acting_program.finite_weights(acting._variables),
     )
     keras_results[output_index] = np.array([[3, -3], [-3, 3], [np.nan, 3]], "f")
     allowed = np.array([[1e-5], [40e-5], [0]]) + 3e-4  # the last row does not count
@@ -523,7 +526,7 @@ def test_litert_tolerance_is_relative_to_result_and_largest_input(monkeypatch):
             inputs, acting_program.finite_weights([]), tolerance=tolerance
         )
 
-    acting._runners, acting._comparison_runners = {}, {}
+    acting._runners = acting_program._Runners()
     monkeypatch.setattr(
         litert_runner.LiteRTRunner, "set_weights", lambda rows, weights: None
     )

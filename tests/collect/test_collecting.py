@@ -14,6 +14,7 @@ import toys
 import tf_reinforce as tfr
 from tf_reinforce import config
 from tf_reinforce import heads
+from tf_reinforce.collect import acting_program
 from tf_reinforce.collect import host_loop
 from tf_reinforce.collect import in_process
 from tf_reinforce.collect import results
@@ -43,7 +44,9 @@ def collect(
     with tfr.collect.open_envs(env, num_envs, **options) as envs:
         spec = tensor_specs.observation_spec(envs.observation_space, dtype)
         actor = deciding.ActorPolicy(None, head, spec, dtype, [])
-        return in_process.collect(envs.batch, actor, act, toys.request(episodes, steps))
+        weights = acting_program.read_weights(actor)
+        request = toys.request(episodes, steps, weights=weights)
+        return in_process.collect(envs.batch, actor, act, request)
 
 
 def vector(makers, mode, **kwargs):
@@ -443,7 +446,8 @@ def test_seconds_are_split_into_stepping_and_acting(monkeypatch):
     with tfr.collect.open_envs(Slow, 1) as envs:
         spec = tensor_specs.observation_spec(envs.observation_space, "float32")
         actor = deciding.ActorPolicy(None, head, spec, "float32", [])
-        request = toys.request(episodes=9)
+        weights = acting_program.read_weights(actor)
+        request = toys.request(episodes=9, weights=weights)
         result = in_process.collect(envs.batch, actor, act_slowly, request)
     steps = result.episodes.lengths.sum()
     assert len(calls) == steps

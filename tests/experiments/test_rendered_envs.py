@@ -101,7 +101,7 @@ def test_episodes_that_are_collected_again_start_the_video_again(agents, monkeyp
     agent = agents["plain"]
     _, pictures = play(agent, request(3), 2)
     program = agent.trainer.collector.programs["acting", False]
-    monkeypatch.setattr(program, "leave_litert_if_different", lambda inputs: True)
+    monkeypatch.setattr(program, "leave_litert_if_different", lambda *arguments: True)
     _, first, second = play(agent, request(3), 2)
     ends = [is_end for _, is_end in pictures]
     assert [x for _, x in first] == [x for _, x in second] == ends

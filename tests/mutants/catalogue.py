@@ -1234,8 +1234,8 @@ STATE = [
         "old_weights_act",
         "own: The acting program keeps its initial weights.",
         "collect/acting_program.py::ActingProgram.for_batch",
-        "            )\n        self._runners[count].set_weights(weights)",
-        "            )\n            self._runners[count].set_weights(weights)",
+        "            )\n        runners[key].set_weights(weights)",
+        "            )\n            runners[key].set_weights(weights)",
     ),
     Mutant(
         "file_written_in_place",
@@ -1842,9 +1842,8 @@ DIAGNOSTICS = [
         "old_weights_in_workers",
         "own: Worker processes act with their initial weights.",
         "collect/worker_pool.py::WorkerPool._weights_message",
-        "acting_program.finite_weights(actor.variables)",
-        'self.__dict__.setdefault("first", '
-        "acting_program.finite_weights(actor.variables))",
+        "request.weights.values",
+        'self.__dict__.setdefault("first", request.weights.values)',
     ),
     Mutant(
         "surplus_episodes_kept",
@@ -2249,15 +2248,15 @@ SURVIVORS = [
         "first_collection_not_compared",
         "own: LiteRT is not compared with Keras on collected observations.",
         "collect/environments.py::HostEnvironments.collect",
-        "program.leave_litert_if_different(inputs)",
-        "False and program.leave_litert_if_different(inputs)",
+        "replaces_litert(inputs)\n        except",
+        "False\n        except",
     ),
     Mutant(
         "compared_but_once",
         "own: LiteRT is compared with Keras before the first action only.",
         "collect/environments.py::HostEnvironments.collect",
-        "program.leave_litert_if_different(inputs)",
-        "not program.conversions and program.leave_litert_if_different(inputs)",
+        "replaces_litert(inputs)\n        except",
+        "not program.conversions and replaces_litert(inputs)\n        except",
     ),
     Mutant(
         "averages_of_no_step",

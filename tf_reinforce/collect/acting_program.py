@@ -1,14 +1,16 @@
 """Computes actions from observations and noise, with LiteRT or TensorFlow.
 
 Normalizer, policy and head (the action distribution) are converted to LiteRT once, as one
-function of observations, noise and weights. Before every collection, LiteRT receives the
-current weights. If LiteRT cannot run the policy, or if LiteRT and TensorFlow compute
-different results, a traced TensorFlow function selects the actions.
+function of observations, noise and weights. Every collection passes the weights that act,
+a copy that later updates do not change. If LiteRT cannot run the policy, or if LiteRT and
+TensorFlow compute different results, a traced TensorFlow function selects the actions.
 """
 
 import contextlib
 import logging
 import math
+import threading
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -19,6 +21,27 @@ from tf_reinforce import startup
 from tf_reinforce.collect import litert_runner
 
 log = logging.getLogger("tf_reinforce")
+
+
+class Weights(NamedTuple):
+    """A copy of what acts: the weights of an `ActorPolicy` between two updates."""
+
+    values: list  # arrays, one for each of the actor's variables
+    states: list  # arrays [1, …], the recurrent states before the first step
+
+
+def read_weights(actor):
+    """Returns the `Weights` of an actor; raises an error if a weight is not finite."""
+    with actor.lock:
+        values = finite_weights(actor.variables)
+        return Weights(values, [np.array(state) for state in actor.initial_state(1)])
+
+
+class _Runners(threading.local):
+    """The runners of one thread: a runner selects actions for one thread at a time."""
+
+    def __init__(self):
+        self.acting, self.comparison = {}, {}
 
 
 class _ActFunction:
@@ -56,17 +79,27 @@ class _ActFunction:
         ]
         self._split = np.cumsum([len(observation), len(mask)]).tolist()
 
-    def trace(self):
-        """Returns a concrete function that selects actions, and its `Layout`."""
-        layouts = []
+    def trace(self, max_is_infinite=False):
+        """Returns a concrete function that selects actions, and its `Layout`.
 
-        def act(inputs, noise):
-            results, layout = self(inputs, noise)
+        The concrete function receives the lists of inputs, noise and weights.
+        """
+        layouts, variables = [], self._actor.variables
+
+        def act(inputs, noise, weights):
+            pairs = list(zip(variables, weights, strict=True))
+            with keras.StatelessScope(state_mapping=pairs):
+                results, layout = self(inputs, noise, max_is_infinite)
             layouts.append(layout)
             return results
 
+        weights = [
+            tf.TensorSpec(v.shape, v.dtype, f"weight_{i}")
+            for i, v in enumerate(variables)
+        ]
         traced = tf.function(act, autograph=False)
-        return traced.get_concrete_function(self.inputs, self.noise), layouts[-1]
+        traced = traced.get_concrete_function(self.inputs, self.noise, weights)
+        return traced, layouts[-1]
 
     def __call__(self, inputs, noise, max_is_infinite=False):
         """Returns a list of actions, policy outputs and next states, and its `Layout`.
@@ -141,7 +174,7 @@ class ActingProgram:
         self._variables = actor.variables
         self._act_function = _ActFunction(actor, deterministic)
         self._concrete_function, self.layout = self._act_function.trace()
-        self._runners, self._comparison_runners = {}, {}
+        self._runners = _Runners()
         self.runtime = "litert"
         weights = finite_weights(self._variables)
         try:
@@ -175,29 +208,18 @@ class ActingProgram:
         """
         if weights is None:
             weights = finite_weights(self._variables)
-        if count not in self._runners:
-            self._runners[count] = (
+        runners, key = self._runners.acting, (self.runtime, count)
+        if key not in runners:
+            runners[key] = (
                 litert_runner.make_runner(self.model, self.layout, count)
                 if self.runtime == "litert"
                 else _TensorFlowRunner(self._concrete_function, self.layout)
             )
-        self._runners[count].set_weights(weights)
-        return self._runners[count]
+        runners[key].set_weights(weights)
+        return runners[key]
 
     def _convert(self):
-        function = self._act_function
-
-        def stateless(inputs, noise, weights):
-            pairs = list(zip(self._variables, weights, strict=True))
-            with keras.StatelessScope(state_mapping=pairs):
-                return function(inputs, noise, max_is_infinite=True)[0]
-
-        weights = [
-            tf.TensorSpec(v.shape, v.dtype, f"weight_{i}")
-            for i, v in enumerate(self._variables)
-        ]
-        traced = tf.function(stateless, autograph=False)
-        traced = traced.get_concrete_function(function.inputs, function.noise, weights)
+        traced, _ = self._act_function.trace(max_is_infinite=True)
         if any(tensor.dtype == tf.resource for tensor in traced.captured_inputs):
             raise ValueError(
                 "a layer of the policy keeps weights that are not Keras variables"
@@ -207,7 +229,7 @@ class ActingProgram:
         with _quiet("absl"), startup.without_startup_messages():
             return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
 
-    def leave_litert_if_different(self, inputs):
+    def leave_litert_if_different(self, inputs, weights):
         """Replaces LiteRT by TensorFlow if their results differ.
 
         The collector calls `leave_litert_if_different` after every collection. Policy
@@ -219,20 +241,19 @@ class ActingProgram:
         Args:
             inputs: List of arrays `[N, …]` for a batch of N rows: observations, action
                 mask, recurrent states and noise.
+            weights: List of arrays, the weights of the collection.
 
         Returns:
             Bool, whether TensorFlow has replaced LiteRT.
         """
-        if self.runtime != "litert":
-            return False
-        weights, names = finite_weights(self._variables), ("finite", "outputs", "state")
+        names = "finite", "outputs", "state"
         difference = self._difference(inputs, weights, names, tolerance=10.0)
         if difference:
             self._leave_litert(difference)
         return bool(difference)
 
     def _leave_litert(self, reason=""):
-        self.runtime, self._runners, self._comparison_runners = "tensorflow", {}, {}
+        self.runtime, self._runners = "tensorflow", _Runners()
         log.warning("The policy acts through TensorFlow instead of LiteRT: %s", reason)
 
     def _difference(self, inputs, weights, names=None, tolerance=1.0):
@@ -250,15 +271,17 @@ class ActingProgram:
             names: The names of the results to compare, or `None` for all results.
             tolerance: Float, the factor by which the allowed difference is multiplied.
         """
-        count = len(inputs[0])
-        if count not in self._comparison_runners:
+        count, runners = len(inputs[0]), self._runners.comparison
+        if count not in runners:
             runner = litert_runner.LiteRTRunner(self.model, self.layout, count)
-            self._comparison_runners[count] = runner
-        runner = self._comparison_runners[count]
+            runners[count] = runner
+        runner = runners[count]
         runner.set_weights(weights)
         runner(inputs)
         results = runner.results()
-        expected = call_concrete_function(self._concrete_function, self.layout, inputs)
+        expected = call_concrete_function(
+            self._concrete_function, self.layout, inputs, weights
+        )
         if len(results) != len(expected):
             return "LiteRT merged results of the acting program"
         floats = [_as_matrix(x) for x in inputs if x.dtype.kind == "f"]
@@ -320,7 +343,7 @@ class _TensorFlowRunner:
     """Selects actions with a concrete TensorFlow function.
 
     Args:
-        concrete_function: The concrete function, which reads the policy's variables.
+        concrete_function: The concrete function, from `_ActFunction.trace`.
         layout: `litert_runner.Layout` of the arguments and results of the function.
     """
 
@@ -329,11 +352,13 @@ class _TensorFlowRunner:
         self.layout = layout
 
     def set_weights(self, weights):
-        """Does nothing, because the TensorFlow function reads the policy's variables."""
+        self._weights = list(map(tf.constant, weights))
 
     def __call__(self, inputs):
         layout = self.layout
-        results = call_concrete_function(self._concrete_function, layout, inputs)
+        results = call_concrete_function(
+            self._concrete_function, layout, inputs, self._weights
+        )
         raw_actions, env_actions, states = (
             [results[i] for i in indices]
             for indices in (layout.raw_actions, layout.env_actions, layout.states)
@@ -341,17 +366,19 @@ class _TensorFlowRunner:
         return raw_actions, env_actions, states, results[layout.finite]
 
 
-def call_concrete_function(concrete_function, layout, inputs):
+def call_concrete_function(concrete_function, layout, inputs, weights):
     """Returns the results of a concrete TensorFlow function as NumPy arrays.
 
-    The function was traced with two lists, the inputs and the noise, and receives two
-    lists. A call with one flat list would be slow, because TensorFlow would first format
-    all values for an error message.
+    The function was traced with three lists: inputs, noise and weights. A call with one
+    flat list would be slow, because TensorFlow would first format all values for an error
+    message.
 
     Args:
         concrete_function: The concrete TensorFlow function.
         layout: `litert_runner.Layout` of the arguments and results of the function.
         inputs: List of arrays, the inputs of the concrete function followed by the noise.
+        weights: List of arrays or tensors, the weights that act.
     """
     tensors, count = [tf.constant(x) for x in inputs], len(layout.inputs)
-    return [x.numpy() for x in concrete_function(tensors[:count], tensors[count:])]
+    lists = tensors[:count], tensors[count:], list(map(tf.convert_to_tensor, weights))
+    return [x.numpy() for x in concrete_function(*lists)]

@@ -2,7 +2,6 @@
 
 import tensorflow as tf
 
-from tf_reinforce.collect import acting_program
 from tf_reinforce.collect import environments
 from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import episode_statistics
@@ -46,7 +45,6 @@ class BatchedTensorEnv(environments.Environments):
         )
 
     def make_program(self, actor, request):
-        acting_program.finite_weights(actor.variables)
         if request.episodes is None:
             raise ValueError(
                 "A tensor environment runs a fixed number of episodes at once. Pass "
@@ -63,13 +61,12 @@ class BatchedTensorEnv(environments.Environments):
         )
 
     def collect(self, actor, program, request):
-        acting_program.finite_weights(actor.variables)
-        return xla_rollout.collect(program, request.key)
+        return xla_rollout.collect(program, request.key, request.weights.values)
 
     def evaluate(self, actor, program, request):
-        acting_program.finite_weights(actor.variables)
+        keys = seeding.episode_keys(seeding.rollout_keys(*request.key))
         with xla_rollout.explain_compile_errors():
-            result = program(seeding.episode_keys(seeding.rollout_keys(*request.key)))
+            result = program(keys, request.weights.values)
         if tf.reduce_all(result.valid):
             lengths = result.episodes.lengths
             return episode_statistics.metrics(
@@ -78,7 +75,7 @@ class BatchedTensorEnv(environments.Environments):
         # The error message contains the step, which is known only if the episodes are
         # recorded.
         recorded = self.make_program(actor, request._replace(recorded=True))
-        collected = xla_rollout.collect(recorded, request.key)
+        collected = self.collect(actor, recorded, request)
         return episode_statistics.batch_metrics(collected.episodes, collected.success)
 
     def close(self):

@@ -23,6 +23,7 @@ class CollectionRequest(NamedTuple):
     deterministic: bool = False  # whether to take the most likely actions
     group_size: int = 1  # consecutive episodes with one reset seed
     recorded: bool = True  # whether to record steps, not only returns
+    weights: acting_program.Weights | None = None  # that act; the collector sets them
 
 
 class Environments(abc.ABC):
@@ -103,15 +104,22 @@ class HostEnvironments(Environments):
         return acting_program.ActingProgram(actor, inputs, noise, request.deterministic)
 
     def collect(self, actor, program, request):
+        runtime = program.runtime  # another thread may replace it
+
+        def replaces_litert(inputs):
+            return runtime == "litert" and program.leave_litert_if_different(
+                inputs, request.weights.values
+            )
+
         try:
             collected = self._collect_episodes(actor, program, request)
             # With new weights LiteRT may depart from Keras: compare them again.
             inputs = comparison_inputs.recorded_inputs(
                 actor, collected.episodes, request.deterministic
             )
-            replaced = program.leave_litert_if_different(inputs)
+            replaced = replaces_litert(inputs)
         except results.OutputsNotFinite as error:
-            replaced = program.leave_litert_if_different(error.inputs)
+            replaced = replaces_litert(error.inputs)
             if not replaced:
                 raise
         # All episodes are collected again with TensorFlow: one runtime for all of them.

@@ -31,7 +31,7 @@ class InProcessEnvironments(environments.HostEnvironments):
         self.max_episode_steps = batch.max_episode_steps
 
     def _collect_episodes(self, actor, program, request):
-        act = program.for_batch(self.batch.num_envs)
+        act = program.for_batch(self.batch.num_envs, request.weights.values)
         with self.batch.checked(actor.dtype):
             return collect(self.batch, actor, act, request)
 
@@ -76,7 +76,7 @@ def collect(batch, actor, act, request):
         specs,
         scheduler.EpisodeScheduler(request.episodes, request.steps),
         seeding.EpisodeSeeds(*request.key, request.group_size),
-        initial_states(actor, batch.num_envs),
+        initial_states(request.weights, batch.num_envs),
         request.deterministic,
     )
     episodes = loop.play(act)
@@ -90,6 +90,6 @@ def collect(batch, actor, act, request):
     )
 
 
-def initial_states(actor, size):
+def initial_states(weights, size):
     """Returns initial recurrent states for `size` environments, a list of arrays."""
-    return [np.array(state) for state in actor.initial_state(size)]
+    return [np.repeat(state, size, axis=0) for state in weights.states]

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import cloudpickle
 import numpy as np
 
-from tf_reinforce.collect import acting_program
 from tf_reinforce.collect import channel as channels
 from tf_reinforce.collect import collected
 from tf_reinforce.collect import dispatcher
@@ -87,8 +86,8 @@ class WorkerPool(environments.HostEnvironments):
         run = _Run(
             self._num_collections,
             self._program_message(actor, program),
-            self._weights_message(actor),
-            self._start_messages(actor, program, request),
+            self._weights_message(request),
+            self._start_messages(program, request),
             self._dispatcher(request),
             {},
             results.Faults(),
@@ -187,11 +186,11 @@ class WorkerPool(environments.HostEnvironments):
             self._programs[program] = number, message
         return self._programs[program]
 
-    def _weights_message(self, actor):
-        weights = acting_program.finite_weights(actor.variables)
-        return self._launcher.share(channels.encode({"kind": "weights"}, weights))
+    def _weights_message(self, request):
+        message = channels.encode({"kind": "weights"}, request.weights.values)
+        return self._launcher.share(message)
 
-    def _start_messages(self, actor, program, request):
+    def _start_messages(self, program, request):
         """Returns, for each size of a worker, the message that starts a collection.
 
         Initial recurrent states can be learned. Therefore every collection sends them.
@@ -201,7 +200,7 @@ class WorkerPool(environments.HostEnvironments):
         number, messages = self._programs[program][0], {}
         for size in set(self._sizes):
             header = {"kind": "collect", "program": number, "options": options}
-            states = in_process.initial_states(actor, size)
+            states = in_process.initial_states(request.weights, size)
             messages[size] = channels.encode(header, states)
         return messages
 

@@ -146,16 +146,18 @@ class Rollout:
                 "environment, `agent.fit(id, …)`."
             )
 
-    def __call__(self, keys):
+    def __call__(self, keys, weights=None):
         """Runs the episodes, and returns a `RolloutResult`.
 
         Args:
             keys: uint32 tensor `[3, 2]`, the keys of the random numbers from
                 `seeding.episode_keys`, or `[K, 3, 2]` for `K` agents.
+            weights: List of arrays, the weights that act, by default the current ones.
         """
         keys = tf.reshape(keys, [self.num_agents, 3, 2])
         shard_size = self.count // self.num_shards
-        weights = list(map(tf.convert_to_tensor, self._variables))
+        weights = self._variables if weights is None else weights
+        weights = list(map(tf.convert_to_tensor, weights))
         shards = [
             self.program(keys, tf.constant(shard * shard_size), *weights)
             for shard in range(self.num_shards)
@@ -415,12 +417,13 @@ def _write(arrays, row, values):
     return [array.write(row, x) for array, x in zip(arrays, values)]
 
 
-def collect(rollout, key):
+def collect(rollout, key, weights=None):
     """Collects whole episodes in a tensor environment.
 
     Args:
         rollout: `Rollout` that runs the episodes.
         key: `seeding.StreamKey` of the random numbers.
+        weights: Argument of `Rollout.__call__`.
 
     Returns:
         `collected.CollectedEpisodes` of NumPy arrays, with the `RolloutResult`. All
@@ -433,7 +436,7 @@ def collect(rollout, key):
     """
     start = time.perf_counter()
     with explain_compile_errors():
-        result = rollout(seeding.episode_keys(seeding.rollout_keys(*key)))
+        result = rollout(seeding.episode_keys(seeding.rollout_keys(*key)), weights)
     episodes = check_result(rollout, result)
     seconds = {"stepping": 0.0, "acting": time.perf_counter() - start}
     success = np.full(rollout.count, np.nan)

@@ -1,5 +1,7 @@
 """Selects actions with normalizer, policy, recurrent state, mask and head."""
 
+import threading
+
 import keras
 import tensorflow as tf
 
@@ -23,6 +25,7 @@ class ActorPolicy:
         mask_source: `action_masks.MaskPath` of the action masks in `info` or in the
             observation, or `None` if every action is always legal.
         recurrent: `recurrent.RecurrentPolicy`, or `None` for a policy without state.
+        lock: The lock that a thread holds while it reads or changes `variables`.
 
     Attributes:
         action_spec: `tf.TensorSpec` of one raw action, or a structure of
@@ -45,6 +48,7 @@ class ActorPolicy:
         variables,
         mask_source=None,
         recurrent=None,
+        lock=None,
     ):
         self.step = step
         self.head = head
@@ -53,6 +57,7 @@ class ActorPolicy:
         self.variables = list(variables)
         self.mask_source = mask_source
         self.recurrent = recurrent
+        self.lock = threading.RLock() if lock is None else lock
         self.action_spec = head.action_spec(dtype)
         self.noise_specs = keras.tree.flatten(head.noise)
         self.mask_size = head.mask_size if mask_source else 0

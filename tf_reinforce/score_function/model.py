@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_reinforce import agent as agents
 from tf_reinforce import baselines
+from tf_reinforce import locks
 from tf_reinforce import optimizers
 from tf_reinforce import validation
 from tf_reinforce.layers import recording
@@ -106,6 +107,7 @@ class ScoreFunction(keras.Model):
                 f"of inputs and outputs, but not both. Received: loss={loss!r}, "
                 f"reward={reward!r}"
             )
+        self._training_lock = locks.TrainingLock("ScoreFunction")
         self.model = validation.instance("model", model, keras.Model)
         conversion.expect_own_heads(self.model)
         strategy = self._distribute_strategy
@@ -245,6 +247,10 @@ class ScoreFunction(keras.Model):
         weights = example_losses.row_weights(rows.sample_weight, rewards)
         return -rewards * weights, rewards
 
+    fit = locks.training(keras.Model.fit)
+    evaluate = locks.in_usable_process(keras.Model.evaluate)
+    predict = locks.in_usable_process(keras.Model.predict)
+
     def train_step(self, data: Any) -> dict[str, Any]:
         rows = self.estimator.repeat(*keras.utils.unpack_x_y_sample_weight(data))
         self._build_for(rows.inputs)
@@ -279,6 +285,7 @@ class ScoreFunction(keras.Model):
             rows.inputs, rows.targets, estimate.outputs, rows.sample_weight
         )
 
+    @locks.training
     def fit_logged(
         self,
         contexts: Any,
@@ -333,6 +340,7 @@ class ScoreFunction(keras.Model):
         options, batch = options.validated(head), batch.validated(head)
         return logged_training.fit(self, batch, options, **kwargs)
 
+    @locks.in_usable_process
     def evaluate_logged(
         self,
         contexts: Any,
@@ -371,6 +379,7 @@ class ScoreFunction(keras.Model):
         options, batch = options.validated(head), batch.validated(head)
         return logged_actions.evaluate(self.model, batch, options, confidence)
 
+    @locks.in_usable_process
     def sample_actions(self, contexts: Any) -> tuple[Any, Any]:
         """Samples an action for each context, to act with the policy and to write a log.
 

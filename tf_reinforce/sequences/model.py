@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import locks
 from tf_reinforce import optimizers
 from tf_reinforce import validation
 from tf_reinforce.data import seeding
@@ -155,6 +156,7 @@ class SequenceReinforce(keras.Model):
             scale_advantages=scale_advantages,
             length_normalization=length_normalization,
         )
+        self._training_lock = locks.TrainingLock("SequenceReinforce")
         self.causal_lm = causal_lm
         self.rewards = text_rewards.TextRewards(rewards, reward_weights)
         self.reply = sequence_options.validated_reply(reply, max_turns)
@@ -258,6 +260,7 @@ class SequenceReinforce(keras.Model):
         # A `LossScaleOptimizer` is part of the config.
         self.compile(**{**config, "optimizer": optimizer}, auto_scale_loss=False)
 
+    @locks.training
     def fit(
         self,
         prompts: Any,
@@ -352,6 +355,7 @@ class SequenceReinforce(keras.Model):
                 self.encoding.encode(batch["prompts"])
         return table
 
+    @locks.training
     def train_on_prompts(self, columns: dict[str, list]) -> dict[str, float]:
         """Makes one update from a batch of prompts; returns its logs, as in `fit`.
 
@@ -368,6 +372,7 @@ class SequenceReinforce(keras.Model):
         logs = training.text_metrics(sampled.columns, rewards, self.options.group_size)
         return {**logs, **training.reward_parts(parts), **metrics}
 
+    @locks.training
     def apply_rewards(self, completions: Any, rewards: Any) -> dict[str, float]:
         """Makes one update from completions and their rewards; returns its metrics.
 
@@ -477,6 +482,7 @@ class SequenceReinforce(keras.Model):
 
         return training.run_evaluation(self, evaluate, batches, callbacks, verbose)
 
+    @locks.in_usable_process
     def _converse(self, columns, group_size, key):
         converse = conversation.Conversation(
             self._sample if self.compiled else self.policy.sample,

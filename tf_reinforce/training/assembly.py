@@ -26,6 +26,7 @@ class AgentParts(NamedTuple):
     mask_source: action_masks.MaskPath | None
     observation_spec: object  # tf.TensorSpec, or a structure of them
     float_type: str  # the type of outputs, observations and real actions
+    lock: object  # threading.RLock, held while weights are read or changed
 
 
 def make_trainer(parts, check_episodes, may_compile):
@@ -58,6 +59,7 @@ def make_trainer(parts, check_episodes, may_compile):
         variables,
         parts.mask_source,
         parts.recurrent,
+        parts.lock,
     )
     return trainer.Trainer(
         collector.Collector(actor_policy),

@@ -1,5 +1,7 @@
 """Collects episodes with a policy, and caches the programs that act."""
 
+from tf_reinforce.collect import acting_program
+
 _PROGRAMS = 8  # programs of each kind that are kept
 
 
@@ -28,20 +30,27 @@ class Collector:
             envs: `environments.Environments`.
             request: `environments.CollectionRequest`.
         """
-        return envs.collect(self.actor, self.program(envs, request), request)
+        return envs.collect(self.actor, *self.prepare(envs, request))
 
     def evaluate(self, envs, request):
         """Collects episodes, and returns their `episode_statistics.batch_metrics`."""
         request = request._replace(recorded=False)
-        return envs.evaluate(self.actor, self.program(envs, request), request)
+        return envs.evaluate(self.actor, *self.prepare(envs, request))
+
+    def prepare(self, envs, request):
+        """Returns the program for a request, and the request with the current weights."""
+        with self.actor.lock:
+            request = request._replace(weights=acting_program.read_weights(self.actor))
+            return self.program(envs, request), request
 
     def program(self, envs, request):
         """Returns the cached program for a `CollectionRequest`, or makes a new one."""
         key = envs.program_key(request)
-        program = self.programs.pop(key, None)
-        self.programs[key] = program or envs.make_program(self.actor, request)
-        kind, *_ = key
-        same_kind = [other for other in self.programs if other[0] == kind]
-        if len(same_kind) > _PROGRAMS:
-            del self.programs[same_kind[0]]
-        return self.programs[key]
+        with self.actor.lock:
+            program = self.programs.pop(key, None)
+            self.programs[key] = program or envs.make_program(self.actor, request)
+            kind, *_ = key
+            same_kind = [other for other in self.programs if other[0] == kind]
+            if len(same_kind) > _PROGRAMS:
+                del self.programs[same_kind[0]]
+            return self.programs[key]

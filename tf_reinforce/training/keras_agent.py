@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import os
+import threading
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +14,7 @@ import numpy as np
 from tf_reinforce import config
 from tf_reinforce import files
 from tf_reinforce import heads
+from tf_reinforce import locks
 from tf_reinforce import optimizers
 from tf_reinforce import replicas
 from tf_reinforce import validation
@@ -134,6 +136,8 @@ class KerasAgent(keras.Model):
         self.observation_space = self.action_space = None
         self._learning_rates, self._fit_defaults = [], {}  # `for_env` sets them for `fit`
         self._jit_updates = "auto"  # the argument `jit_compile` of `compile`
+        self._training_lock = locks.TrainingLock("agent")
+        self._weights_lock = threading.RLock()  # an update holds it
 
     def __repr__(self) -> str:
         """Returns the parts, changed options and training counts of the agent as text."""
@@ -180,6 +184,7 @@ class KerasAgent(keras.Model):
             )
         super().__setattr__(name, value)
 
+    @locks.in_usable_process
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Returns the outputs of the policy for observations, as in Keras.
 
@@ -235,6 +240,7 @@ class KerasAgent(keras.Model):
             mask_source=self._mask_source,
             observation_spec=observation_spec,
             float_type=float_type,
+            lock=self._weights_lock,
         )
         self._make_trainer = functools.partial(assembly.make_trainer, parts)
         self._assemble()
@@ -300,6 +306,7 @@ class KerasAgent(keras.Model):
         return self.trainer.estimator.variables
 
     @property
+    @locks.between_updates
     def trainer(self):
         """Returns the `training.trainer.Trainer` of a built agent.
 
@@ -319,6 +326,7 @@ class KerasAgent(keras.Model):
         self._live_policies = {}  # keys: whether the action space is known
 
     @property
+    @locks.between_updates
     def _live_policy(self):
         actor = self.trainer.collector.actor
         has_space = self.action_space is not None
@@ -352,6 +360,7 @@ class KerasAgent(keras.Model):
         self.build_for_spaces(env.observation_space, env.action_space)
         self._build_optimizer()
 
+    @locks.between_updates
     def build_for_spaces(
         self, observation_space: gym.Space, action_space: gym.Space
     ) -> None:
@@ -474,6 +483,7 @@ class KerasAgent(keras.Model):
         }
         return lambda callbacks: recorder.Recorder(checkpoints, self, callbacks, settings)
 
+    @locks.between_updates
     def save(
         self, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any
     ) -> None:
@@ -505,6 +515,7 @@ class KerasAgent(keras.Model):
             super().save(temporary_path, **kwargs)
         layer_classes.warn_if_not_loadable(self)
 
+    @locks.between_updates
     def save_weights(self, filepath: str | os.PathLike, overwrite: bool = True) -> None:
         """Writes the weights to one file atomically, in the format of Keras."""
         path = validation.path("filepath", filepath)
@@ -521,11 +532,15 @@ class KerasAgent(keras.Model):
             files.expect_space(temporary_path, sum(sizes) + 2**12 * len(sizes))
             super().save_weights(temporary_path)
 
+    @locks.between_updates
     def load_weights(self, filepath: str | os.PathLike, **kwargs: Any) -> None:
         """Loads weights as in Keras, and the optimizer state if the agent is compiled."""
         self._require_built()
         self._build_optimizer()
         super().load_weights(filepath, **kwargs)
+
+    get_weights = locks.between_updates(keras.Model.get_weights)
+    set_weights = locks.between_updates(keras.Model.set_weights)
 
     def get_config(self) -> dict[str, Any]:
         serialize = keras.saving.serialize_keras_object

@@ -28,6 +28,17 @@ _SMALL_MICROBATCH = 8_192  # the same for several agents; it fits the cache of a
 _MIN_COMPILED_STEPS = 100  # gradient steps of an update that are worth an XLA program
 
 
+def _locked(method):
+    """Returns a method that holds the lock of the weights, which updates change."""
+
+    @functools.wraps(method)
+    def locked(self, *args, **kwargs):
+        with self.actor.lock:
+            return method(self, *args, **kwargs)
+
+    return locked
+
+
 class UpdateResult(NamedTuple):
     """The metrics of one update and statistics of its episodes, as NumPy arrays."""
 
@@ -99,6 +110,7 @@ class Learner:
         # Indexing the variable would run an operation, which takes four times as long.
         return int(self.counters.numpy()[0])
 
+    @_locked
     def update(self, optimizer, episodes, permutations, microbatch_size=None):
         """Makes one update from a record of episodes.
 
@@ -139,6 +151,7 @@ class Learner:
             episodes.terminated,
         )
 
+    @_locked
     def update_in_program(
         self,
         optimizer,
@@ -202,6 +215,7 @@ class Learner:
             self._raise_rollout_not_finite(rollout, rollout_result, key)
         return results
 
+    @_locked
     def update_from_rollout(self, optimizer, rollout, rollout_result, seed):
         """Makes the next update of `update_in_program` from collected episodes."""
         spec = tf.TensorSpec
@@ -228,6 +242,7 @@ class Learner:
         columns = rollout_result.episode_returns, episodes.lengths, episodes.terminated
         return UpdateResult.from_metrics(metrics, *(x.numpy() for x in columns))
 
+    @_locked
     def per_episode_gradients(self, episodes, baseline):
         """Returns `inspection.per_episode_gradients`: one gradient for each episode."""
         baseline = validation.boolean("baseline", baseline)
@@ -238,6 +253,7 @@ class Learner:
         )
         return graph(_tensors(episodes), tf.constant(baseline))
 
+    @_locked
     def step_statistics(self, episodes):
         """Returns `inspection.step_statistics` of each step, as NumPy arrays."""
         graph = self._graph(

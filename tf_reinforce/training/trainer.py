@@ -58,9 +58,11 @@ class Trainer:
         Returns:
             `collected.CollectedEpisodes`.
         """
-        return self.collector.collect(
-            envs, self.training_request(envs, seed, episodes, steps)
-        )
+        with self.collector.actor.lock:  # the request contains the number of the update
+            program, request = self.collector.prepare(
+                envs, self.training_request(envs, seed, episodes, steps)
+            )
+        return envs.collect(self.collector.actor, program, request)
 
     def evaluate(self, envs, key, episodes, deterministic=True):
         """Collects episodes, and returns their `episode_statistics.batch_metrics`.

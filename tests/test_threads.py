@@ -1,0 +1,272 @@
+"""Tests models that several threads or processes use while one of them trains."""
+
+import concurrent.futures
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+
+import gymnasium as gym
+import keras
+import language_models
+import numpy as np
+import pytest
+
+import tf_reinforce as tfr
+
+THREADS, CALLS = 4, 4
+TENSOR_ENV = "tensor environment"
+OBSERVATIONS = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
+
+
+def make_agent(dtype):
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(64, "tanh", dtype=dtype) for _ in range(2)]
+    policy = keras.Sequential(
+        [keras.Input((3,)), *layers, keras.layers.Dense(1, dtype=dtype)]
+    )
+    agent = tfr.Reinforce(
+        policy, gamma=0.9, normalize_observations=True, minibatch_size=16, passes=4
+    )
+    agent.compile(keras.optimizers.Adam(0.01), jit_compile=False)
+    return agent
+
+
+@pytest.fixture(scope="module")
+def pendulum_agent():
+    """An agent for Pendulum-v1, shared because its traces take seconds."""
+    agent = make_agent("float32")
+    agent.build_for_env(gym.make("Pendulum-v1"))
+    return agent
+
+
+def make_env(kind):
+    return tfr.envs.Pendulum() if kind == TENSOR_ENV else "Pendulum-v1"
+
+
+def play(agent, env, number):
+    """Returns what `evaluate`, `act` and `collect` compute: every weight moves it."""
+    limit = {"max_episode_steps": 10}
+    logs = agent.evaluate(env, 3, seed=number, num_envs=2, **limit)
+    actions = agent.act(OBSERVATIONS, deterministic=number % 2 == 0, seed=number)
+    # The update's number is a part of the random numbers of `collect`.
+    episodes = agent.collect(env, 2, seed=number, num_envs=2, **limit)
+    return logs["episode_return"], actions, episodes
+
+
+def play_while_training(agent, env, epochs):
+    """Trains in one thread and plays in four; returns all results, and all weights."""
+    fit = functools.partial(
+        agent.fit, env, episodes_per_epoch=8, max_episode_steps=40, verbose=0
+    )
+    fit(epochs=1)  # traces, which would take longer than the training
+    play(agent, env, 0)
+    weights, start = [agent.get_weights()], threading.Barrier(THREADS + 1)
+    record = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: weights.append(agent.get_weights())
+    )
+
+    def train():
+        start.wait()
+        fit(epochs=epochs, callbacks=record)
+
+    def play_often(thread):
+        start.wait()
+        results = []
+        while len(results) < CALLS or not training.done():
+            results.append((thread, play(agent, env, thread)))
+        return results
+
+    with concurrent.futures.ThreadPoolExecutor(THREADS + 1) as executor:
+        training = executor.submit(train)
+        results = [executor.submit(play_often, thread) for thread in range(THREADS)]
+        training.result()
+        return [pair for result in results for pair in result.result()], weights
+
+
+def equals(result, expected):
+    (returns, actions, episodes), others = result, expected
+    return [
+        returns == others[0],
+        np.array_equal(actions, others[1]),
+        np.array_equal(episodes.actions, others[2].actions),
+    ]
+
+
+def assert_serial(results, weights, agent, env):
+    """Asserts that each result is that of the weights between two updates."""
+    serial = {number: [] for number, _ in results}
+    for values in weights:
+        agent.set_weights(values)
+        for number in serial:
+            serial[number].append(play(agent, env, number))
+    for number, result in results:
+        matches = np.array([equals(result, expected) for expected in serial[number]])
+        assert matches.any(axis=0).all(), number
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "rounds"),
+    [
+        ("LiteRT", "float32", 1),
+        ("TensorFlow", "float64", 1),
+        *(
+            pytest.param(*kind, 20, marks=pytest.mark.slow)
+            for kind in [
+                ("LiteRT", "float32"),
+                ("TensorFlow", "float64"),
+                (TENSOR_ENV, "float32"),
+            ]
+        ),
+    ],
+)
+def test_threads_that_play_during_training_get_serial_results(
+    kind, dtype, rounds, caplog, pendulum_agent
+):
+    agent = pendulum_agent if dtype == "float32" else make_agent(dtype)
+    env = make_env(kind)
+    for _ in range(rounds):
+        results, weights = play_while_training(agent, env, epochs=4)
+        assert len(results) >= THREADS * CALLS
+        assert_serial(results, weights, agent, env)
+    # A comparison with LiteRT that another thread disturbs would warn, and replace it.
+    assert bool(caplog.records) is (kind == "TensorFlow")
+
+
+@contextlib.contextmanager
+def trained_by(model, *args, **kwargs):
+    """Trains a model in the thread "first", which waits until the block has ended."""
+    begun, goes_on = threading.Event(), threading.Event()
+    wait = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: (begun.set(), goes_on.wait(60))
+    )
+    kwargs = {"callbacks": [wait], "verbose": 0, **kwargs}
+    first = threading.Thread(target=model.fit, args=args, kwargs=kwargs, name="first")
+    first.start()
+    try:
+        assert begun.wait(60)
+        yield
+    finally:
+        goes_on.set()
+        first.join()
+
+
+def test_agent_refuses_a_second_training_and_names_the_first(pendulum_agent):
+    agent, updates = pendulum_agent, pendulum_agent.updates
+    options = dict(epochs=1, episodes_per_epoch=2, max_episode_steps=5)
+    episodes = agent.collect("Pendulum-v1", 2, max_episode_steps=5)
+    with trained_by(agent, "Pendulum-v1", **options):
+        for train in (
+            lambda: agent.fit("Pendulum-v1", **options),
+            lambda: agent.update(episodes),
+        ):
+            with pytest.raises(RuntimeError, match="`fit` in the thread 'first' trains"):
+                train()
+    assert agent.updates == updates + 1
+    # A callback may train the agent of its own `fit`.
+    update = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: agent.update(episodes)
+    )
+    agent.fit("Pendulum-v1", **options, callbacks=update, verbose=0)
+    assert agent.updates == updates + 3
+
+
+def score_function():
+    inputs = keras.Input((2,))
+    choice = tfr.layers.Sample(tfr.heads.Categorical(3))(keras.layers.Dense(3)(inputs))
+    model = tfr.ScoreFunction(keras.Model(inputs, choice), reward=lambda x, y: y * 0.5)
+    model.compile("sgd")
+    return model
+
+
+def language_model():
+    model = tfr.sequences.SequenceReinforce(
+        language_models.text_gpt2(),
+        lambda completions: [0.0] * len(completions),
+        max_completion_length=4,
+    )
+    model.compile("sgd")
+    return model
+
+
+def test_sampling_models_refuse_a_second_training():
+    contexts, model = np.ones((2, 2)), score_function()
+    with trained_by(model, contexts):
+        with pytest.raises(RuntimeError, match="`fit` in the thread 'first' trains it"):
+            model.fit(contexts, verbose=0)
+        with pytest.raises(RuntimeError, match="`fit_logged` cannot train the ScoreFunc"):
+            model.fit_logged(contexts, np.zeros(2), np.ones(2), np.ones(2))
+    model = language_model()
+    with trained_by(model, ["a"]):
+        with pytest.raises(RuntimeError, match="`fit` in the thread 'first' trains it"):
+            model.fit(["a"], verbose=0)
+        completions = model.sample(["a"]).completions
+        with pytest.raises(RuntimeError, match="cannot train the SequenceReinforce"):
+            model.apply_rewards(completions, np.zeros(4))
+
+
+def in_fork(function):
+    """Returns the error of a function that a forked process calls, as text."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads in the parent
+        process = os.fork()
+    if process == 0:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            function()
+            os.write(writing, b"no error")
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading) as pipe:
+        text = pipe.read()
+    os.waitpid(process, 0)
+    return text
+
+
+def test_models_raise_an_error_in_a_forked_process(pendulum_agent):
+    agent, contexts = pendulum_agent, np.ones((2, 2))
+    sampling, language = score_function(), language_model()
+    for use in (
+        lambda: agent.fit("Pendulum-v1", epochs=1),
+        lambda: agent.evaluate("Pendulum-v1"),
+        lambda: agent.collect("Pendulum-v1"),
+        lambda: agent.act(OBSERVATIONS),
+        lambda: agent.predict(OBSERVATIONS),
+        lambda: make_agent("float32").evaluate("Pendulum-v1"),
+        lambda: sampling.fit(contexts),
+        lambda: sampling.evaluate(contexts),
+        lambda: sampling.predict(contexts),
+        lambda: sampling.fit_logged(contexts, np.zeros(2), np.ones(2), np.ones(2)),
+        lambda: sampling.sample_actions(contexts),
+        lambda: language.fit(["a"]),
+        lambda: language.evaluate(["a"]),
+        lambda: language.generate(["a"]),
+    ):
+        assert in_fork(use).startswith("RuntimeError: This process was forked")
+    assert in_fork(lambda: None) == "no error"
+
+
+FORK_FIRST = """
+import os, sys
+import tf_reinforce as tfr
+
+child = os.fork()
+agent = tfr.Reinforce.for_env("CartPole-v1", seed=0)
+agent.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, seed=0, verbose=0)
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.slow
+def test_process_forked_before_the_first_operation_can_train():
+    subprocess.run([sys.executable, "-c", FORK_FIRST], check=True, timeout=300)
