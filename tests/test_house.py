@@ -237,6 +237,8 @@ def methods(value):
     elif inspect.isclass(value):
         for name, method in vars(value).items():
             is_public = not name.startswith("_") or name == "__init__"
+            if getattr(method, "__module__", "").startswith("keras."):
+                continue  # a method of Keras, decorated
             if is_public and inspect.isfunction(method) and value not in RECORDS:
                 yield method
 
@@ -351,6 +353,13 @@ def test_small_atol_requires_an_explicit_rtol():
                     assert "rtol" in given, f"{path.name}:{node.lineno}"
 
 
-def test_agent_module_has_at_most_650_lines():
-    """The module holds arguments, Keras' life cycle and files, and no algorithm."""
-    assert len((PACKAGE / "agent.py").read_text().splitlines()) <= 650
+def test_agent_module_has_at_most_325_lines_of_code():
+    """The module holds arguments and Keras' life cycle, and no algorithm."""
+    text = (PACKAGE / "agent.py").read_text()
+    lines = {i for i, line in enumerate(text.splitlines(), 1) if line.strip()}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            docstring = node.body[0] if ast.get_docstring(node) else None
+            if docstring is not None:
+                lines -= {*range(docstring.lineno, docstring.end_lineno + 1)}
+    assert len(lines) <= 325
