@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pathlib
 import random
+import re
 import shlex
 import signal
 import subprocess
@@ -337,6 +338,48 @@ def test_command_reports_a_missed_target_only_if_every_trial_misses_it(
             assert tune._write_results(running, options, tmp_path) == 0
             printed = capsys.readouterr().out
             assert ("no trial reached the target" in printed) == expected
+
+
+def test_damaged_journal_is_named_and_every_damage_is_an_error_or_harmless(
+    fast, tmp_path
+):
+    """Each line is removed, shortened, or loses a quotation mark, a number or a key."""
+    search(tmp_path, 3)
+    journal = tmp_path / tuning.JOURNAL
+    lines, refused = journal.read_bytes().splitlines(keepends=True), 0
+    damages = [lambda line: b"", lambda line: line[: len(line) // 2] + b"\n"]
+    damages += [lambda line: line.replace(b'"', b"", 1), lambda line: b"null\n"]
+    damages += [lambda line: line.replace(b'"value', b'"x'), lambda line: b"\xff" + line]
+    damages += [lambda line: line.replace(b":", b":7", 1), lambda line: b"{}\n"]
+    damages += [lambda line: re.sub(rb"\[\{.*\}\]", b"[7]", line)]
+    for number, line in enumerate(lines):
+        for damage in damages:
+            damaged = [*lines[:number], damage(line), *lines[number + 1 :]]
+            journal.write_bytes(b"".join(damaged))
+            try:
+                search(tmp_path, 3)
+                with tuning.open_search(tmp_path, config()) as running:
+                    tuning_report.table(running)
+                    tuning_report.write_preset(running, tmp_path / "best.toml")
+            except ValueError as error:
+                assert str(journal) in str(error), (line, damage(line), error)
+                refused += 1
+    assert refused > len(lines)
+
+
+@pytest.mark.parametrize("storage", [None, "sqlite:///{}/file.db"])
+def test_second_folder_with_the_same_search_is_refused(storage, fast, tmp_path):
+    """Otherwise the second search would end the running trials of the first one."""
+    storage = storage.format(tmp_path) if storage else str(tmp_path / "file.log")
+    first, second = tmp_path / "a" / "search", tmp_path / "b" / "search"
+    search(first, 1, storage=storage)
+    with pytest.raises(ValueError, match="a/search.*choose a folder with another name"):
+        search(second, 2, storage=storage)
+    assert not any(second.iterdir()) or [x.name for x in second.iterdir()] == [".lock"]
+    moved = tmp_path / "c" / "search"
+    moved.parent.mkdir()
+    first.rename(moved)
+    assert len(search(moved, 2, storage=storage)[0]) == 2
 
 
 @pytest.mark.usefixtures("hears_ctrl_c")

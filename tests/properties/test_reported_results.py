@@ -176,7 +176,8 @@ def test_files_and_text_of_a_training_are_those_of_its_episodes(trainings):
     evaluation = json.loads((training.folder / "evaluation.json").read_text())
     assert evaluation == pytest.approx(final)
     means = {update: returns_of(x) for update, x in training.evaluations.items()}
-    assert max(means, key=means.get) == 4 and means[5] < final["episode_return"]
+    assert max(means, key=means.get) == 4
+    assert {int(total) for total, *_ in training.final} == {8}  # the best agent's action
     assert tfr.load(training.folder / "agent.keras").updates == 4
     assert tfr.load(training.folder / "last.keras").updates == 5
     mean, deviation = final["episode_return"], final["episode_return_std"]
@@ -192,7 +193,7 @@ def test_files_and_text_of_a_training_are_those_of_its_episodes(trainings):
     assert {x: evaluation[x] for x in statistics(played)} == pytest.approx(
         statistics(played)
     )
-    assert {int(total) for total, *_ in played} == {8}  # the action of the best agent
+    assert {int(total) for total, *_ in played} == {8}
 
 
 def returns_of(played):

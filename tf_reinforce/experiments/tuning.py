@@ -25,7 +25,8 @@ _NUM_UNPRUNED = 4  # complete trials before the pruner ends trials
 _WARMUP = 10  # no trial ends before this part of the budget of its first training
 NUM_FINALISTS = 5  # trials that are trained with further seeds at the end
 _CONFIRMED = "confirmed {}"  # attribute of the study with the values of a trial
-_CONFIG = "config"  # attribute of the study with the config of the search
+# Attributes of the study with the config and the folder of the search.
+_CONFIG, _FOLDER = "config", "folder"
 _MAX_FAILURES = 5  # failed trials in a row that end the search
 _STATES = optuna.trial.TrialState
 
@@ -155,17 +156,17 @@ def expect_same_search(directory, content):
     return True
 
 
-def _expect_same_study(study, config):
-    """Raises `ValueError` if a study belongs to a search with another config.
+def _expect_same_study(study, config, directory):
+    """Raises `ValueError` if a study belongs to a search with another config or folder.
 
-    Searches in folders with equal names have studies with equal names.
+    Searches in folders with equal names have studies with equal names. The folder of a
+    search may have moved.
     """
-    content = config.content()
+    content, folder = config.content(), str(directory.resolve())
     del content["storage"]  # a relative path, or a path that has moved, is no difference
     stored = study.user_attrs.get(_CONFIG)
-    if stored is None:
-        study.set_user_attr(_CONFIG, content)
-        return
+    if not isinstance(stored, dict):  # a new search
+        study.set_user_attr(_CONFIG, stored := content)
     for key in content:
         if stored.get(key) != content[key]:
             name, expected, received = _difference(key, stored.get(key), content[key])
@@ -176,6 +177,16 @@ def _expect_same_study(study, config):
                 "name is the environment and the name of the folder: choose a folder "
                 "with another name, or another storage."
             )
+    other = str(study.user_attrs.get(_FOLDER, folder))
+    if other != folder and run_config.read(other):
+        raise ValueError(
+            f"The storage {config.storage} contains the search of the folder {other} "
+            f"with the name {study.study_name!r}. The name is the environment and the "
+            "name of the folder: choose a folder with another name, or another storage. "
+            f"Received: {folder}"
+        )
+    if study.user_attrs.get(_FOLDER) != folder:
+        study.set_user_attr(_FOLDER, folder)
 
 
 def _difference(name, stored, received):
@@ -216,22 +227,33 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         storage = config.storage or str(directory / JOURNAL)
         tuning_storage.check(storage)
-        self._storage = tuning_storage.open_storage(storage)
-        self.study = optuna.create_study(
-            study_name=f"{config.env} {directory.resolve().name}",
-            storage=self._storage,
-            sampler=tuning_storage.SeededSampler(
-                self._sampler, config.seed, self._start_trials()
-            ),
-            pruner=_pruner(config),
-            direction="minimize" if config.minimize else "maximize",
-            load_if_exists=True,
-        )
+        with tuning_storage.explain_damage(storage):
+            self._storage = tuning_storage.open_storage(storage)
+            self.study = optuna.create_study(
+                study_name=f"{config.env} {directory.resolve().name}",
+                storage=self._storage,
+                sampler=tuning_storage.SeededSampler(
+                    self._sampler, config.seed, self._start_trials()
+                ),
+                pruner=_pruner(config),
+                direction="minimize" if config.minimize else "maximize",
+                load_if_exists=True,
+            )
         try:
-            _expect_same_study(self.study, config)
+            _expect_same_study(self.study, config, directory)
+            with tuning_storage.explain_damage(storage):
+                self._check_trials()
         except ValueError:
             self.close()
             raise
+
+    def _check_trials(self):
+        """Raises an error if a finished trial lacks something that the results need."""
+        for trial in self.finished():
+            if tuning_storage.ERROR not in trial.user_attrs:
+                self.settings(trial), self.confirmed(trial)
+                for training in trial.user_attrs["trainings"]:
+                    sum(training[x] for x in tuning_trial.NUMBERS)
 
     def close(self):
         """Closes the connections to the storage."""

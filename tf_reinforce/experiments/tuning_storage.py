@@ -1,5 +1,6 @@
 """Stores the trials of a search, so that a killed search loses no finished trial."""
 
+import contextlib
 import fcntl
 import os
 import re
@@ -68,6 +69,21 @@ def open_storage(storage):
     return journal.JournalStorage(
         journal.JournalFileBackend(storage, lock_obj=_JournalLock(storage))
     )
+
+
+@contextlib.contextmanager
+def explain_damage(storage):
+    """Raises a `ValueError` that names a storage which cannot be read."""
+    try:
+        yield
+    except OSError:  # it names the file
+        raise
+    except Exception as error:  # Optuna raises many types of errors for a damaged file
+        raise ValueError(
+            f"The storage {storage} of the search cannot be read "
+            f"({type(error).__name__}: {str(error)[:200]}). If it is damaged, restore "
+            "it, or search in another folder."
+        ) from error
 
 
 def close_storage(storage):

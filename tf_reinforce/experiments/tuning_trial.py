@@ -72,6 +72,10 @@ class Objective:
         return self.budget * (1.0 + share)
 
 
+# The numbers among the results of a training, in the dict for the storage.
+NUMBERS = "seed", "env_steps", "value", "reached", "seconds"
+
+
 class UnknownLogKey(ValueError):
     """The error that the log key of an objective does not exist."""
 
