@@ -105,23 +105,6 @@ def test_interval_contains_the_exact_value(estimator):
         assert 0.05 < result["effective_sample_size"] <= 1
 
 
-@pytest.mark.parametrize("confidence, quantile", [(0.95, 1.959964), (0.5, 0.674490)])
-def test_interval_is_the_mean_and_a_multiple_of_its_standard_error(confidence, quantile):
-    """The log has more rows than a batch of the evaluation."""
-    model, log = policy(), make_log(1500, 0)
-    result = model.evaluate_logged(*log, confidence=confidence)
-    probs = softmax(model.model.layers[1](log[0]).numpy())
-    weights = probs[np.arange(1500), log[1]] / log[3]
-    terms = weights * log[2]
-    error = terms.std(ddof=1) / np.sqrt(1500)
-    expected = [terms.mean(), terms.mean() - quantile * error]
-    expected += [
-        terms.mean() + quantile * error,
-        np.mean(weights) ** 2 / np.mean(weights**2),
-    ]
-    np.testing.assert_allclose(list(result.values()), expected, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"clip": 0.7}, {"top_k": 3}, {"clip": 0.7, "top_k": 3}]
 )

@@ -94,13 +94,6 @@ def test_losses_train_the_layers_before_and_after_the_samples():
     assert changed[0] > 0.1 and changed[2] > 0.1
 
 
-def test_metrics_of_compile_receive_the_outputs_of_all_samples():
-    model = tfr.ScoreFunction(latent(), loss="mse", samples=2)
-    model.compile("sgd", metrics=["mae"])
-    logs = model.fit(inputs(8), np.zeros([8, 3]), batch_size=8, verbose=0).history
-    assert list(logs) == ["entropy", "loss", "mae"]
-
-
 def test_training_step_subtracts_the_gradient():
     model = tfr.ScoreFunction(policy(), reward=reward)
     model.compile(keras.optimizers.SGD(1.0))
@@ -595,17 +588,6 @@ def test_step_that_is_not_finite_restores_moving_statistics(make):
     layer = next(x for x in model.model._flatten_layers() if hasattr(x, "moving_mean"))
     np.testing.assert_array_equal(layer.moving_mean, np.zeros(4))
     np.testing.assert_array_equal(layer.moving_variance, np.ones(4))
-
-
-def test_evaluation_adds_the_own_losses_of_the_model_as_keras_does():
-    array = keras.Input((4,))
-    regularizer = keras.regularizers.L2(0.5)
-    logits = keras.layers.Dense(3, kernel_regularizer=regularizer)(array)
-    choice = tfr.layers.Sample(heads.Categorical(3))(logits)
-    model = compiled(keras.Model(array, choice), reward=constant_reward)
-    kernel = model.model.layers[1].kernel.numpy()
-    loss = model.evaluate(inputs(8), verbose=0, return_dict=True)["loss"]
-    assert loss == pytest.approx(0.5 * (kernel**2).sum() - 2.0, rel=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 1)])

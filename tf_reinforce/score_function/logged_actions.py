@@ -231,11 +231,9 @@ def evaluate(model, batch, options, confidence, batch_size=1024):
         scores(model, _rows(batch, begin, begin + batch_size), options, training=False)
         for begin in range(0, count, batch_size)
     ]
-    scored = Scores(
-        *(None if x[0] is None else tf.concat(x, axis=0) for x in zip(*parts))
-    )
-    estimate = terms(scored, batch, options)
-    values, weights = (np.asarray(x, "float64") for x in estimate[:2])
+    columns = (None if x[0] is None else tf.concat(x, axis=0) for x in zip(*parts))
+    scored = Scores(*(None if x is None else tf.cast(x, tf.float64) for x in columns))
+    values, weights, _ = map(np.asarray, terms(scored, batch, options))
     if not np.isfinite(values).all():
         row = int(np.argmin(np.isfinite(values)))
         raise FloatingPointError(

@@ -91,8 +91,11 @@ class LoggedTraining(keras.Model):
         )
         self._value_tracker.update_state(terms.values)
         self._entropy_tracker.update_state(scored.entropies)
-        ratio = tf.reduce_mean(terms.weights) ** 2 / tf.reduce_mean(terms.weights**2)
-        self._sizes_tracker.update_state(ratio)
+        weights = tf.cast(terms.weights, tf.float64)  # float32 has no larger squares
+        share = tf.math.divide_no_nan(
+            tf.reduce_mean(weights) ** 2, tf.reduce_mean(weights**2)
+        )
+        self._sizes_tracker.update_state(share, tf.size(weights))
         logs = self.get_metrics_result()
         return {name: x for name, x in logs.items() if name != "loss"}
 

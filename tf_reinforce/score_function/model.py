@@ -121,7 +121,8 @@ class ScoreFunction(keras.Model):
         self.reward = None
         if reward is not None:
             self.reward = reward_functions.RewardFunction(reward)
-            self._reward_tracker = keras.metrics.Mean(name="reward")
+            # In float32, a mean of large rewards would lose their differences.
+            self._reward_tracker = keras.metrics.Mean(name="reward", dtype="float64")
             self.supports_jit = self.reward.is_compiled  # XLA cannot call Python
         self.samples = validation.positive_int("samples", samples)
         self.baseline = _get_baseline(baseline, self.samples)
