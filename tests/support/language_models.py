@@ -49,4 +49,7 @@ def text_gpt2(length=16, seed=0, dropout=0.0, **kwargs):
     preprocessor = keras_hub.models.GPT2CausalLMPreprocessor(
         tokenizer(), sequence_length=length
     )
-    return keras_hub.models.GPT2CausalLM(backbone, preprocessor)
+    # The cache has the type of the model.
+    return keras_hub.models.GPT2CausalLM(
+        backbone, preprocessor, dtype=backbone.dtype_policy
+    )
