@@ -14,6 +14,7 @@ import tf_reinforce as tfr
 from tf_reinforce import callbacks
 from tf_reinforce import envs
 from tf_reinforce import heads
+from tf_reinforce.callbacks import evaluation
 from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_noise
 from tf_reinforce.policies import actor as deciding
@@ -210,6 +211,111 @@ def test_compiled_engine_requests_the_keys_of_its_purposes(monkeypatch):
     expected = [("training", 0), ("training", 1), ("training", 2)]
     expected += [("validation", 3), ("evaluation", 0)]
     assert asked == [(4, f"{stream}/tensors", u) for stream, u in expected]
+
+
+class Permutations:
+    """A NumPy generator that records its permutations."""
+
+    def __init__(self, generator, drawn):
+        self.generator, self.drawn = generator, drawn
+
+    def permutation(self, count):
+        self.drawn.append(self.generator.permutation(count))
+        return self.drawn[-1]
+
+    def __getattr__(self, name):
+        return getattr(self.generator, name)
+
+
+@pytest.fixture
+def permutations(monkeypatch):
+    """Records the permutations that are drawn from streams of minibatches."""
+    drawn, generator = [], seeding.generator
+
+    def recording(seed, substream, *counters):
+        result = generator(seed, substream, *counters)
+        is_order = substream == "training/minibatches"
+        return Permutations(result, drawn) if is_order else result
+
+    monkeypatch.setattr(seeding, "generator", recording)
+    return drawn
+
+
+def expect_distinct(drawn, count):
+    assert len({tuple(x.tolist()) for x in drawn}) == len(drawn) == count
+    assert all(sorted(x.tolist()) == list(range(len(x))) for x in drawn)
+
+
+def test_host_engine_draws_a_new_permutation_for_every_pass(permutations):
+    agent = tfr.Reinforce.for_env(toys.Clock, hidden=(2,), minibatch_size=9, passes=2)
+    budget = dict(epochs=2, episodes_per_epoch=8, verbose=0)
+    agent.fit(toys.Clock, **budget, seed=4)
+    expect_distinct(permutations, 4)
+
+
+def test_every_evaluation_of_a_run_plays_new_episodes(monkeypatch):
+    """Two evaluations of two updates, and none of them plays the episodes of training."""
+    agent = tfr.Reinforce.for_env(toys.Corridor, hidden=(2,))
+    options = dict(episodes=2, deterministic=False, max_episode_steps=3)
+    evaluate = evaluation.EvaluationCallback(
+        toys.Corridor, options, 4, None, every=1, target=None
+    )
+    budget = dict(epochs=2, episodes_per_epoch=2, max_episode_steps=3, verbose=0)
+
+    def run():
+        agent.fit(toys.Corridor, callbacks=[evaluate], seed=4, **budget)
+
+    asked = requested_streams(monkeypatch, run)
+    assert len(set(asked)) == len(asked)
+    resets = [x for x in asked if x[1] == "evaluation/environment"]
+    assert len({seed for seed, *_ in resets}) == 2
+
+
+def test_samples_of_a_model_have_a_key_of_their_own(monkeypatch):
+    """Two layers with equal seeds, in two updates of one epoch and two of another."""
+    keys, counter_noise = [], tensor_noise.counter_noise
+
+    def recording(key, specs, rows, call, dtype):
+        keys.append((*np.array(key).tolist(), int(call)))
+        assert len(rows) == len(set(np.array(rows).tolist()))
+        return counter_noise(key, specs, rows, call, dtype)
+
+    monkeypatch.setattr(tensor_noise, "counter_noise", recording)
+    inputs = keras.Input((3,))
+    first = tfr.layers.Sample(heads.Gaussian(3), seed=7)(inputs)
+    second = tfr.layers.Sample(heads.Gaussian(3), seed=7)(first)
+    model = tfr.ScoreFunction(keras.Model(inputs, second), loss="mse", samples=2)
+    model.compile("sgd", run_eagerly=True)
+    data = np.ones([4, 3]), np.zeros([4, 3])
+    model.fit(*data, batch_size=2, epochs=2, validation_data=data, verbose=0)
+    assert len(set(keys)) == len(keys) == 2 * 4
+
+
+def test_language_model_requests_each_of_its_streams_once(monkeypatch, permutations):
+    """Two epochs of two updates with two passes; validations draw nothing."""
+    language_models = pytest.importorskip("language_models", exc_type=ImportError)
+    model = tfr.sequences.SequenceReinforce(
+        language_models.gpt2(dtype="float32"),
+        lambda completion_ids: [float(sum(ids)) for ids in completion_ids],
+        stop_token_ids=[1],
+        max_completion_length=2,
+        group_size=8,
+        passes=2,
+        kl_coef=0.0,
+        seed=4,
+    )
+    model.compile("sgd", run_eagerly=True)
+    prompts, options = [[2], [2, 0], [2, 2]], dict(batch_size=2, epochs=2, verbose=0)
+
+    def run():
+        model.fit(prompts, validation_data=prompts, **options)
+
+    asked = requested_streams(monkeypatch, run)
+    expected = [("training/prompts", epoch) for epoch in range(2)]
+    names = "training/tensors", "training/minibatches"
+    expected += [(name, update) for name in names for update in range(4)]
+    assert sorted(asked) == sorted((4, *x) for x in expected)
+    expect_distinct(permutations, 4 * 2)
 
 
 class TrainStep:
