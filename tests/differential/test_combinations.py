@@ -1,9 +1,11 @@
 """Tests about twenty random agents in all comparisons; `make slow` tests thousands."""
 
 import dataclasses
+import inspect
 
 import combinations
 import pairs
+import pairwise
 import parts
 import pytest
 import run
@@ -31,6 +33,25 @@ def test_gradient_and_update_equal_their_definition(seed):
 @pytest.mark.parametrize("pair", ["resumed", "environments", "acting"])
 def test_pair_of_programs_agrees_on_a_random_agent(pair):
     pairs.SECOND_PROGRAMS[pair](quick(combinations.draw(0, pair=pair)))
+
+
+# Arguments of `compile` and `fit` that no combination draws: data, reports and budgets,
+# and options that save time, which `tests/properties/test_options_that_save.py` compares.
+NOT_DRAWN = {
+    *("num_envs", "workers", "name", "env", "epochs", "steps", "episodes_per_epoch"),
+    *("steps_per_epoch", "callbacks", "validation_env", "validation_freq"),
+    *("validation_episodes", "initial_epoch", "env_kwargs", "max_episode_steps"),
+    *("resume", "on_bad_env", "on_env_error", "step_timeout", "verbose"),
+    "reset_options",
+}
+
+
+def test_every_option_of_an_agent_is_drawn_or_listed():
+    """A new option has a definition in NumPy, or a reason why it needs none."""
+    methods = tfr.Reinforce.__init__, tfr.Reinforce.compile, tfr.Reinforce.fit
+    drawn = combinations.Combination.__dataclass_fields__
+    signatures = [inspect.signature(x) for x in methods]
+    pairwise.expect_listed(signatures, [NOT_DRAWN, drawn])
 
 
 def quick(c):

@@ -59,7 +59,7 @@ OTHERS = {
     *("causal_lm", "rewards", "max_completion_length", "stop_token_ids", "reply"),
     *("max_turns", "seed", "optimizer", "auto_scale_loss", "prompts", "batch_size"),
     *("epochs", "steps_per_epoch", "shuffle", "initial_epoch", "validation_data"),
-    *("validation_freq", "callbacks", "verbose"),
+    *("validation_freq", "callbacks", "verbose", "resume"),
 }
 TABLE = {**SAVES, **CHANGES, "model": MODELS}
 
