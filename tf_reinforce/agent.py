@@ -366,6 +366,8 @@ class Reinforce(keras_agent.KerasAgent):
         validation_episodes: int = 10,
         initial_epoch: int = 0,
         env_kwargs: Mapping[str, Any] | None = None,
+        reset_options: Any = None,
+        env_attrs: Any = None,
         max_episode_steps: int | None = None,
         resume: Any = None,
         on_bad_env: str | None = None,
@@ -409,6 +411,12 @@ class Reinforce(keras_agent.KerasAgent):
             validation_episodes: Int, the number of episodes of each validation.
             initial_epoch: Int, the number of the first epoch.
             env_kwargs: Dict of keyword arguments for the constructor of the environment.
+            reset_options: Dict that each `reset` receives as `options`, or function from
+                the number of updates so far to such a dict. A dict also applies to
+                validation, a function does not (docs/howto_changing_environments.md).
+            env_attrs: Dict of attributes to set in all environments of all workers before
+                the episodes of an update, or function from the number of updates so far
+                to such a dict. A dict also applies to validation, a function does not.
             max_episode_steps: Int, the number of steps after which an episode is
                 truncated, by default the time limit of the environment. An episode of a
                 `VectorEnv` with more than `max_episode_steps` steps raises an error.
@@ -442,6 +450,7 @@ class Reinforce(keras_agent.KerasAgent):
             on_bad_env=on_bad_env,
             on_env_error=on_env_error,
             step_timeout=step_timeout,
+            env_settings=config.EnvSettings(reset_options, env_attrs),
         )
         options = config.FitOptions(**config.merge_options(self._fit_defaults, options))
         seed = validation.check_seed(seed)
@@ -451,15 +460,15 @@ class Reinforce(keras_agent.KerasAgent):
 
         def make_updates(notify: Any, updates: int, steps: Any, rates: Any) -> Any:
             limits = min(updates, self.steps_per_execution), steps
-            counts = options.episodes_per_epoch, options.steps_per_epoch
-            arguments = envs, seed, counts, limits, notify, rates
+            arguments = envs, seed, options.collection, limits, notify, rates
             return self.trainer.collect_and_update(self.optimizer, *arguments)
 
         def validate() -> dict[str, float]:
             key = seeding.StreamKey(seed, "validation", self.updates)
             size = min(options.num_envs, validation_episodes)
             with self._open(validation_env, size, **validation_options) as envs:
-                return self.trainer.evaluate(envs, key, validation_episodes)
+                settings = options.env_settings.constant
+                return self.trainer.evaluate(envs, key, validation_episodes, settings)
 
         opened = self._open_training(env, validation_env, env_kwargs, options)
         with self._open_folder(resume) as folder, opened as environments:
@@ -490,11 +499,13 @@ class Reinforce(keras_agent.KerasAgent):
             self._env_options(x, env_kwargs, *options.env_options)
             for x in (env, validation_env)
         )
+        settings = options.env_settings
         with self._open(env, options.num_envs, options.workers, **env_options) as envs:
+            envs.check_settings(settings)
             self._build_optimizer()
             if validation_env is not None:
-                with self._open(validation_env, **validation_options):
-                    pass
+                with self._open(validation_env, **validation_options) as validation_envs:
+                    validation_envs.check_settings(settings.constant)
             yield envs, validation_options
 
     # Acting
@@ -510,6 +521,8 @@ class Reinforce(keras_agent.KerasAgent):
         num_envs: int = 8,
         workers: int | config.RayWorkers = 1,
         env_kwargs: Mapping[str, Any] | None = None,
+        reset_options: Any = None,
+        env_attrs: Any = None,
         max_episode_steps: int | None = None,
         on_bad_env: str = "raise",
         on_env_error: str = "raise",
@@ -526,7 +539,7 @@ class Reinforce(keras_agent.KerasAgent):
             deterministic: Bool, whether to take the most likely actions.
             seed: Int for the environments and the actions.
             num_envs, workers, env_kwargs, max_episode_steps: As in `fit`.
-            on_bad_env, on_env_error: As in `fit`.
+            reset_options, env_attrs, on_bad_env, on_env_error: As in `fit`.
 
         Returns:
             Dict of floats: `episode_return`, `episode_return_min`, `episode_return_max`,
@@ -538,8 +551,10 @@ class Reinforce(keras_agent.KerasAgent):
         num_envs = min(validation.positive_int("num_envs", num_envs), episodes)
         common = max_episode_steps, on_bad_env, on_env_error
         options = self._env_options(env, env_kwargs, *common)
+        settings = config.EnvSettings(reset_options, env_attrs)
         with self._open(env, num_envs, workers, **options) as envs:
-            return self.trainer.evaluate(envs, key, episodes, deterministic)
+            envs.check_settings(settings)
+            return self.trainer.evaluate(envs, key, episodes, settings, deterministic)
 
     def collect(
         self,
@@ -551,6 +566,8 @@ class Reinforce(keras_agent.KerasAgent):
         workers: int | config.RayWorkers = 1,
         seed: int = 0,
         env_kwargs: Mapping[str, Any] | None = None,
+        reset_options: Any = None,
+        env_attrs: Any = None,
         max_episode_steps: int | None = None,
     ) -> records.Episodes:
         """Collects the episodes of the next update, without making the update.
@@ -562,18 +579,19 @@ class Reinforce(keras_agent.KerasAgent):
             steps: Int, instead of `episodes`. `collect` returns the fewest episodes with
                 at least `steps` environment steps in total.
             num_envs, workers, seed, env_kwargs, max_episode_steps: As in `fit`.
+            reset_options, env_attrs: As in `fit`.
 
         Returns:
             `Episodes`, which the method `update` accepts.
         """
-        options = config.FitOptions(
-            epochs=1, episodes_per_epoch=episodes, steps_per_epoch=steps
-        )
-        counts = options.episodes_per_epoch, options.steps_per_epoch
+        settings = config.EnvSettings(reset_options, env_attrs)
+        counts = dict(episodes_per_epoch=episodes, steps_per_epoch=steps)
+        options = config.FitOptions(epochs=1, env_settings=settings, **counts)
         seed = validation.check_seed(seed)
         env_options = self._env_options(env, env_kwargs, max_episode_steps)
         with self._open(env, num_envs, workers, **env_options) as envs:
-            return self.trainer.collect(envs, seed, *counts).episodes
+            envs.check_settings(settings)
+            return self.trainer.collect(envs, seed, *options.collection).episodes
 
     @contextlib.contextmanager
     def _open(

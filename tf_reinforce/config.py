@@ -243,6 +243,52 @@ def _check_address(address):
 
 
 @dataclasses.dataclass(frozen=True)
+class EnvSettings:
+    """What all environments receive before the episodes of an update.
+
+    Args:
+        reset_options: Dict, the argument `options` of each reset, or `None`; or a
+            function that returns it for a number of updates.
+        env_attrs: Dict from names of attributes to their values, or `None`; or a function
+            that returns it for a number of updates.
+
+    Raises:
+        TypeError: If an argument is invalid.
+    """
+
+    reset_options: Any = None
+    env_attrs: Any = None
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if not callable(value):
+                _check_env_setting(name, value)
+
+    def at(self, update):
+        """Returns the dicts for an update, the results of any functions."""
+        dicts = {}
+        for name, value in vars(self).items():
+            dicts[name] = value(update) if callable(value) else value
+            _check_env_setting(name, dicts[name])
+        return EnvSettings(**dicts)
+
+    @property
+    def constant(self):
+        """Returns the settings that are dicts, without the functions."""
+        return EnvSettings(*(None if callable(x) else x for x in vars(self).values()))
+
+
+def _check_env_setting(name, value):
+    is_dict = isinstance(value, dict) and all(isinstance(x, str) for x in value)
+    if value is not None and not is_dict:
+        raise TypeError(
+            f"`{name}` must be a dict with texts as keys, or a function from the number "
+            f"of updates so far to such a dict. Received: {name}={value!r} of type "
+            f"{type(value).__name__}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class FitOptions:
     """Options of `Reinforce.fit` for the amount of training and the environments.
 
@@ -263,6 +309,7 @@ class FitOptions:
     on_bad_env: str = "raise"
     on_env_error: str = "raise"
     step_timeout: float = 300.0
+    env_settings: EnvSettings = EnvSettings()
 
     def __post_init__(self):
         if (self.epochs is None) == (self.steps is None):
@@ -295,6 +342,11 @@ class FitOptions:
                 f"episodes_per_epoch={episodes}. Use more episodes for each update, or "
                 "fewer workers."
             )
+
+    @property
+    def collection(self):
+        """Returns the further arguments of `Trainer.training_request`."""
+        return self.episodes_per_epoch, self.steps_per_epoch, self.env_settings
 
     @property
     def env_options(self):
@@ -355,7 +407,10 @@ def check_twin(id):
         )
 
 
-FIT_OPTIONS = tuple(field.name for field in dataclasses.fields(FitOptions))
+# The options of `fit` that a preset or the command line can set.
+FIT_OPTIONS = tuple(
+    field.name for field in dataclasses.fields(FitOptions) if field.name != "env_settings"
+)
 # The options of `fit` that determine each update. They must not change in a training.
 RESULT_OPTIONS = (
     "episodes_per_epoch",

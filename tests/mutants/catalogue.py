@@ -1023,8 +1023,8 @@ EPISODES = [
         "drawn_validation",
         "B46: Validation samples actions.",
         "agent.py::Reinforce.fit.validate",
-        "key, validation_episodes)",
-        "key, validation_episodes, deterministic=False)",
+        "validation_episodes, settings)",
+        "validation_episodes, settings, deterministic=False)",
     ),
     Mutant(
         "clipped_rewards_reported",

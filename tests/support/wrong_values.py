@@ -480,6 +480,10 @@ ENVS = (
 FAULTS = ("drop", 3, None, [])
 BOX = gym.spaces.Box(-1, 1, (3,))
 ENV_KWARGS = ([3], "x", {"no_such": 1}, {"max_episode_steps": 5}, {3: 1})
+ENV_SETTINGS = {
+    "reset_options": ([3], "x", {3: 1}),
+    "env_attrs": (3, {3: 1}, {"no_such": 1}),
+}
 SEEDS = (-1, 1.0, True, "0", None, 2**63)
 
 
@@ -566,6 +570,7 @@ def _fit():
         validation_episodes=(*COUNTS, None),
         initial_epoch=(-1, 1.5, "0", None, True),
         env_kwargs=ENV_KWARGS,
+        **ENV_SETTINGS,
         max_episode_steps=COUNTS,
         verbose=("x", 3, -1, None),
         resume=(3, []),
@@ -600,10 +605,12 @@ def _evaluate_and_collect():
         episodes=(*COUNTS, None),
         deterministic=("yes", 2, None),
         seed=SEEDS,
+        **ENV_SETTINGS,
         **common,
         **faults,
     )
-    yield from each("collect", collect, episodes=COUNTS, steps=(1,), seed=SEEDS, **common)
+    counts = dict(episodes=COUNTS, steps=(1,), seed=SEEDS)
+    yield from each("collect", collect, **counts, **ENV_SETTINGS, **common)
     yield from each("open_envs", open_envs, **common, **faults)
 
 

@@ -7,6 +7,7 @@ which environment.
 
 import abc
 import contextlib
+import copy
 
 import gymnasium as gym
 import numpy as np
@@ -59,6 +60,20 @@ class BatchedEnvs(abc.ABC):
         """
         self._reader = env_outputs.ObservationReader(self.observation_space, float_dtype)
         self._mask_reader = mask_reader
+
+    def set(self, settings):
+        """Sets attributes of all environments, and the options of further resets.
+
+        An attribute that `settings` no longer names gets back its original value, so that
+        episodes depend on the settings of their own collection only.
+
+        Args:
+            settings: `config.EnvSettings` without functions.
+
+        Raises:
+            ValueError: If an environment has no attribute of a name in `env_attrs`.
+        """
+        raise NotImplementedError
 
     def _write_mask(self, env_index, out, read, *outputs):
         """Writes the action mask that `read` returns into the last array of `out`."""
@@ -170,14 +185,22 @@ class SyncEnvs(BatchedEnvs):
         self.fault_keys = fault_keys(on_bad_env, on_env_error)
         self._steps = [env.step for env in envs]
         self._infos = [{}] * self.num_envs
+        self._settings = config.EnvSettings()
+        self._originals = [{} for _ in envs]  # the attributes that `set` has replaced
         self.progress = progress.Progress(self.num_envs)
+
+    def set(self, settings):
+        self._settings = settings
+        for env, originals in zip(self._envs, self._originals, strict=True):
+            _set_attributes(env, originals, settings.env_attrs or {})
 
     def can_start(self, env_index):
         return True
 
     def start_episode(self, env_index, seed, out):
         try:
-            outputs = self._envs[env_index].reset(seed=seed)
+            options = reset_arguments(self._settings)
+            outputs = self._envs[env_index].reset(seed=seed, **options)
         except (Exception, SystemExit) as error:
             raise env_outputs.reset_error(env_index, error) from error
         env_outputs.check_reset(env_index, outputs)
@@ -259,6 +282,8 @@ class SyncEnvs(BatchedEnvs):
         try:
             env = self._make()
             _check_compatible([self._envs[env_index], env])
+            self._originals[env_index] = originals = {}
+            _set_attributes(env, originals, self._settings.env_attrs or {})
         except Exception as error:
             raise env_outputs.IndexedFault(
                 env_index, f"the environment could not be made again: {error}"
@@ -291,6 +316,38 @@ class SyncEnvs(BatchedEnvs):
                 text = env_outputs.describe_error(error)
                 errors.append(f"{place}: close raised {text}")
         return errors
+
+
+def reset_arguments(settings):
+    """Returns the keyword arguments of one reset, which may change its `options`."""
+    options = settings.reset_options
+    return {} if options is None else {"options": copy.deepcopy(options)}
+
+
+def _set_attributes(env, originals, attributes):
+    """Sets attributes of an environment, or of the wrappers that have them.
+
+    Args:
+        env: `gymnasium.Env`.
+        originals: Dict to which the original values are added, and from which attributes
+            are restored that are not in `attributes`.
+        attributes: Dict from names to values.
+    """
+    for name in attributes.keys() | originals.keys():
+        try:
+            originals.setdefault(name, env.get_wrapper_attr(name))
+            env.set_wrapper_attr(name, attributes.get(name, originals[name]))
+        except Exception as error:
+            raise attribute_error(env, name, error) from error
+
+
+def attribute_error(env, name, error):
+    """Returns the `ValueError` for an attribute that cannot be set."""
+    return ValueError(
+        f"`env_attrs` cannot set the attribute {name!r} of {env} "
+        f"({type(error).__name__}: {error}). Expected: attributes that the environment "
+        "or one of its wrappers has, for example since its constructor."
+    )
 
 
 def _check_compatible(envs):

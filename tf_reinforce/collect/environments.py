@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import gymnasium as gym
 
+from tf_reinforce import config
 from tf_reinforce import user_warnings
 from tf_reinforce.collect import acting_program
 from tf_reinforce.collect import bounds
@@ -24,6 +25,7 @@ class CollectionRequest(NamedTuple):
     group_size: int = 1  # consecutive episodes with one reset seed
     recorded: bool = True  # whether to record steps, not only returns
     weights: acting_program.Weights | None = None  # that act; the collector sets them
+    settings: config.EnvSettings = config.EnvSettings()  # without functions
 
 
 class Environments(abc.ABC):
@@ -48,6 +50,16 @@ class Environments(abc.ABC):
     in_graph = False
     is_vector_env = False
     fault_keys: tuple[str, ...] = ()
+
+    def check_settings(self, settings):
+        """Raises `ValueError` if the environments cannot receive `config.EnvSettings`."""
+        if self.in_graph and settings != config.EnvSettings():
+            raise ValueError(
+                "`reset_options` and `env_attrs` need Gymnasium environments: the method "
+                "`reset` of a TensorEnv has no `options`, and its attributes are "
+                "constants of one program. Leave the option out, and let the state of "
+                "the TensorEnv contain what changes."
+            )
 
     @abc.abstractmethod
     def program_key(self, request):

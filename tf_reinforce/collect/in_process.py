@@ -32,6 +32,7 @@ class InProcessEnvironments(environments.HostEnvironments):
 
     def _collect_episodes(self, actor, program, request):
         act = program.for_batch(self.batch.num_envs, request.weights.values)
+        self.batch.set(request.settings)
         with self.batch.checked(actor.dtype):
             return collect(self.batch, actor, act, request)
 
@@ -49,6 +50,21 @@ def warn_of_close(text):
     user_warnings.warn(
         f"{text[:1].upper()}{text[1:]}. The episodes are complete. Correct the method "
         "`close` of the environment.",
+    )
+
+
+def warn_of_copy(model):
+    """Warns that environments contain a copy of a Keras model, for example of the agent.
+
+    Args:
+        model: `keras.Model` that is among the arguments of the environments.
+    """
+    user_warnings.warn(
+        f"The environments contain copies of the {type(model).__name__} {model.name!r}, "
+        "which keep the weights that it has now. If it changes in training, as the "
+        "opponent in self-play does, set its weights with `env_attrs` instead "
+        "(docs/howto_changing_environments.md). A model that never changes can be loaded "
+        "by the callable that makes the environment.",
     )
 
 

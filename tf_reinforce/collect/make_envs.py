@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
+import keras
 
 from tf_reinforce import config
 from tf_reinforce import env_arguments
@@ -134,6 +135,9 @@ def _open(
         return _open_tensor_env(first, workers, factory)
     env_factory.check_env(first)
     if workers == 1:
+        for model in keras.tree.flatten(getattr(factory.env, "kwargs", {})):
+            if isinstance(model, keras.Model):  # `gym.make` copies the arguments
+                in_process.warn_of_copy(model)
         batch = factory.batch_from([first], num_envs)
         return in_process.InProcessEnvironments(batch)
     closed = factory.batch_from([first], 1)

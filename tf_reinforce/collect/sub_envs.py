@@ -11,6 +11,8 @@ import copy
 import gymnasium as gym
 import numpy as np
 
+from tf_reinforce import config
+from tf_reinforce.collect import batched_envs
 from tf_reinforce.collect import env_outputs
 from tf_reinforce.data import spaces
 
@@ -36,6 +38,7 @@ class SubEnvs:
             self._parts, self._wrapper = base.envs, _CheckedEnv
         else:
             self._parts, self._wrapper = [], None
+        self.settings = config.EnvSettings()  # what `VectorEnvAdapter.set` receives
         self._space = base.single_observation_space
         self._has_observations = not (self._is_async and base.shared_memory)
 
@@ -49,7 +52,7 @@ class SubEnvs:
         reader, parts = self._reader(float_dtype), self._parts
         for i, part in enumerate(parts):
             if part is not None:  # the connection to a process that has ended
-                parts[i] = self._wrapper(part, i, reader)
+                parts[i] = self._wrapper(part, i, reader, self.settings)
         try:
             yield
         finally:
@@ -80,13 +83,16 @@ class SubEnvs:
 class _CheckedEnv(gym.Wrapper):
     """Raises `IndexedFault` if a reset or step of an environment is invalid."""
 
-    def __init__(self, env, env_index, reader):
+    def __init__(self, env, env_index, reader, settings):
         super().__init__(env)
         self.wrapped = env
+        self._settings = settings
         self._env_index = env_index
         self._reader = reader
 
     def reset(self, **kwargs):
+        # An autoreset receives no options, and other resets share their options.
+        kwargs |= batched_envs.reset_arguments(self._settings)
         try:
             outputs = self.env.reset(**kwargs)
         except Exception as error:
@@ -112,7 +118,7 @@ class _CheckedPipe:
     the fault, and replaces the invalid result.
     """
 
-    def __init__(self, pipe, env_index, reader):
+    def __init__(self, pipe, env_index, reader, _):
         self.wrapped = pipe
         self._env_index = env_index
         self._reader = reader

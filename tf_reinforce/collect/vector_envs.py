@@ -52,11 +52,12 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 f"Received: {mode!r}"
             )
         self._mode = mode
+        self._originals = {}  # the attributes that `set` has replaced
         # In the mode SAME_STEP, the `final_obs` of a `SyncVectorEnv` contains the arrays
         # that the environments returned, and not copies of them.
         is_same_step = mode is gym.vector.AutoresetMode.SAME_STEP
-        is_sync = isinstance(env.unwrapped, gym.vector.SyncVectorEnv)
-        self._shares_final_arrays = is_same_step and is_sync
+        self._is_sync = isinstance(env.unwrapped, gym.vector.SyncVectorEnv)
+        self._shares_final_arrays = is_same_step and self._is_sync
         # The dict contains, for each environment index, `(array, copy)` for each array of
         # its `final_obs`.
         self._final_copies = {}
@@ -67,13 +68,36 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             max_episode_steps or spec_limit or config.DEFAULT_MAX_EPISODE_STEPS
         )
 
+    def set(self, settings):
+        is_reset_here = self._mode is gym.vector.AutoresetMode.DISABLED
+        if not (settings.reset_options is None or self._is_sync or is_reset_here):
+            raise ValueError(
+                "A VectorEnv of this class resets its environments without `options` "
+                "after each episode. Expected for `reset_options`: a SyncVectorEnv, a "
+                "VectorEnv with autoreset_mode=AutoresetMode.DISABLED, or an environment "
+                f"id, EnvSpec or callable. Received: {self._env} in the mode {self._mode}"
+            )
+        self._settings = self._sub_envs.settings = settings
+        attributes, env = settings.env_attrs or {}, self._env.unwrapped
+        for name in attributes.keys() | self._originals.keys():
+            try:
+                if name not in self._originals:
+                    self._originals[name] = env.get_attr(name)
+                values = self._originals[name]
+                if name in attributes:
+                    values = [attributes[name]] * self.num_envs
+                env.set_attr(name, values)
+            except Exception as error:
+                raise batched_envs.attribute_error(self._env, name, error) from error
+
     def checked(self, float_dtype):
         return self._sub_envs.checked(float_dtype)
 
     def reset(self, seed, out):
         # EnvPool has a seed of its own, `envpool.make(..., seed=N)`.
-        options = {} if self._envpool_config else {"seed": seed}
-        observations, infos = self._call("reset", 2, **options)
+        arguments = {} if self._envpool_config else {"seed": seed}
+        arguments |= batched_envs.reset_arguments(self._settings)
+        observations, infos = self._call("reset", 2, **arguments)
         self._check_reused_arrays()
         self._mask_faults = {}  # fault of the last mask, by environment index
         self._write(observations, out)
@@ -141,7 +165,8 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             return
         env_indices = np.flatnonzero(ended)
         if self._mode is gym.vector.AutoresetMode.DISABLED:
-            options = {"reset_mask": ended}
+            arguments = batched_envs.reset_arguments(self._settings)
+            options = {**arguments.get("options", {}), "reset_mask": ended}
             observations, infos = self._call("reset", 2, options=options)
             self._write_masks(observations, infos, out, env_indices)
             finals = {}

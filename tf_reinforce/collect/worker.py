@@ -2,7 +2,8 @@
 
 A worker process needs NumPy, Gymnasium and LiteRT, and does not import TensorFlow or
 Keras. The pool sends an environment factory once, each acting program once, and, for each
-collection, weights and numbers of episodes. The worker sends whole episodes back.
+collection, weights, settings of the environments and numbers of episodes. The worker
+sends whole episodes back.
 """
 
 import atexit
@@ -47,6 +48,7 @@ class EpisodeWorker:
         self._runners = {}
         self._factory = None
         self._weights = []
+        self._settings = None
         self._envs = None
         self._first_index = 0
         self._collection = None  # the arguments of the current collection
@@ -109,7 +111,8 @@ class EpisodeWorker:
         self._programs[program] = cloudpickle.loads(arrays[0].tobytes())
 
     def _set_weights(self, arrays):
-        self._weights = arrays
+        settings, *self._weights = arrays
+        self._settings = cloudpickle.loads(settings.tobytes())
 
     def _start_collection(self, states, program, options):
         specs, layout, model = self._programs[program]
@@ -119,6 +122,7 @@ class EpisodeWorker:
             )
         act = self._runners[program]
         act.set_weights(self._weights)
+        self._envs.set(self._settings)
         self._envs.configure(specs.float_dtype, specs.mask_reader)
         self._collection = specs, act, states, options
 

@@ -8,11 +8,13 @@ that died and were replaced.
 
 import contextlib
 import functools
+import io
 import logging
 import time
 from typing import NamedTuple
 
 import cloudpickle
+import keras
 import numpy as np
 
 from tf_reinforce.collect import channel as channels
@@ -149,16 +151,10 @@ class WorkerPool(environments.HostEnvironments):
                 self._expect_ready(one, message)
 
     def _encode_factory(self):
-        try:
-            blob = _encode_object(self._factory.make_batch)
-        except Exception as error:  # `pickle` raises errors of many types
-            raise ValueError(
-                "The environment cannot be sent to worker processes. Expected: an "
-                "environment id, an EnvSpec, or a callable that can be pickled. "
-                f"Received: env={self._factory.env!r}, env_kwargs={self._factory.kwargs} "
-                f"({type(error).__name__}: {error}). Let the callable make the object "
-                "that cannot be pickled, or use workers=1."
-            ) from error
+        received = f"env={self._factory.env!r}, env_kwargs={self._factory.kwargs}"
+        blob, models = _encode_of_user(self._factory.make_batch, received)
+        for model in models:
+            in_process.warn_of_copy(model)
         return channels.encode({"kind": "factory"}, [blob])
 
     def _start_worker(self, number):
@@ -187,7 +183,10 @@ class WorkerPool(environments.HostEnvironments):
         return self._programs[program]
 
     def _weights_message(self, request):
-        message = channels.encode({"kind": "weights"}, request.weights.values)
+        """Returns the message that sends the weights and the settings of environments."""
+        settings, _ = _encode_of_user(request.settings, repr(request.settings))
+        arrays = [settings, *request.weights.values]
+        message = channels.encode({"kind": "weights"}, arrays)
         return self._launcher.share(message)
 
     def _start_messages(self, program, request):
@@ -344,6 +343,40 @@ class _Run(NamedTuple):
 def _encode_object(value):
     """Returns an object as an array of bytes, for another process of this pool."""
     return np.frombuffer(cloudpickle.dumps(value), "uint8")
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Pickles an object of the user, and lists the Keras models in it."""
+
+    def __init__(self, file):
+        super().__init__(file)
+        self.models = []
+
+    def reducer_override(self, value):
+        if isinstance(value, keras.Model):
+            self.models.append(value)
+        return super().reducer_override(value)
+
+
+def _encode_of_user(value, received):
+    """Returns an object as an array of bytes, and the list of the Keras models in it.
+
+    Args:
+        value: Object that contains objects of the user.
+        received: String for an error: the received arguments.
+    """
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    try:
+        pickler.dump(value)
+    except Exception as error:  # `pickle` raises errors of many types
+        raise ValueError(
+            "The environment cannot be sent to worker processes. Expected: an id, an "
+            "EnvSpec or a callable, and arguments that can be pickled. Received: "
+            f"{received} ({type(error).__name__}: {error}). Let the callable make the "
+            "object that cannot be pickled, or use workers=1."
+        ) from error
+    return np.frombuffer(file.getbuffer(), "uint8"), pickler.models
 
 
 def _lost_error(one, error):

@@ -480,6 +480,7 @@ class KerasAgent(keras.Model):
             "env_kwargs": env_kwargs or self._fit_defaults.get("env_kwargs", {}),
             "seed": seed,
             **{name: getattr(options, name) for name in config.RESULT_OPTIONS},
+            **vars(options.env_settings),
         }
         return lambda callbacks: recorder.Recorder(checkpoints, self, callbacks, settings)
 

@@ -3,6 +3,7 @@
 import time
 from typing import NamedTuple
 
+from tf_reinforce import config
 from tf_reinforce import validation
 from tf_reinforce.collect import acting_program
 from tf_reinforce.collect import environments
@@ -44,39 +45,39 @@ class Trainer:
         """Returns the updates, episodes and environment steps so far, as three ints."""
         return self.learner.counters.numpy().tolist()
 
-    def collect(self, envs, seed, episodes, steps):
+    def collect(self, envs, seed, *counts):
         """Collects the episodes of the next update.
 
         Args:
             envs: `environments.Environments`.
             seed: Int, the master seed of all random numbers of training.
-            episodes: Int, the number of episodes, or `None`.
-            steps: Int, the number of environment steps, instead of `episodes`. With
-                `steps`, the method collects the fewest episodes that together have at
-                least this many steps.
+            *counts: The further arguments of `training_request`.
 
         Returns:
             `collected.CollectedEpisodes`.
         """
         with self.collector.actor.lock:  # the request contains the number of the update
             program, request = self.collector.prepare(
-                envs, self.training_request(envs, seed, episodes, steps)
+                envs, self.training_request(envs, seed, *counts)
             )
         return envs.collect(self.collector.actor, program, request)
 
-    def evaluate(self, envs, key, episodes, deterministic=True):
+    def evaluate(self, envs, key, episodes, settings, deterministic=True):
         """Collects episodes, and returns their `episode_statistics.batch_metrics`.
 
         Args:
             envs: `environments.Environments`.
             key: `seeding.StreamKey`, which determines all random numbers.
             episodes: Int, the number of episodes.
+            settings: `config.EnvSettings`.
             deterministic: Bool, whether to take the most likely actions instead of random
                 actions.
         """
-        deterministic = validation.boolean("deterministic", deterministic)
         request = environments.CollectionRequest(
-            key, episodes, deterministic=deterministic
+            key,
+            episodes,
+            deterministic=validation.boolean("deterministic", deterministic),
+            settings=settings.at(self.totals[0]),
         )
         return self.collector.evaluate(envs, request)
 
@@ -110,7 +111,7 @@ class Trainer:
         Args:
             optimizer, seed: As in the method `update`.
             envs: `environments.Environments`.
-            counts: Pair `(episodes, steps)`, the arguments of `collect` for each update.
+            counts: The further arguments of `training_request`, equal for all updates.
             limits: Pair `(max_updates, max_env_steps)`: the largest number of updates in
                 one program, and `None` or the number of environment steps after which no
                 update starts.
@@ -187,15 +188,22 @@ class Trainer:
             )
             first_episode, update = first_episode + len(episode_returns), update + 1
 
-    def training_request(self, envs, seed, episodes, steps):
+    def training_request(self, envs, seed, *counts):
         """Returns the `CollectionRequest` for the next update.
 
         The method raises an error if the baseline needs groups of episodes with equal
         reset seeds, and the request would not collect complete groups.
-        """
-        return self._request(envs, seed, self.totals[0], episodes, steps)
 
-    def _request(self, envs, seed, update, episodes, steps):
+        Args:
+            envs: `environments.Environments`.
+            seed: Int, the master seed of all random numbers of training.
+            *counts: Int or `None`, the number of episodes. Int or `None`, the number of
+                environment steps: the fewest episodes with as many steps are collected.
+                Optionally `config.EnvSettings`.
+        """
+        return self._request(envs, seed, self.totals[0], *counts)
+
+    def _request(self, envs, seed, update, episodes, steps, settings=None):
         size = self.group_size
         if size > 1 and "dropped_episodes" in envs.fault_keys:
             raise ValueError(
@@ -215,7 +223,10 @@ class Trainer:
                 "environments"
             )
         key = seeding.StreamKey(seed, "training", update)
-        return environments.CollectionRequest(key, episodes, steps, group_size=size)
+        settings = (settings or config.EnvSettings()).at(update)
+        return environments.CollectionRequest(
+            key, episodes, steps, group_size=size, settings=settings
+        )
 
 
 def _collection_logs(envs, request, collected):

@@ -1,0 +1,302 @@
+"""Tests that environments can change in training, in any number of processes."""
+
+import contextlib
+import functools
+import hashlib
+import os
+import signal
+import sys
+
+import cloudpickle
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import ray_cluster
+import toys
+
+import tf_reinforce as tfr
+
+# Workers receive the environments of this file, which imports TensorFlow, without it.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+EPOCHS, EPISODES = 6, 6
+WINS = ((1, 2), (2, 0), (0, 1))  # (hand, what it beats)
+
+
+class Hands(gym.Env):
+    """Rounds of rock, paper, scissors against an opponent with a linear policy.
+
+    A round won is worth `level`, and as much more as the option `bonus`. The reset takes
+    an option out of its dict, as the resets of Gymnasium's vector environments do.
+    """
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (3,), np.float32)
+    action_space = gym.spaces.Discrete(3)
+
+    def __init__(self, failure=None):
+        self.level, self.opponent = 1.0, None
+        self.failure = failure
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.options = {} if options is None else options
+        self.bonus = self.options.pop("bonus", 0.0)
+        self.rounds = int(self.np_random.integers(2, 6))
+        self.observation = np.full(3, 1 / 3, np.float32)
+        return self.observation, {}
+
+    def step(self, action):
+        scores = np.zeros(3)
+        if self.opponent is not None:
+            scores = self.observation @ self.opponent[0] + self.opponent[1]
+        hand = int(np.argmax(scores + self.np_random.gumbel(size=3)))
+        if self.failure is not None:
+            self.failure(self.level)
+        reward = ((action - hand + 1) % 3 - 1) * (self.level + self.bonus)
+        self.rounds -= 1
+        self.observation = np.eye(3, dtype=np.float32)[hand]
+        return self.observation, float(reward), self.rounds == 0, False, {}
+
+
+class SelfPlay(keras.callbacks.Callback):
+    """Copies the weights of the agent to its opponent after every second update."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch % 2 == 0:
+            self.weights = self.model.policy.get_weights()
+
+    def env_attrs(self, update):
+        return {"opponent": self.weights}
+
+    def get_state(self):
+        return self.weights
+
+    def set_state(self, state):
+        self.weights = state
+
+
+def settings(kind):
+    """Returns the arguments of `fit` for one way to change the environments."""
+    if kind == "self-play":
+        opponent = SelfPlay()
+        return {"env_attrs": opponent.env_attrs, "callbacks": [opponent]}
+    return {
+        "options": {"reset_options": {"bonus": 2.0}},
+        "function of options": {"reset_options": lambda update: {"bonus": update}},
+        "attribute": {"env_attrs": {"level": 3.0}},
+        "function of attributes": {"env_attrs": lambda update: {"level": update}},
+    }[kind]
+
+
+KINDS = "options", "function of options", "attribute", "function of attributes"
+KINDS = *KINDS, "self-play"
+
+
+@functools.cache
+def rewindable():
+    agent = tfr.Reinforce.for_env(Hands, hidden=(), learning_rate=0.3)
+    return agent, toys.rewinding(agent, Hands())
+
+
+def renewed():
+    """Returns one cached agent with its initial variables; its programs stay traced."""
+    agent, rewind = rewindable()
+    rewind()
+    return agent
+
+
+def train(kind, env=Hands, epochs=EPOCHS, **options):
+    """Returns a digest of the weights and of the returns of all updates."""
+    agent = renewed()
+    options = {**settings(kind), "num_envs": 1, "seed": 2, "verbose": 0, **options}
+    history = agent.fit(env, epochs=epochs, episodes_per_epoch=EPISODES, **options)
+    returns = np.array(history.history["episode_return"])
+    content = b"".join(x.tobytes() for x in [*agent.get_weights(), returns])
+    return hashlib.sha256(content).hexdigest()
+
+
+@functools.cache
+def undisturbed(kind):
+    return train(kind)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with tfr.collect.open_envs(Hands, 4, workers=2) as pool:
+        yield pool
+
+
+def stakes(env, num_envs=3, **options):
+    """Returns the worth of the rounds won or lost in collected episodes."""
+    episodes = renewed().collect(env, 12, num_envs=num_envs, **options)
+    return {*np.abs(episodes.rewards).ravel().tolist()} - {0.0}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_changing_environments_give_one_training_in_any_number_of_processes(kind, pool):
+    assert train(kind, num_envs=5) == train(kind, pool) == undisturbed(kind)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    # Ray 2.60 leaves files of its connection to the garbage collector.
+    "ignore:unclosed:ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+def test_changing_environments_give_one_training_on_a_ray_cluster():
+    with ray_cluster.running(nodes=2, cores=4) as cluster:
+        ray = tfr.collect.RayWorkers(3, address=cluster.address)
+        for kind in KINDS:
+            for num_envs, workers in ((8, 3), (3, ray)):
+                digest = train(kind, num_envs=num_envs, workers=workers)
+                assert digest == undisturbed(kind)
+            print(f"{kind}: 1, 3 workers, Ray: {digest}")
+
+
+@pytest.mark.parametrize("env", [Hands, "pool"])
+def test_environments_receive_the_settings_of_each_call(env, pool):
+    env = pool if env == "pool" else env
+    agent = renewed()
+    assert stakes(env, reset_options={"bonus": 2.0}) == {3.0}
+    assert stakes(env, env_attrs={"level": 5.0}) == {5.0}
+    settings = {"reset_options": lambda update: {"bonus": update + 0.5}}
+    assert stakes(env, env_attrs=lambda update: {"level": 7.0}, **settings) == {7.5}
+    assert agent.updates == 0
+    won = {"opponent": (np.zeros((3, 3)), np.array([99.0, 0.0, 0.0]))}
+    episodes = agent.collect(env, 9, env_attrs=won)
+    assert (np.asarray(episodes.observations)[1:].sum((0, 1))[1:] == 0).all()
+
+
+class Counted(gym.Wrapper):
+    """A wrapper with an attribute of its own."""
+
+    bonus = 0.0
+
+    def step(self, action):
+        observation, reward, *others = self.env.step(action)
+        return observation, reward * (1 + self.bonus), *others
+
+
+def test_attributes_of_wrappers_are_set():
+    wrapped = gym.wrappers.TimeLimit(Counted(Hands()), 4)
+    assert stakes(wrapped, env_attrs={"bonus": 1.0, "level": 3.0}) == {6.0}
+    assert (wrapped.env.bonus, wrapped.unwrapped.level) == (1.0, 3.0)
+
+
+SYNC, ASYNC = gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv
+
+
+@pytest.mark.parametrize(
+    ("make", "mode"),
+    [*((SYNC, mode) for mode in gym.vector.AutoresetMode), (ASYNC, "Disabled")],
+)
+def test_every_reset_of_a_vector_env_receives_the_options(make, mode):
+    with contextlib.closing(make([Hands] * 2, autoreset_mode=mode)) as env:
+        options = {"reset_options": {"bonus": 2.0}, "env_attrs": {"level": 5.0}}
+        assert stakes(env, **options) == {7.0}
+        with tfr.collect.open_envs(env, 2) as envs:
+            assert stakes(envs, env_attrs={"level": 3.0}) == {3.0}
+            assert stakes(envs) == {5.0}  # the value before
+
+
+def test_vector_env_that_resets_without_options_is_refused():
+    with contextlib.closing(ASYNC([Hands] * 2)) as env:
+        assert stakes(env, env_attrs={"level": 5.0}) == {5.0}
+        with pytest.raises(ValueError, match="AutoresetMode.DISABLED"):
+            stakes(env, reset_options={"bonus": 2.0})
+
+
+def test_callback_may_set_attributes_of_an_environment_of_its_own():
+    env = Hands()
+
+    def set_level(epoch, logs):
+        env.level = epoch
+
+    callback = keras.callbacks.LambdaCallback(on_epoch_begin=set_level)
+    digest = train("attribute", env, env_attrs=None, callbacks=callback)
+    assert digest == undisturbed("function of attributes")
+
+
+def test_constant_settings_also_apply_to_validation():
+    """A function describes a curriculum, and all validations shall be alike."""
+    levels, level = [], {"level": 3.0}
+    options = {"validation_env": lambda: Hands(levels.append), "validation_episodes": 2}
+    for env_attrs, expected in ((level, 3.0), (lambda update: level, 1.0)):
+        levels.clear()
+        train("attribute", epochs=1, env_attrs=env_attrs, **options)
+        assert {*levels} == {expected}
+
+
+def fail_once(path, fail, level):
+    """Fails at level 3 unless the file `path` exists."""
+    if level == 3.0 and not path.exists():
+        path.touch()
+        fail()
+
+
+def kill_process():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore:An episode was dropped")
+def test_new_environments_and_workers_receive_the_settings(tmp_path):
+    kill = functools.partial(fail_once, tmp_path / "killed", kill_process)
+    options = {"env_kwargs": {"failure": kill}, "on_env_error": "restart"}
+    kind = "function of attributes"
+    assert train(kind, num_envs=4, workers=2, **options) == undisturbed(kind)
+    assert (tmp_path / "killed").exists()
+    fail = functools.partial(fail_once, tmp_path / "failed", sys.exit)
+    env = functools.partial(Hands, fail)
+    with tfr.collect.open_envs(env, 1, on_env_error="restart") as envs:
+        options = {"reset_options": {"bonus": 2.0}, "env_attrs": {"level": 3.0}}
+        assert stakes(envs, **options) == {5.0}
+    assert (tmp_path / "failed").exists()
+
+
+@pytest.mark.parametrize("kind", ["function of options", "self-play"])
+def test_resumed_training_continues_the_changes(kind, tmp_path):
+    train(kind, epochs=3, resume=tmp_path)
+    assert train(kind, resume=tmp_path) == undisturbed(kind)
+
+
+def test_resume_refuses_other_settings(tmp_path):
+    train("options", epochs=1, resume=tmp_path)
+    for other in ({"bonus": 3.0}, None, lambda update: {"bonus": 2.0}):
+        with pytest.raises(ValueError, match="its settings, reset_options differs"):
+            train("options", reset_options=other, resume=tmp_path)
+
+
+def test_attribute_that_does_not_exist_is_refused(pool):
+    for env in (Hands, SYNC([Hands])):
+        with pytest.raises(ValueError, match="cannot set the attribute 'levle'"):
+            stakes(env, env_attrs={"levle": 3.0})
+    with pytest.raises(ValueError, match="Worker .: `env_attrs` cannot set .* 'levle'"):
+        stakes(pool, env_attrs={"levle": 3.0})
+
+
+def test_copies_of_an_agent_in_environments_are_named():
+    """In self-play, such a copy would stay at its first weights."""
+    agent = renewed()
+    spec = gym.envs.registration.EnvSpec("Hands-v0", Hands, kwargs={"failure": agent})
+    for env, workers in ((lambda: Hands(agent), 2), (spec, 1)):
+        with pytest.raises(UserWarning, match="copies of the Reinforce .* `env_attrs`"):
+            agent.collect(env, workers=workers)
+
+
+def test_functions_must_return_dicts():
+    with pytest.raises(TypeError, match="`env_attrs` must be a dict .* env_attrs=3"):
+        train("attribute", env_attrs=lambda update: 3)
+
+
+def test_tensor_environment_refuses_settings():
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,))
+    env = tfr.envs.CartPole()
+    for settings in ({"reset_options": {}}, {"env_attrs": lambda update: {}}):
+        fit = functools.partial(agent.fit, epochs=1)
+        for call in (agent.evaluate, agent.collect, fit):
+            with pytest.raises(ValueError, match="need Gymnasium environments"):
+                call(env, **settings)
+        validated = dict(epochs=1, validation_env=env, env_attrs={"length": 0.5})
+        with pytest.raises(ValueError, match="need Gymnasium environments"):
+            agent.fit("CartPole-v1", **validated)
