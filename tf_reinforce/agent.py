@@ -61,7 +61,9 @@ class Reinforce(keras_agent.KerasAgent):
     Args:
         policy: Keras model that returns P outputs for each of N observations, `[N, P]`.
             If a `Value` baseline shares layers with the policy, the policy model returns
-            a dict with `"outputs"` and `"values"`.
+            a dict with `"outputs"` and `"values"`. A Python attribute of a layer that
+            changes after the first call of `act`, `collect`, `evaluate` or `fit` has no
+            effect on them: use a weight with `trainable=False`, and its `assign`.
         head: `tfr.heads.Head`, which makes a distribution over actions from the outputs
             of the policy. `head` defaults to the standard head of the action space.
         baseline: Baseline bₜ, subtracted from returns: `"leave_one_out"`, `"mean"`,

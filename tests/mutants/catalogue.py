@@ -3742,6 +3742,65 @@ COMPLETIONS = [
 ]
 
 
+CHANGING_ENVIRONMENTS = [
+    Mutant(
+        "options_shared_by_episodes",
+        "own: All resets receive one dict, which an environment may change.",
+        "collect/batched_envs.py::reset_arguments",
+        "copy.deepcopy(options)",
+        "options",
+    ),
+    Mutant(
+        "new_environment_unchanged",
+        "own: An environment that is made again keeps its original attributes.",
+        "collect/batched_envs.py::SyncEnvs._restart",
+        "self._settings.env_attrs or {}",
+        "{}",
+    ),
+    Mutant(
+        "attributes_left_over",
+        "own: Attributes of an earlier collection stay in the environments.",
+        "collect/batched_envs.py::_set_attributes",
+        "attributes.keys() | originals.keys()",
+        "attributes",
+    ),
+    Mutant(
+        "attributes_of_vector_envs_left_over",
+        "own: Attributes of an earlier collection stay in a VectorEnv.",
+        "collect/vector_envs.py::VectorEnvAdapter.set",
+        "attributes.keys() | self._originals.keys()",
+        "attributes",
+    ),
+    Mutant(
+        "autoreset_without_options",
+        "own: A SyncVectorEnv resets an environment without options.",
+        "collect/sub_envs.py::_CheckedEnv.reset",
+        "batched_envs.reset_arguments(self._settings)",
+        "{}",
+    ),
+    Mutant(
+        "masked_reset_without_options",
+        "own: A reset of some environments of a VectorEnv receives no options.",
+        "collect/vector_envs.py::VectorEnvAdapter._reset_ended",
+        '**arguments.get("options", {})',
+        "**{}",
+    ),
+    Mutant(
+        "validated_on_a_curriculum",
+        "own: A function of the number of updates changes the validation environment.",
+        "config.py::EnvSettings.constant",
+        "None if callable(x) else x",
+        "x",
+    ),
+    Mutant(
+        "functions_see_the_first_update",
+        "own: A function always receives the number of the first update.",
+        "config.py::EnvSettings.at",
+        "value(update)",
+        "value(0)",
+    ),
+]
+
 MUTANTS = [
     *GRADIENT,
     *RETURNS_AND_BASELINES,
@@ -3768,6 +3827,7 @@ MUTANTS = [
     *ERRORS_WITH_A_REMEDY,
     *SAMPLES_AND_LOGS,
     *COMPLETIONS,
+    *CHANGING_ENVIRONMENTS,
 ]
 
 # docs/correctness.md shows these ten.

@@ -117,3 +117,33 @@ def test_registered_subclassed_models_are_loaded(tmp_path):
         each.fit("CartPole-v1", epochs=1, seed=1, verbose=0)
     for a, b in zip(agent.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+class Scaled(keras.layers.Layer):
+    """Multiplies by a Python attribute and by a weight."""
+
+    factor = 1.0
+
+    def build(self, shape):
+        self.scale = self.add_weight(initializer="ones", trainable=False)
+
+    def call(self, inputs):
+        return inputs * self.factor * self.scale
+
+
+def test_programs_follow_the_weights_of_a_layer_and_not_its_python_attributes():
+    """TensorFlow reads an attribute once, as docs/tutorial_own_model.md says."""
+    scaled = Scaled()
+    dense = keras.layers.Dense(2, kernel_initializer="zeros", bias_initializer="ones")
+    bias = np.array([3.0, -3.0], "float32")
+    agent = tfr.Reinforce(keras.Sequential([keras.Input((4,)), dense, scaled]))
+    dense.bias.assign(bias)
+    actions, returns = [], []
+    for change in (lambda: None, lambda: setattr(scaled, "factor", -1.0)):
+        change()
+        actions.append(agent.act(np.zeros((9, 4)), deterministic=True).tolist())
+        returns.append(agent.collect("CartPole-v1", 2).actions[:5].tolist())
+    assert actions[0] == actions[1] == [0] * 9
+    assert returns[0] == returns[1]
+    scaled.scale.assign(-1.0)
+    assert agent.act(np.zeros((9, 4)), deterministic=True).tolist() == [1] * 9

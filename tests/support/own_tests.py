@@ -45,6 +45,7 @@ OWN = {
     "cli/tune": ["experiments/test_tuning", "test_wrong_arguments"],
     "collect/acting_program": ["collect/test_acting_program"],
     "collect/batched_envs": [
+        "collect/test_changing_environments",
         "collect/test_collecting",
         "collect/test_environments_that_fail",
         "collect/test_masked_environments",
@@ -85,6 +86,7 @@ OWN = {
     "collect/scheduler": ["collect/test_collecting", "collect/test_dropped_episodes"],
     "collect/batched_tensor_env": ["collect/test_xla_rollout", "envs/test_envs"],
     "collect/vector_envs": [
+        "collect/test_changing_environments",
         "collect/test_collecting",
         "collect/test_environments_that_fail",
         "collect/test_masked_environments",
