@@ -149,9 +149,8 @@ def test_changing_environments_give_one_training_on_a_ray_cluster():
         ray = tfr.collect.RayWorkers(3, address=cluster.address)
         for kind in KINDS:
             for num_envs, workers in ((8, 3), (3, ray)):
-                digest = train(kind, num_envs=num_envs, workers=workers)
-                assert digest == undisturbed(kind)
-            print(f"{kind}: 1, 3 workers, Ray: {digest}")
+                options = {"num_envs": num_envs, "workers": workers}
+                assert train(kind, **options) == undisturbed(kind)
 
 
 @pytest.mark.parametrize("env", [Hands, "pool"])
@@ -160,6 +159,7 @@ def test_environments_receive_the_settings_of_each_call(env, pool):
     agent = renewed()
     assert stakes(env, reset_options={"bonus": 2.0}) == {3.0}
     assert stakes(env, env_attrs={"level": 5.0}) == {5.0}
+    assert stakes(env) == {1.0}  # the original value again
     settings = {"reset_options": lambda update: {"bonus": update + 0.5}}
     assert stakes(env, env_attrs=lambda update: {"level": 7.0}, **settings) == {7.5}
     assert agent.updates == 0
