@@ -3761,15 +3761,15 @@ CHANGING_ENVIRONMENTS = [
         "attributes_left_over",
         "own: Attributes of an earlier collection stay in the environments.",
         "collect/batched_envs.py::_set_attributes",
-        "attributes.keys() | originals.keys()",
+        "{**restored, **attributes}",
         "attributes",
     ),
     Mutant(
         "attributes_of_vector_envs_left_over",
         "own: Attributes of an earlier collection stay in a VectorEnv.",
         "collect/vector_envs.py::VectorEnvAdapter.set",
-        "attributes.keys() | self._originals.keys()",
-        "attributes",
+        "if name not in attributes",
+        "if False",
     ),
     Mutant(
         "autoreset_without_options",

@@ -333,10 +333,11 @@ def _set_attributes(env, originals, attributes):
             are restored that are not in `attributes`.
         attributes: Dict from names to values.
     """
-    for name in attributes.keys() | originals.keys():
+    restored = {name: x for name, x in originals.items() if name not in attributes}
+    for name, value in {**restored, **attributes}.items():
         try:
             originals.setdefault(name, env.get_wrapper_attr(name))
-            env.set_wrapper_attr(name, attributes.get(name, originals[name]))
+            env.set_wrapper_attr(name, value)
         except Exception as error:
             raise attribute_error(env, name, error) from error
 

@@ -77,16 +77,16 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 "VectorEnv with autoreset_mode=AutoresetMode.DISABLED, or an environment "
                 f"id, EnvSpec or callable. Received: {self._env} in the mode {self._mode}"
             )
-        self._settings = self._sub_envs.settings = settings
+        self._sub_envs.settings = settings
         attributes, env = settings.env_attrs or {}, self._env.unwrapped
-        for name in attributes.keys() | self._originals.keys():
+        originals = self._originals
+        values = {name: x for name, x in originals.items() if name not in attributes}
+        values |= {name: [x] * self.num_envs for name, x in attributes.items()}
+        for name, each in values.items():
             try:
-                if name not in self._originals:
-                    self._originals[name] = env.get_attr(name)
-                values = self._originals[name]
-                if name in attributes:
-                    values = [attributes[name]] * self.num_envs
-                env.set_attr(name, values)
+                if name not in originals:
+                    originals[name] = env.get_attr(name)
+                env.set_attr(name, each)
             except Exception as error:
                 raise batched_envs.attribute_error(self._env, name, error) from error
 
@@ -96,7 +96,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     def reset(self, seed, out):
         # EnvPool has a seed of its own, `envpool.make(..., seed=N)`.
         arguments = {} if self._envpool_config else {"seed": seed}
-        arguments |= batched_envs.reset_arguments(self._settings)
+        arguments |= batched_envs.reset_arguments(self._sub_envs.settings)
         observations, infos = self._call("reset", 2, **arguments)
         self._check_reused_arrays()
         self._mask_faults = {}  # fault of the last mask, by environment index
@@ -165,7 +165,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             return
         env_indices = np.flatnonzero(ended)
         if self._mode is gym.vector.AutoresetMode.DISABLED:
-            arguments = batched_envs.reset_arguments(self._settings)
+            arguments = batched_envs.reset_arguments(self._sub_envs.settings)
             options = {**arguments.get("options", {}), "reset_mask": ended}
             observations, infos = self._call("reset", 2, options=options)
             self._write_masks(observations, infos, out, env_indices)
