@@ -587,8 +587,12 @@ class Reinforce(keras_agent.KerasAgent):
             `Episodes`, which the method `update` accepts.
         """
         settings = config.EnvSettings(reset_options, env_attrs)
-        counts = dict(episodes_per_epoch=episodes, steps_per_epoch=steps)
-        options = config.FitOptions(epochs=1, env_settings=settings, **counts)
+        options = config.FitOptions(
+            epochs=1,
+            episodes_per_epoch=episodes,
+            steps_per_epoch=steps,
+            env_settings=settings,
+        )
         seed = validation.check_seed(seed)
         env_options = self._env_options(env, env_kwargs, max_episode_steps)
         with self._open(env, num_envs, workers, **env_options) as envs:
