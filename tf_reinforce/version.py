@@ -3,12 +3,13 @@
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 
 VERSION = "0.1.0"
+CONFIG_KEY = "tf_reinforce"  # of the version in the config of a saved object
 
 _PACKAGES = (
-    "tf-reinforce",
     "tensorflow",
     "keras",
     "tensorflow-probability",
@@ -19,6 +20,40 @@ _PACKAGES = (
 )
 
 
+def expect_not_newer(source, written):
+    """Raises `ValueError` if a newer version of the package wrote a file.
+
+    Args:
+        source: String, the start of the message, which names the file.
+        written: The version that the file states. A value that is no string is ignored.
+    """
+    if isinstance(written, str) and _numbers(written) > _numbers(VERSION):
+        raise ValueError(
+            f"{source} was written by tf_reinforce {written[:40]}, this is {VERSION}. "
+            f"Install tf_reinforce {written[:40]} or newer."
+        )
+
+
+def _numbers(text):
+    """Returns the numbers in a version, `[0, 1, 0]` for `"0.1.0"`."""
+    return [int(number) for number in re.findall(r"\d{1,9}", text[:40])]
+
+
+def own_config(kind, config):
+    """Returns the saved config of an object without the version that wrote it.
+
+    Args:
+        kind: The class of the object, whose `get_config` has the key `CONFIG_KEY`.
+        config: Dict.
+
+    Raises:
+        ValueError: If a newer version wrote the config.
+    """
+    config = dict(config)
+    expect_not_newer(f"The {kind.__name__}", config.pop(CONFIG_KEY, None))
+    return config
+
+
 def installed():
     """Returns the versions of Python, the platform and the packages of a run."""
     result = {"python": platform.python_version(), "platform": platform.platform()}
@@ -27,7 +62,8 @@ def installed():
             result[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             result[package] = None
-    return result
+    # The metadata of an editable installation may be those of an earlier version.
+    return {**result, "tf-reinforce": VERSION}
 
 
 def of_run():

@@ -186,14 +186,11 @@ CONFIGS = {
         "config"
     ].update(evil=1),
     # Options of the agent
-    "gamma is missing": lambda config: config["config"].pop("gamma"),
     "gamma is text": option("gamma", "0.99"),
     "gamma is 2": option("gamma", 2),
     "gamma is infinite": option("gamma", float("inf")),
     "gamma is NaN": option("gamma", float("nan")),
     "unknown option": option("evil", 1),
-    "passes of 10^9": option("passes", 10**9),
-    "passes of 10^5": option("passes", 10**5),
     "minibatch size is zero": option("minibatch_size", 0),
     "returns is a list": option("returns", ["to_go"]),
     "booleans as text": option("normalize_observations", "false"),
@@ -239,9 +236,6 @@ CONFIGS = {
     ),
     "MultiBinary of 10^10": option("action_space", {"kind": "MultiBinary", "n": 10**10}),
     "deep space": option("action_space", {"kind": "Tuple", "parts": nested(500)}),
-    "steps_per_execution of 10^9": lambda config: config["compile_config"].update(
-        steps_per_execution=10**9
-    ),
     "optimizer of os": lambda config: config["compile_config"].update(
         optimizer={"class_name": "system", "module": "os", "config": {"command": TOUCH}}
     ),

@@ -187,7 +187,7 @@ def test_every_truncation_of_a_manifest_is_refused_with_that_reason(folder):
 def test_checkpoint_of_a_newer_format_names_the_remedy(folder):
     path = folder.path / "checkpoints" / "00000004"
     edit(path, format_version=checkpoints.FORMAT_VERSION + 1)
-    with pytest.raises(ValueError, match="install that version"):
+    with pytest.raises(ValueError, match="Install a newer version"):
         checkpoints.read(path)
 
 

@@ -10,6 +10,7 @@ import shlex
 from tf_reinforce import config as options
 from tf_reinforce import files
 from tf_reinforce import validation
+from tf_reinforce import version
 from tf_reinforce.loading import archive
 from tf_reinforce.presets import agent_settings
 from tf_reinforce.presets import toml_files
@@ -18,6 +19,8 @@ FILE_NAME = "config.json"
 _MAX_BYTES = 2**20
 _MAX_NAMED = 8  # runs that a message names
 _TABLES = ("env_kwargs", "agent", "fit", "evaluation", "checkpoint", "callbacks")
+_KEYS = {"env", "engine", "seed", "seeds", "target_return", "preset", *_TABLES}
+_KEYS |= {version.CONFIG_KEY}
 CHECKPOINT_KEYS = ("every_seconds", "every_updates", "grace_seconds")
 # The settings of the callbacks of a run, and the valid values of each.
 TENSORBOARD = ("scalars", "histograms")
@@ -77,6 +80,12 @@ def write_json(path, content):
     """Writes a JSON file atomically."""
     with files.atomic_write(path) as temporary:
         pathlib.Path(temporary).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def write(directory, content):
+    """Writes `config.json` of a run, with the version of the package."""
+    content = {**content, version.CONFIG_KEY: version.VERSION}
+    write_json(pathlib.Path(directory) / FILE_NAME, content)
 
 
 def read(directory):
@@ -185,6 +194,8 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
             f"{directory} contains no training to continue: there is no file {path}. "
             "Start a training with `tf-reinforce train ENV --run-dir DIR`."
         )
+    version.expect_not_newer(path, content.get(version.CONFIG_KEY))
+    toml_files.expect_keys(str(path), content, _KEYS)
     content.setdefault("callbacks", {})
     seed_key = "seeds" if "seeds" in content else "seed"
     for name in ("env", "engine", seed_key, *_TABLES):

@@ -219,10 +219,10 @@ def _write_config(directory, config, command=None):
     if isinstance(fit.get("workers"), training_options.RayWorkers):
         config = {**config, "fit": {**fit}}
         del config["fit"]["workers"]
-    contents = {run_config.FILE_NAME: config, _VERSIONS: version.of_run()}
-    for name, content in contents.items():
-        if not (directory / name).exists():
-            run_config.write_json(directory / name, content)
+    if not (directory / run_config.FILE_NAME).exists():
+        run_config.write(directory, config)
+    if not (directory / _VERSIONS).exists():
+        run_config.write_json(directory / _VERSIONS, version.of_run())
     if command is not None and not (directory / _COMMAND).exists():
         with files.atomic_write(directory / _COMMAND) as temporary:
             # The arguments of a command may be bytes that are no text.

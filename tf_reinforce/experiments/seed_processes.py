@@ -43,7 +43,7 @@ def prepare(directory, config, seeds, command=None):
         for seed in seeds:
             folder = pathlib.Path(temporary) / f"seed_{seed}"
             folder.mkdir(parents=True)
-            run_config.write_json(folder / run_config.FILE_NAME, {**config, "seed": seed})
+            run_config.write(folder, {**config, "seed": seed})
             if command is not None:
                 text = f"{command}\n".encode(errors="surrogateescape")
                 (folder / "command.txt").write_bytes(text)

@@ -108,7 +108,7 @@ def open_search(directory, config):
         if is_new:
             versions = {**version.installed(), "optuna": optuna.__version__}
             run_config.write_json(directory / _VERSIONS, versions)
-            run_config.write_json(directory / run_config.FILE_NAME, content)
+            run_config.write(directory, content)
         try:
             search = Search(directory, config)
         except ValueError:  # the storage contains another search
@@ -139,6 +139,7 @@ def expect_same_search(directory, content):
         files.expect_empty_folder(pathlib.Path(directory))
         return False
     path = pathlib.Path(directory) / run_config.FILE_NAME
+    version.expect_not_newer(path, stored.get(version.CONFIG_KEY))
     if "ranges" not in stored:
         raise ValueError(
             f"The folder {directory} contains a run, and no search. Choose another "

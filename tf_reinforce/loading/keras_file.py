@@ -115,7 +115,8 @@ def _explanation(error):
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
     call = re.match(r"(\S+)\.__init__\(\) (got an unexpected|missing)", str(error))
-    if call is None or hasattr(keras.layers, call[1]):
+    own = call and keras.saving.get_registered_object(f"tf_reinforce>{call[1]}")
+    if call is None or own or hasattr(keras.layers, call[1]):
         return (
             "The agent could not be built from its configuration "
             f"({type(error).__name__}: {' '.join(str(error).split())[:300]}). Expected: "

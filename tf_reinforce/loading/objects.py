@@ -9,7 +9,7 @@ import keras
 
 from tf_reinforce import agent as agents
 from tf_reinforce import config as options
-from tf_reinforce import validation
+from tf_reinforce import version
 from tf_reinforce.loading import archive
 
 MAX_SIZE = 10**7  # the largest number of elements on an axis or in a shape
@@ -58,7 +58,6 @@ _SLOW_LAYER_COUNT = 16
 # Each unit has at least one weight.
 _UNITS = ("units", "filters", "output_dim", "key_dim", "value_dim")
 _SHAPES = ("shape", "batch_shape", "input_shape", "target_shape")
-_REPEATS = ("passes", "steps_per_execution")
 # Keys below which integers are not sizes.
 _NOT_SIZES = (
     "shared_object_id",
@@ -68,23 +67,25 @@ _NOT_SIZES = (
     "start",
     "learning_rates",
     "fit_defaults",
+    "minibatch_size",
+    "passes",
+    "steps_per_execution",
     "bin_boundaries",
     "mask_value",
     "salt",
     "vocabulary",
 )
+# The parts of an agent, and the options, which have defaults.
+_AGENT_PARTS = {"policy", "head", "baseline", "observation_space", "action_space"}
 _AGENT_KEYS = {
     "name",
     "trainable",
     "dtype",
-    "policy",
-    "head",
-    "baseline",
+    *_AGENT_PARTS,
     *options.AGENT_OPTIONS,
     "learning_rates",
     "fit_defaults",
-    "observation_space",
-    "action_space",
+    version.CONFIG_KEY,
 }
 
 
@@ -186,11 +187,6 @@ class _Checker(NamedTuple):
                 "episode varies, so that an agent has no unrolled layer. Expected: "
                 "unroll=False."
             )
-        if key in _REPEATS and is_int and value > validation.MAX_REPEATS:
-            raise ValueError(
-                f"The argument {path} is {_shorten(value)}, so that one update would "
-                f"take very long. Expected: at most {validation.MAX_REPEATS}."
-            )
         if key in _UNITS and is_int and value > self.stored_bytes:
             raise ValueError(
                 f"The layer argument {path} is {_shorten(value)}, and the file contains "
@@ -264,19 +260,23 @@ def check(
 
 
 def _check_agent_keys(arguments):
-    """Raises `ValueError` if an option of an agent is missing, unknown or invalid."""
-    missing = sorted(_AGENT_KEYS - arguments.keys())
+    """Raises `ValueError` if a part is missing, or an option is unknown or invalid.
+
+    A missing option takes its default, because an earlier version may not have had it.
+    """
+    version.expect_not_newer("The agent", arguments.get(version.CONFIG_KEY))
+    missing = sorted(_AGENT_PARTS - arguments.keys())
     if missing:
         raise ValueError(
             f"The configuration of the agent lacks {', '.join(missing[:3])}. Expected: "
-            "all options, as `agent.save` writes them. A missing option is not replaced "
-            "by its default."
+            "all parts, as `agent.save` writes them."
         )
     unknown = sorted(arguments.keys() - _AGENT_KEYS)
     if unknown:
         raise ValueError(
             f"The configuration of the agent has the unknown key {_shorten(unknown[0])}. "
-            "Expected: the options of the installed version of tf_reinforce."
+            f"Expected: the options of the installed tf_reinforce {version.VERSION}. A "
+            "newer version may have written the file."
         )
     for name in ("policy", "head", "baseline"):
         part = arguments[name]
@@ -285,8 +285,8 @@ def _check_agent_keys(arguments):
                 f"The {name} of the agent must be an object with a class name. Received: "
                 f"{_shorten(part)}"
             )
-    values = {name: arguments[name] for name in options.AGENT_OPTIONS}
-    if isinstance(values["entropy_coef"], dict):  # a schedule of Keras
+    values = {x: arguments[x] for x in options.AGENT_OPTIONS if x in arguments}
+    if isinstance(values.get("entropy_coef"), dict):  # a schedule of Keras
         values["entropy_coef"] = 0.0
     options.AgentOptions(**values)
 

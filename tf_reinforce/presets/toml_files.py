@@ -9,6 +9,7 @@ from typing import Any
 from tf_reinforce import config
 from tf_reinforce import files
 from tf_reinforce import validation
+from tf_reinforce import version
 
 _MAX_BYTES = 2**20  # of a preset file
 FOLDER = pathlib.Path(__file__).parent
@@ -232,7 +233,8 @@ def expect_keys(name, table, keys):
         if key not in keys:
             raise ValueError(
                 f"{name} has the invalid key {key!r}. Expected one of: "
-                f"{', '.join(sorted(keys)) or '(no keys)'}."
+                f"{', '.join(sorted(keys)) or '(no keys)'}, in tf_reinforce "
+                f"{version.VERSION}."
             )
 
 

@@ -12,6 +12,7 @@ from tf_reinforce import baselines
 from tf_reinforce import locks
 from tf_reinforce import optimizers
 from tf_reinforce import validation
+from tf_reinforce import version
 from tf_reinforce.layers import recording
 from tf_reinforce.score_function import checked_steps
 from tf_reinforce.score_function import conversion
@@ -461,15 +462,17 @@ class ScoreFunction(keras.Model):
             "samples": self.samples,
             "baseline": serialize(self.baseline),
             "entropy_coef": self.entropy_coef,
+            version.CONFIG_KEY: version.VERSION,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "ScoreFunction":
+        config = version.own_config(cls, config)
         parts = {
             name: keras.saving.deserialize_keras_object(config[name])
-            for name in ("model", "loss", "baseline")
+            for name in config.keys() & {"model", "loss", "baseline"}
         }
-        if config["reward"] is not None:
+        if config.get("reward") is not None:
             parts["reward"] = reward_functions.find(config["reward"])
         return cls(**{**config, **parts})
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_reinforce import locks
 from tf_reinforce import optimizers
 from tf_reinforce import validation
+from tf_reinforce import version
 from tf_reinforce.data import seeding
 from tf_reinforce.score_function import reward_functions
 from tf_reinforce.sequences import completions as records
@@ -532,15 +533,16 @@ class SequenceReinforce(keras.Model):
             "reply": reply,
             "seed": self.seed,
             **dataclasses.asdict(self.options),
+            version.CONFIG_KEY: version.VERSION,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "SequenceReinforce":
-        config = dict(config)
+        config = version.own_config(cls, config)
         causal_lm = keras.saving.deserialize_keras_object(config["causal_lm"])
         state = config.pop("training_state")
         language_model.restore_training_state(causal_lm, state)
         rewards = [text_rewards.find(name) for name in config["rewards"]]
-        reply = config["reply"] and text_rewards.find(config["reply"])
+        reply = config.get("reply") and text_rewards.find(config["reply"])
         parts = {"causal_lm": causal_lm, "rewards": rewards, "reply": reply}
         return cls(**{**config, **parts})

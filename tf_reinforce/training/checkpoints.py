@@ -20,6 +20,7 @@ import tensorflow as tf
 from tf_reinforce import files
 from tf_reinforce import locks
 from tf_reinforce import validation
+from tf_reinforce import version
 from tf_reinforce.training import interruption
 from tf_reinforce.training import learner_processes
 
@@ -350,14 +351,20 @@ def _read_manifest(path):
         raise _damaged(path, f"it is no JSON file ({error})") from None
     if not isinstance(manifest, dict):
         raise _damaged(path, "it contains no JSON object")
-    version = manifest.get("format_version")
-    if not isinstance(version, int):
+    format_version = manifest.get("format_version")
+    if not isinstance(format_version, int):
         raise _damaged(path, "its format version is no number")
-    if version > FORMAT_VERSION:
+    versions = manifest.get("versions")
+    written = versions.get("tf-reinforce") if isinstance(versions, dict) else None
+    try:
+        version.expect_not_newer(path, written)
+    except ValueError as error:
+        raise NewerFormat(str(error)) from None
+    if format_version > FORMAT_VERSION:
         raise NewerFormat(
-            f"{path} has the format version {version}. Expected: at most "
-            f"{FORMAT_VERSION}. A newer version of tf_reinforce wrote the file: install "
-            "that version."
+            f"{path} has the format version {format_version}. Expected: at most "
+            f"{FORMAT_VERSION}, of tf_reinforce {version.VERSION}. Install a newer "
+            "version."
         )
     if manifest.pop("manifest_sha256", None) != _digest(manifest):
         raise _damaged(path, "its SHA-256 digest is not the digest in the file")

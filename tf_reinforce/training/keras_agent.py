@@ -18,6 +18,7 @@ from tf_reinforce import locks
 from tf_reinforce import optimizers
 from tf_reinforce import replicas
 from tf_reinforce import validation
+from tf_reinforce import version
 from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.callbacks import slow_env
 from tf_reinforce.data import action_masks
@@ -556,15 +557,17 @@ class KerasAgent(keras.Model):
             "fit_defaults": toml_files.safe_defaults(self._fit_defaults),
             "observation_space": spaces.to_config(self.observation_space),
             "action_space": spaces.to_config(self.action_space),
+            version.CONFIG_KEY: version.VERSION,
         }
 
     @classmethod
     def from_config(cls, config):
-        config = dict(config)
-        for part in ("policy", "head", "baseline", "entropy_coef"):
+        config = version.own_config(cls, config)
+        for part in config.keys() & {"policy", "head", "baseline", "entropy_coef"}:
             config[part] = keras.saving.deserialize_keras_object(config[part])
         own_spaces = [config.pop(f"{x}_space", None) for x in ("observation", "action")]
-        rates, defaults = config.pop("learning_rates"), config.pop("fit_defaults")
+        rates = config.pop("learning_rates", [])
+        defaults = config.pop("fit_defaults", {"env_kwargs": {}})
         agent = cls(**config)
         agent._learning_rates = linear_rates.check_schedules(rates, agent.baseline)
         agent._fit_defaults = toml_files.check_defaults(defaults)

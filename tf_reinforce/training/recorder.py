@@ -9,6 +9,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 
+from tf_reinforce import config
 from tf_reinforce import version
 from tf_reinforce.data import spaces
 from tf_reinforce.training import agent_state
@@ -23,6 +24,11 @@ _STATE = ("progress", "variables", "callbacks")
 
 # Parts of a description of a training that may differ when the training continues.
 _MAY_DIFFER = ("versions", "flags")
+# The options that the checkpoint of an earlier version may lack, by parts.
+_DEFAULTS = {
+    "agent": {x.name: x.default for x in dataclasses.fields(config.AgentOptions)},
+    "settings": {x.name: x.default for x in dataclasses.fields(config.FitOptions)},
+}
 
 
 @dataclasses.dataclass
@@ -249,7 +255,8 @@ def describe(agent, settings):
 def check_same_training(path, expected, received):
     """Raises an error if a checkpoint belongs to another training.
 
-    Other versions of packages and other TensorFlow flags give a warning only.
+    Other versions of packages and other TensorFlow flags give a warning only. An option
+    that the checkpoint of an earlier version lacks had its default.
 
     Args:
         path: Path of the checkpoint.
@@ -257,7 +264,10 @@ def check_same_training(path, expected, received):
         received: Result of `describe`.
     """
     for part, current in received.items():
-        _compare(path, part, expected.get(part), current)
+        stored, defaults = expected.get(part), _DEFAULTS.get(part, {})
+        if isinstance(stored, dict):
+            stored = {x: defaults[x] for x in current if x in defaults} | stored
+        _compare(path, part, stored, current)
 
 
 def _check_state(path, state, variables):
@@ -295,6 +305,14 @@ def _to_json(value):
     return value.tolist() if hasattr(value, "tolist") else type(value).__name__
 
 
+def _without_later(old, new):
+    """Returns `[class, config]` of a layer without arguments that an old config lacks."""
+    is_layer = isinstance(old, list) and len(old) == 2 and isinstance(old[1], dict)
+    if not is_layer or not isinstance(new, list) or not isinstance(new[-1], dict):
+        return new
+    return [new[0], {key: x for key, x in new[1].items() if key in old[1]}]
+
+
 def _compare(path, part, expected, received):
     """Raises an error, or writes a warning, if a part of a header differs.
 
@@ -306,6 +324,7 @@ def _compare(path, part, expected, received):
         names = {**expected, **received}
         pairs = [(f"{part}, {x}", expected.get(x), received.get(x)) for x in names]
     for name, old, new in pairs:
+        new = _without_later(old, new)
         if json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True):
             continue  # NaN equals NaN
         if part in _MAY_DIFFER:
