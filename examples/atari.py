@@ -1,6 +1,6 @@
 """Trains on Pong, with small gray images as observations.
 
-    pip install ".[atari]"
+    pip install -e ".[atari]"
     python examples/atari.py [steps]    # without steps: 4,000,000, less than an hour
 
 `SmallPong-v0` has the wrappers of Gymnasium that Atari games need: `AtariPreprocessing`
