@@ -7,7 +7,7 @@ curl -d '{"instances": [[0, 0, 0.1, 0]]}' http://127.0.0.1:8501/v1/models/policy
 
 import json
 import sys
-from wsgiref import simple_server
+from http import server
 
 import tensorflow as tf
 
@@ -25,6 +25,8 @@ def predict(instances=None, inputs=None, signature_name="act"):
         columns[name] = tf.constant(columns[name], spec.dtype)
         if not spec.is_compatible_with(columns[name]):
             raise ValueError(f"{name} has shape {columns[name].shape}, not {spec.shape}")
+        if not tf.reduce_all(tf.math.is_finite(tf.cast(columns[name], "float64"))):
+            raise ValueError(f"{name} is not finite")
     results = signatures[signature_name](**columns)
     results = {name: result.numpy().tolist() for name, result in results.items()}
     if len(results) == 1:  # TF Serving does not name a single result
@@ -33,16 +35,29 @@ def predict(instances=None, inputs=None, signature_name="act"):
     return {"predictions": rows} if inputs is None else {"outputs": results}
 
 
-def answer(request, start_response):
-    try:
-        body = request["wsgi.input"].read(int(request["CONTENT_LENGTH"] or 0))
-        status, reply = "200 OK", predict(**json.loads(body)) if body else specs
-    except Exception as error:  # the client receives the reason
-        status, reply = "400 Bad Request", {"error": repr(error), "signatures": specs}
-    start_response(status, [("Content-Type", "application/json")])
-    return [json.dumps(reply, sort_keys=True, default=str).encode() + b"\n"]
+class Handler(server.BaseHTTPRequestHandler):
+    timeout = 10  # seconds without data, after which a connection ends
+
+    def do_POST(self):
+        try:
+            size = int(self.headers["Content-Length"] or 0)
+            if not 0 <= size <= 2**24:
+                raise ValueError(f"Content-Length must be 0 to 16 MiB, not {size}")
+            body = self.rfile.read(size)
+            code, reply = 200, predict(**json.loads(body)) if body else specs
+        except TimeoutError:
+            raise
+        except Exception as error:  # the client receives the reason
+            code, reply = 400, {"error": repr(error), "signatures": specs}
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(reply, sort_keys=True, default=str).encode() + b"\n")
+
+    do_GET = do_POST
 
 
-with simple_server.make_server("127.0.0.1", int(port), answer) as server:
-    print(f"serving {path} on port {server.server_port}", flush=True)
-    server.serve_forever()
+server.ThreadingHTTPServer.request_queue_size = 1024  # connections that wait
+with server.ThreadingHTTPServer(("127.0.0.1", int(port)), Handler) as http:
+    print(f"serving {path} on port {http.server_port}", flush=True)
+    http.serve_forever()

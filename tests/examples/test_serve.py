@@ -1,12 +1,16 @@
 """Tests the example `serve.py` with requests, and TensorFlow's own view of an export."""
 
 import ast
+import contextlib
 import json
 import pathlib
+import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -45,7 +49,7 @@ def predict(path):
             with urllib.request.urlopen(url, json.dumps(request).encode()) as reply:
                 return json.loads(reply.read())
 
-        send.url = url
+        send.url, send.port = url, port
         yield send
         server.kill()
 
@@ -55,11 +59,10 @@ def test_server_is_short_and_imports_only_tensorflow():
     docstring, *body = ast.parse(text).body
     imported = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert "\n".join(map(ast.unparse, imported)) == (
-        "import json\nimport sys\nfrom wsgiref import simple_server\n"
-        "import tensorflow as tf"
+        "import json\nimport sys\nfrom http import server\nimport tensorflow as tf"
     )
     code = text.splitlines()[docstring.end_lineno :]
-    assert sum(bool(line) for line in code) <= 33
+    assert sum(bool(line) for line in code) <= 46
 
 
 def test_server_predicts_rows_and_columns_like_tensorflow_serving(agent, predict):
@@ -86,6 +89,50 @@ def test_wrong_request_is_answered_with_the_reason(wrong, predict):
     assert json.loads(raised.value.read())["error"]
     raised.value.close()
     assert predict(instances=[[0, 0, 0, 0]])["predictions"] in ([0], [1])
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e39])
+def test_observation_that_is_not_finite_is_refused(number, predict):
+    for request in ({"instances": [[0, 0, number, 0]]}, {"inputs": [[number] * 4]}):
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            predict(**request)
+        assert raised.value.code == 400
+        assert "observation is not finite" in raised.value.read().decode()
+
+
+def exchange(port, text):
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(text.encode())
+        return connection.recv(2**16).decode()
+
+
+@pytest.mark.parametrize("length", ["-1", str(2**40), "x"])
+def test_wrong_content_length_is_answered(length, predict):
+    reply = exchange(predict.port, f"POST / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n")
+    assert reply.startswith("HTTP/1.0 400 ")
+
+
+def test_slow_connections_block_no_other_request(predict):
+    address = "127.0.0.1", predict.port
+    head = b"POST / HTTP/1.1\r\nContent-Length: 40\r\n\r\n{"
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            slow = stack.enter_context(socket.create_connection(address))
+            slow.sendall(head)
+        assert predict(instances=[[0, 0, 0, 0]])["predictions"] in ([0], [1])
+
+
+def test_fifty_concurrent_requests_are_answered(agent, predict):
+    rows = np.random.default_rng(0).normal(size=(50, 1, 4)).astype("float32")
+    barrier = threading.Barrier(50)
+
+    def send(row):
+        barrier.wait()
+        return predict(instances=row.tolist())["predictions"]
+
+    with futures.ThreadPoolExecutor(50) as pool:
+        found = list(pool.map(send, rows))
+    assert found == [agent.act(row, deterministic=True).tolist() for row in rows]
 
 
 def test_wrong_shape_is_answered_with_the_expected_shape(predict):
