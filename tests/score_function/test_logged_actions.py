@@ -182,10 +182,13 @@ WRONG = [
     (dict(propensities=np.r_[np.nan, LOG[3][1:]]), "Received: nan in row 0"),
     (dict(rewards=np.r_[np.inf, LOG[2][1:]]), "`rewards` must be finite"),
     (dict(rewards=LOG[2][:, None]), r"shape \(32, 1\)"),
-    (dict(actions=np.r_[3, LOG[1][1:]]), "raw actions of Categorical.*Received: 3"),
+    (
+        dict(actions=np.r_[3, LOG[1][1:]]),
+        "raw actions of Categorical.*Received: 3 in row 0",
+    ),
     (dict(actions=LOG[1][1:]), "one row for each"),
     (dict(actions=LOG[1][:, None]), r"shape \(N.*Received: shape \(32, 1\)"),
-    (dict(actions=LOG[1] + 0.5), "numbers that are not whole"),
+    (dict(actions=LOG[1] + 0.5), "must be whole numbers. Received: .*5 in row 0"),
     (dict(estimator="dm"), "`estimator` must be one of"),
     (dict(estimator="dr"), "`reward_model`"),
     (dict(clip=-1), "`clip` must be"),
@@ -204,6 +207,46 @@ def test_invalid_logs_and_options_are_refused_and_change_no_weight(wrong, messag
         model.fit_logged(**{**dict(zip(names, LOG)), **wrong}, verbose=0)
     for one, other in zip(before, model.model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_values_that_are_no_numbers_are_refused_with_column_and_row():
+    """Tables have names of arms, missing values, lists, and columns of objects."""
+    model, names = policy(), ("contexts", "actions", "rewards", "propensities")
+    log = [x[:8] for x in LOG]
+    for number, column in enumerate(names):
+        for value in ("left", None, [1, 2], {"arm": 1}):
+            values = log[number].tolist()
+            values[5] = value
+            columns = [*log[:number], np.array(values, object), *log[number + 1 :]]
+            for method in (model.fit_logged, model.evaluate_logged):
+                with pytest.raises(ValueError) as raised:
+                    method(*columns)
+                assert f"`{column}` must " in str(raised.value), (value, raised.value)
+                assert "in row 5, counted from 0" in str(raised.value)
+    with pytest.raises(ValueError, match="'left' in row 0, counted from 0.* np.unique"):
+        model.fit_logged(log[0], ["left", "right"] * 4, *log[2:])
+    with pytest.raises(ValueError, match="`contexts` must be an array, or nested arrays"):
+        model.fit_logged(log[0].tolist(), *log[1:])
+    expected = model.evaluate_logged(*log)
+    objects = [np.array([*x, None], object)[:-1] for x in log]
+    assert model.evaluate_logged(*objects) == expected
+    assert model.evaluate_logged(log[0], *(x.tolist() for x in log[1:])) == expected
+
+
+def test_columns_of_nested_actions_are_named():
+    head = heads.Composite({"arm": heads.Categorical(2), "leg": heads.Gaussian(1)})
+    contexts = keras.Input((SIZE,))
+    action = tfr.layers.Sample(head)(keras.layers.Dense(3)(contexts))
+    model = tfr.ScoreFunction(keras.Model(contexts, action), reward=no_reward)
+    arms, legs = [0, 1, 1, 0], [[0.1], [0.2], [np.nan], [0.3]]
+    for actions, message in (
+        ({"arm": [0, 1, "a", 0], "leg": legs}, "`actions_arm` must be numbers.*row 2"),
+        ({"arm": arms, "leg": legs}, "raw actions of Gaussian.*nan. in row 2"),
+        ({"arm": arms}, "must be nested like the actions of the head.*actions_leg"),
+        ([{"arm": 0, "leg": [0.1]}] * 4, "with a column in place of each.*list"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.evaluate_logged(LOG[0][:4], actions, LOG[2][:4], LOG[3][:4])
 
 
 def test_arguments_without_effect_are_refused():

@@ -1,6 +1,8 @@
 """Trains and evaluates a sampling model on decisions that another policy has made."""
 
 import math
+import numbers
+import re
 import statistics
 from typing import Any, NamedTuple
 
@@ -10,6 +12,7 @@ import tensorflow as tf
 
 from tf_reinforce import heads
 from tf_reinforce import validation
+from tf_reinforce.data import spaces
 from tf_reinforce.functional import losses
 from tf_reinforce.functional import off_policy
 from tf_reinforce.layers import recording
@@ -63,47 +66,111 @@ class LoggedBatch(NamedTuple):
         rewards = _vector("rewards", self.rewards)
         propensities = _vector("propensities", self.propensities)
         spec = head.action_spec("float32")
-        actions = keras.tree.map_structure_up_to(spec, _actions, spec, self.actions)
-        flat = [*keras.tree.flatten(self.contexts), *keras.tree.flatten(actions)]
+        actions = _nested_actions(spec, self.actions)
+        contexts = keras.tree.map_structure(_contexts, self.contexts)
+        flat = [*keras.tree.flatten(contexts), *keras.tree.flatten(actions)]
         sizes = {len(x) for x in (*flat, rewards, propensities)}
         if len(sizes) > 1 or not len(rewards):
             raise ValueError(
                 "Contexts, actions, rewards and propensities must have one row for each "
                 f"decision. Received: {sorted(sizes)} rows"
             )
-        lengths = np.ones(len(rewards), int)
-        head.check_actions(keras.tree.map_structure(lambda x: x[None], actions), lengths)
+        _check_actions(head, actions, len(rewards))
         is_density = not all(x.dtype.is_integer for x in keras.tree.flatten(spec))
         invalid = ~(propensities > 0)
         if not is_density:
             invalid |= propensities > 1
         _expect_none("propensities", propensities, invalid, "above 0 and at most 1")
         _expect_none("rewards", rewards, ~np.isfinite(rewards), "finite")
-        return LoggedBatch(self.contexts, actions, rewards, propensities)
+        return LoggedBatch(contexts, actions, rewards, propensities)
 
 
-def _actions(spec, values):
-    """Returns the actions as an array `[N, …]` in the type of the head."""
-    values = np.asarray(values)
-    actions = values.astype(spec.dtype.name)
-    is_exact = not spec.dtype.is_integer or np.array_equal(actions, values)
-    if values.shape[1:] != tuple(spec.shape) or not values.ndim or not is_exact:
+def _nested_actions(spec, values):
+    """Returns columns of actions that are nested like the specs of a head."""
+    names = spaces.names(spec, ("actions",))
+    try:  # a structure of lists, because a column may itself be a list
+        columns = keras.tree.map_structure_up_to(spec, lambda _, x: [x], spec, values)
+    except (ValueError, TypeError) as error:
         raise ValueError(
-            f"`actions` must have the shape (N, *{tuple(spec.shape)}) and be of type "
-            f"{spec.dtype.name}. Received: shape {values.shape} of type {values.dtype}"
-            + ("" if is_exact else ", with numbers that are not whole")
+            "`actions` must be nested like the actions of the head, with a column in "
+            f"place of each: {names}. Received: {type(values).__name__}"
+        ) from error
+    return keras.tree.map_structure_up_to(
+        spec, lambda x, name, column: _actions(x, name, *column), spec, names, columns
+    )
+
+
+def _check_actions(head, actions, count):
+    """Raises a `ValueError` that names the row if the head cannot sample an action."""
+    columns = keras.tree.map_structure(lambda x: x[None], actions)
+    try:
+        head.check_actions(columns, np.ones(count, int))
+    except ValueError as error:  # a log has rows, and no episodes
+        place = r"in row \1, counted from 0"
+        message = re.sub(r"at step 0 of episode (\d+)", place, str(error))
+        raise ValueError(message) from None
+
+
+def _actions(spec, name, values):
+    """Returns a column of actions as an array `[N, …]` in the type of the head."""
+    values = _numbers(name, values)
+    if values.shape[1:] != tuple(spec.shape) or not values.ndim:
+        raise ValueError(
+            f"`{name}` must have the shape (N, *{tuple(spec.shape)}), one action of type "
+            f"{spec.dtype.name} for each decision. Received: shape {values.shape}"
         )
+    with np.errstate(invalid="ignore"):  # compared below
+        actions = values.astype(spec.dtype.name)
+    if spec.dtype.is_integer:
+        invalid = (actions != values).reshape(len(values), -1).any(axis=1)
+        _expect_none(name, values, invalid, "whole numbers")
     return actions
 
 
+def _contexts(values):
+    return values if tf.is_tensor(values) else _numbers("contexts", values)
+
+
 def _vector(name, values):
-    values = np.asarray(values)
-    if values.ndim != 1 or values.dtype.kind not in "biuf":
+    values = _numbers(name, values)
+    if values.ndim != 1:
         raise ValueError(
             f"`{name}` must be one number for each decision, in an array of shape (N,). "
             f"Received: shape {values.shape} of type {values.dtype}"
         )
     return values.astype("float64")
+
+
+def _numbers(name, values):
+    """Returns a column of a log as an array of numbers, or raises an error for a row."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of several shapes
+        array = np.asarray(values, object)
+    if array.ndim == 0:
+        raise ValueError(
+            f"`{name}` must be an array, or nested arrays, with one row for each "
+            f"decision. Received: {values!r} of type {type(values).__name__}"
+        )
+    if array.dtype.kind in "biuf":
+        return array
+    rows = [np.asarray(row, object) for row in np.asarray(values, object).tolist()]
+    for number, row in enumerate(rows):
+        place = f"in row {number}, counted from 0"
+        for index, value in np.ndenumerate(row):
+            if not isinstance(value, (numbers.Real, np.bool_)):
+                column = f", column {index[0]}" if len(index) == 1 else ""
+                raise ValueError(
+                    f"`{name}` must be numbers. Received: {value!r} {place}{column}. "
+                    "Convert it first, names for example with "
+                    "np.unique(names, return_inverse=True)"
+                )
+        if row.shape != rows[0].shape:
+            raise ValueError(
+                f"`{name}` must have the same shape in each row. Received: shape "
+                f"{row.shape} {place}, and {rows[0].shape} in row 0"
+            )
+    return np.array([row.tolist() for row in rows])
 
 
 def _expect_none(name, values, invalid, requirement):
