@@ -565,6 +565,46 @@ def test_success_is_logged_if_the_environment_reports_it():
     assert agent.evaluate(winning(False), 4)["success"] == 0.0
 
 
+class OddSucceeds(toys.Lengths):
+    """Reports success only at the end of an episode of odd length."""
+
+    def step(self, action):
+        *answer, info = super().step(action)
+        return *answer, {"is_success": True} if answer[2] and self.length % 2 else info
+
+
+@pytest.mark.parametrize("kind", ["plain", "workers", "vector"])
+def test_episodes_that_do_not_report_success_did_not_succeed(kind):
+    """Epochs before the first success do not know the key; later ones count failures."""
+    lengths = {}
+
+    class Record(tfr.callbacks.EpisodeCallback):
+        def on_episode_end(self, episode, logs):
+            lengths.setdefault(logs["update"], []).append(logs["episode_length"])
+
+    def later(rates):
+        return rates[np.flatnonzero(rates)[0] :].tolist()
+
+    agent = tfr.Reinforce.for_env(toys.Lengths, hidden=())
+    vector = gym.vector.SyncVectorEnv([OddSucceeds] * 2)
+    history = agent.fit(
+        vector if kind == "vector" else OddSucceeds,
+        workers=2 if kind == "workers" else 1,
+        num_envs=2,
+        epochs=12,
+        episodes_per_epoch=2,
+        callbacks=Record(),
+        validation_env=OddSucceeds,
+        validation_episodes=1,
+        verbose=0,
+    ).history
+    rates = np.array([np.mean(np.array(x) % 2) for x in lengths.values()])
+    assert {0.0, 0.5} < {*later(rates)}
+    assert history["success"] == later(rates)
+    validated = np.array(history["val_episode_length"]) % 2
+    assert history["val_success"] == later(validated)
+
+
 def test_validation_logs_return_and_length():
     agent = clock_agent()
     options = dict(validation_env=lambda: toys.Clock(4), validation_episodes=2)

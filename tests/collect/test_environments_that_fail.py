@@ -86,6 +86,7 @@ REWARDS = [
     ("1.5", "the reward is a str: '1.5'"),
     (np.ones(1), r"the reward is a ndarray of shape \(1,\)"),
     (1j, "the reward is a complex: 1j"),
+    (np.ma.masked_array(1.0, True), "the reward is a MaskedConstant"),
     (np.complex64(1), "the reward is a complex64"),
 ]
 OBSERVATIONS = [
@@ -99,6 +100,7 @@ OBSERVATIONS = [
     (np.ones(1, complex), "the observation is of type complex128"),
     (np.ones(1, object), "the observation is of type object"),
     (np.array(["1"]), "the observation is of type <U1"),
+    (np.ma.masked_array(np.ones(1, "f"), True), "the observation has masked entries"),
     ({"a": np.ones(1, "f")}, "the observation is a dict"),
 ]
 NOT_FINITE = [np.nan, np.inf, -np.inf]
@@ -148,21 +150,46 @@ def test_info_that_is_none_raises_at_the_end_of_the_episode(agent, limit):
         agent.fit(env, **BATCH, max_episode_steps=limit)
 
 
-def successful(mode):
+def successful(mode, value):
     env = functools.partial(
-        toys.Misbehaving, 5, step_result(info={"is_success": "yes"}), 5
+        toys.Misbehaving, 5, step_result(info={"is_success": value}), 5
     )
     if mode is None:
         return env
     return gym.vector.SyncVectorEnv([env] * 2, autoreset_mode=mode)
 
 
-@pytest.mark.parametrize("mode", [None, *gym.vector.AutoresetMode])
-def test_success_that_is_not_a_bool_raises(agent, mode):
+@pytest.mark.parametrize(
+    "mode, value",
+    [
+        *itertools.product([None, *gym.vector.AutoresetMode], ["yes", np.nan]),
+        (None, np.ma.masked),
+    ],
+)
+def test_success_that_is_not_a_bool_raises(agent, mode, value):
     with pytest.raises(
-        results.EnvironmentFault, match="`is_success` in the info is 'yes'.* a bool"
+        results.EnvironmentFault, match="`is_success` in the info is .* a bool"
     ):
-        agent.evaluate(successful(mode), episodes=2)
+        agent.evaluate(successful(mode, value), episodes=2)
+
+
+class MaskedColumns(gym.vector.SyncVectorEnv):
+    """Masks one part of the result of each step: the observations or the rewards."""
+
+    def __init__(self, part):
+        super().__init__([toys.Clock] * 2)
+        self.part = part
+
+    def step(self, actions):
+        outputs = list(super().step(actions))
+        outputs[self.part] = np.ma.masked_array(outputs[self.part], True)
+        return tuple(outputs)
+
+
+@pytest.mark.parametrize("part, name", [(0, "observations"), (1, "rewards")])
+def test_masked_arrays_of_a_vector_env_raise(agent, part, name):
+    with pytest.raises(results.EnvironmentFault, match=f"{name} has masked entries"):
+        agent.evaluate(MaskedColumns(part), episodes=2)
 
 
 def test_step_error_is_the_cause_of_the_environment_fault(agent):

@@ -70,11 +70,11 @@ def test_metrics_do_not_depend_on_padding():
     "success, share",
     [
         ([1.0, 0.0, 1.0], 2 / 3),
-        ([1.0, np.nan, 0.0], 1 / 2),
-        ([np.nan, np.nan, 1.0], 1.0),
+        ([1.0, np.nan, 0.0], 1 / 3),
+        ([np.nan, np.nan, 1.0], 1 / 3),
     ],
 )
-def test_success_is_the_mean_over_episodes_that_report_it(success, share):
+def test_episodes_without_success_count_as_failures_if_another_reports_it(success, share):
     found = episode_statistics.batch_metrics(record(), np.array(success))
     assert found["success"] == pytest.approx(share, abs=1e-15)
     assert episode_statistics.success_metrics(np.array(success)) == {

@@ -224,6 +224,13 @@ WRONG = {
         dict(terminated=np.zeros((5, 3), bool)),
         "`terminated` must have the shape",
     ),
+    **{
+        f"masked_{name}": (
+            {name: np.ma.masked_array(np.ones(shape, dtype), np.eye(*shape))},
+            f"`{name}` must have no masked entries.*Received: 3 masked",
+        )
+        for name, shape, dtype in [("rewards", (5, 3), "f"), ("actions", (5, 3), "int32")]
+    },
     "numbers_as_terminated": (
         dict(terminated=np.array([0, 1, 2])),
         "`terminated` must be of type bool",

@@ -181,6 +181,8 @@ WRONG = [
     (dict(propensities=np.r_[1.5, LOG[3][1:]]), "Received: 1.5 in row 0"),
     (dict(propensities=np.r_[np.nan, LOG[3][1:]]), "Received: nan in row 0"),
     (dict(rewards=np.r_[np.inf, LOG[2][1:]]), "`rewards` must be finite"),
+    (dict(rewards=np.ma.masked_less(LOG[2], 9)), "`rewards` must have no masked"),
+    (dict(actions=np.ma.masked_less(LOG[1], 9)), "`actions` must have no masked"),
     (dict(rewards=LOG[2][:, None]), r"shape \(32, 1\)"),
     (
         dict(actions=np.r_[3, LOG[1][1:]]),

@@ -1,5 +1,6 @@
 """Checks the values that an environment returns, and writes them into arrays."""
 
+import math
 import numbers
 import re
 from collections.abc import Mapping
@@ -189,6 +190,7 @@ def _array_reader(space):
                 f"array of shape {shape}. Return "
                 "np.asarray(observation, dtype=self.observation_space.dtype)",
             )
+        expect_unmasked(env_index, "observation", part)
         if part.shape != shape:
             raise IndexedFault(
                 env_index,
@@ -290,6 +292,16 @@ def not_finite(env_index, name, value):
     return IndexedFault(env_index, f"the {name} is not finite: {value}")
 
 
+def expect_unmasked(env_index, name, values):
+    """Raises `IndexedFault` if an entry of a masked array is masked."""
+    if np.ma.is_masked(values):
+        raise IndexedFault(
+            env_index,
+            f"the {name} has masked entries: {values}. The numbers below a mask are "
+            "arbitrary. Return an array without masked entries",
+        )
+
+
 def read_reward(env_index, reward):
     """Returns a reward as a float; raises `IndexedFault` unless it is a real number."""
     if isinstance(reward, np.ndarray) and reward.shape == ():
@@ -322,8 +334,9 @@ def has_ended(env_index, terminated, truncated):
 
 
 def read_success(env_index, success):
-    """Returns `success` of an episode; raises `IndexedFault` if its type is invalid."""
-    if not isinstance(success, (numbers.Real, np.bool_, type(None))):
+    """Returns `success` of an episode; raises `IndexedFault` if it is invalid."""
+    is_number = isinstance(success, (numbers.Real, np.bool_))
+    if success is not None and not (is_number and math.isfinite(success)):
         raise IndexedFault(
             env_index, f"`is_success` in the info is {success!r}. Expected: a bool"
         )

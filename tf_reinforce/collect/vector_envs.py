@@ -296,6 +296,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
 
     def _column(self, name, values, expected="numbers"):
         """Returns `values` as an array with one number for each environment."""
+        env_outputs.expect_unmasked(None, f"array of {name}", values)
         values = np.asarray(values)
         if values.shape != (self.num_envs,) or values.dtype.kind not in "fiub":
             raise env_outputs.IndexedFault(
@@ -308,6 +309,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     def _write(self, observations, out):
         parts = self._reader.flatten(None, observations)
         for array, space, part in zip(out, self._reader.leaf_spaces, parts):
+            env_outputs.expect_unmasked(None, "array of observations", part)
             part = np.asarray(part)
             if part.shape != array.shape:
                 raise env_outputs.IndexedFault(

@@ -9,7 +9,7 @@ def batch_metrics(episodes, success=None):
     Args:
         episodes: `Episodes` of NumPy arrays.
         success: `[B]` float, for each episode 1 for success and 0 for failure, or NaN if
-            the environment does not report success. `success=None` means that no episode
+            the episode does not report success. `success=None` means that no episode
             reports success.
 
     Returns:
@@ -39,8 +39,14 @@ def metrics(episode_returns, lengths):
 
 
 def success_metrics(success):
-    """Returns `{"success": success rate}`, or `{}` if no episode reports success."""
-    return {} if np.isnan(success).all() else {"success": float(np.nanmean(success))}
+    """Returns `{"success": success rate}`, or `{}` if no episode reports success.
+
+    If some episodes report success, the others did not succeed: many environments report
+    it only when the goal is reached.
+    """
+    if np.isnan(success).all():
+        return {}
+    return {"success": float(np.nan_to_num(success).mean())}
 
 
 def episode_logs(episode_returns, lengths, terminated, first, update):

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import validation
+
 
 class Episodes(NamedTuple):
     """Record of `B` whole episodes of at most `T` steps, one episode per column.
@@ -198,7 +200,7 @@ def validate(episodes, observation_spec, action_spec, mask_size=0):
     Raises:
         ValueError: If a field of `episodes` has a wrong shape, type or value.
     """
-    rewards = np.asarray(episodes.rewards)
+    rewards = validation.unmasked("rewards", episodes.rewards)
     if rewards.ndim != 2 or rewards.size == 0:
         raise ValueError(
             "`rewards` must be [T, B] with at least one step and one episode. "
@@ -257,14 +259,14 @@ def _masks(masks, shape):
         )
     if masks is None:
         return np.zeros(shape, "int8")
-    masks = np.asarray(masks)
+    masks = validation.unmasked("masks", masks)
     return _array(
         "masks", masks.astype("int8") if masks.dtype == bool else masks, shape, "int8"
     )
 
 
 def _array(name, values, shape, dtype):
-    values = np.asarray(values)
+    values = validation.unmasked(name, values)
     if values.shape != shape:
         raise ValueError(
             f"`{name}` must have the shape {shape}. Received: shape {values.shape}. "

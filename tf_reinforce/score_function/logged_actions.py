@@ -143,6 +143,7 @@ def _vector(name, values):
 
 def _numbers(name, values):
     """Returns a column of a log as an array of numbers, or raises an error for a row."""
+    values = validation.unmasked(name, values) if np.ma.isMA(values) else values
     try:
         array = np.asarray(values)
     except ValueError:  # rows of several shapes

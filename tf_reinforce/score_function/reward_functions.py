@@ -6,6 +6,7 @@ import tensorflow as tf
 from tensorflow.types import experimental
 
 from tf_reinforce import user_warnings
+from tf_reinforce import validation
 
 
 class RewardFunction:
@@ -78,7 +79,7 @@ class RewardFunction:
         """Returns the rewards as an array `[rows]`, or raises an error."""
         if rewards is None:
             raise TypeError(f"{self._requirement} Received: None")
-        rewards = np.asarray(rewards)
+        rewards = validation.unmasked("rewards", rewards)
         if rewards.dtype.kind not in "biuf":
             raise TypeError(f"{self._requirement} Received: type {rewards.dtype}")
         if rewards.shape != (rows,):

@@ -186,6 +186,7 @@ def _single_hint(name, spec, array):
 
 def _batch(name, spec, array):
     """Returns an array of N rows as a tensor with the row shape and type of a spec."""
+    array = validation.unmasked(name, array) if np.ma.isMA(array) else array
     try:
         array = np.asarray(array)
     except ValueError as error:

@@ -242,6 +242,7 @@ class _EpochCalls:
 
     def end(self, logs, episodes):
         """Reports the episodes and the logs of an update, and counts the epoch."""
+        logs = self._with_failures(logs, "success")
         for episode in episodes if self._notify_end is not None else ():
             self._notify_end(*episode)
         self._facts = {k: x for k, x in logs.items() if k != "steps_per_second"}
@@ -249,8 +250,18 @@ class _EpochCalls:
         epoch = self.progress.epoch
         if self.validate is not None and _is_due(epoch + 1, self.freq):
             logs = {**logs, **_validate(self.callbacks, self.validate)}
+            logs = self._with_failures(logs, "val_success")
         self.callbacks.on_epoch_end(epoch, logs)
         self.progress.epoch, self.logs = epoch + 1, logs
+
+    def _with_failures(self, logs, key):
+        """Returns logs with a success rate of 0 if only earlier epochs reported success.
+
+        An environment that reports success only when the goal is reached reports nothing
+        in an epoch of failures.
+        """
+        reported = key in logs or key not in self.callbacks.model.history.history
+        return logs if reported else {**logs, key: 0.0}
 
 
 def _callback_list(agent, processes, callbacks, budget, verbose):
