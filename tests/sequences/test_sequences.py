@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import io
 import re
 
 import keras
@@ -12,6 +13,7 @@ import sweeps
 pytest.importorskip("keras_hub", reason='needs pip install ".[text]"')
 import keras_hub
 import language_models
+import sentencepiece
 import tensorflow as tf
 
 import tf_reinforce as tfr
@@ -286,6 +288,66 @@ def test_replies_continue_completions():
     model.train_on_prompts({"prompts": PROMPTS})
     logs = model.fit(PROMPTS, epochs=2, verbose=0).history
     assert np.isfinite(logs["reward"]).all()
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+@pytest.mark.parametrize("target", [0, 3])
+def test_reply_without_space_truncates_its_rows_in_every_turn(target, turn):
+    """The rows of all other prompts stay the same, also if they end in a later turn."""
+    calls = []
+
+    def reply(prompts, too_long):
+        calls.append(list(prompts))
+        is_turn = len(calls) - 1 == turn
+        return ["=" * (9 if is_turn and long else 1) for long in too_long]
+
+    def sample(flags):
+        calls.clear()
+        options = dict(max_turns=3, max_completion_length=9, group_size=4)
+        model = make(
+            reply=reply, stop_token_ids=[language_models.END, *range(2, 8)], **options
+        )
+        return model.sample({"prompts": PROMPTS, "too_long": flags}).columns, [*calls]
+
+    plain, asked = sample([False] * 4)
+    cut, _ = sample([index == target for index in range(4)])
+    assert PROMPTS[target] in asked[turn]
+    for row, prompt in enumerate(plain["prompts"]):
+        if prompt != PROMPTS[target]:
+            assert plain["completions"][row] == cut["completions"][row]
+            assert plain["truncated"][row] == cut["truncated"][row]
+    rows = [row for row, x in enumerate(cut["prompts"]) if x == PROMPTS[target]]
+    assert sum(cut["truncated"][row] for row in rows) >= asked[turn].count(
+        PROMPTS[target]
+    )
+
+
+def test_padding_and_order_of_completions_change_no_gradient():
+    causal_lm = language_models.text_gpt2(length=24)
+    model = make(causal_lm, kl_coef=0.1, length_normalization=True)
+    for variable in model.causal_lm.trainable_variables:  # away from the reference
+        variable.assign(variable * 1.1)
+    record = model.sample(PROMPTS).completions
+    rewards, order = np.arange(16.0), np.roll(np.arange(16), 4)[::-1]
+    expected, metrics = model.gradients(record, rewards)
+
+    def pad(array):
+        return tf.pad(array, [[0, 0], [0, 2]]) if array.shape.rank == 2 else array
+
+    wide = tf.nest.map_structure(pad, record)
+    filler = tf.where(wide.padding_mask, 0, 7)  # padding may hold any token
+    wide = wide._replace(token_ids=wide.token_ids + filler)
+    for completions, values in [
+        (wide, rewards),
+        (record.rows(order), rewards[order]),
+    ]:
+        found, others = model.gradients(completions, values)
+        assert {k: float(x) for k, x in others.items()} == pytest.approx(
+            {k: float(x) for k, x in metrics.items()}, abs=1e-5
+        )
+        for x, y in zip(expected, found, strict=True):
+            x, y = map(tf.convert_to_tensor, (x, y))
+            np.testing.assert_allclose(x, y, atol=1e-5)
 
 
 # Files and callbacks.
@@ -807,6 +869,70 @@ def test_second_end_token_of_instruction_tuned_models_ends_completions():
     causal_lm = language_models.text_gpt2()
     causal_lm.preprocessor.tokenizer = tokenizer
     assert make(causal_lm).encoding.end_token_ids == [language_models.END, 5]
+
+
+def sentence_piece_model(**kwargs):
+    """A Gemma with the SentencePiece tokens of a few words, and 8 ids without a token."""
+    file = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["3 4 5 6 7 8 9 = 0 1 2 plus one"] * 3),
+        model_writer=file,
+        vocab_size=24,
+        model_type="word",
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+        pad_piece="<pad>",
+        bos_piece="<bos>",
+        eos_piece="<eos>",
+        unk_piece="<unk>",
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    tokenizer = keras_hub.models.GemmaTokenizer(proto=file.getvalue())
+    size = tokenizer.vocabulary_size() + 8
+    backbone = keras_hub.models.GemmaBackbone(
+        size, 1, 2, 1, 8, 16, head_dim=4, layer_norm_epsilon=1e-6
+    )
+    preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, 16)
+    return keras_hub.models.GemmaCausalLM(backbone, preprocessor)
+
+
+def byte_pair_model():
+    """A GPT-2 with 9 ids behind its vocabulary, and one inside that has no token."""
+    causal_lm = language_models.text_gpt2(vocabulary_size=language_models.END + 11)
+    vocabulary = dict(language_models.tokenizer().vocabulary)
+    vocabulary["=="] += 1  # its old id is a gap
+    tokenizer = keras_hub.models.GPT2Tokenizer(vocabulary=vocabulary, merges=["= ="])
+    causal_lm.preprocessor.tokenizer = tokenizer
+    return causal_lm
+
+
+@pytest.mark.parametrize("make_model", [sentence_piece_model, byte_pair_model])
+def test_ids_without_a_token_are_neither_sampled_nor_scored(make_model):
+    """Scores are the softmax over the other ids. Their logits have no gradient."""
+    causal_lm = make_model()
+    tokenizer = causal_lm.preprocessor.tokenizer
+    size = causal_lm.backbone.vocabulary_size
+    texts, known = tokenizer.get_vocabulary(), np.zeros(size, bool)
+    known[[tokenizer.token_to_id(x) for x in texts]] = True
+    assert not known[-8:].any()
+    model = make(causal_lm, lambda completions: [float(len(x)) for x in completions])
+    sampled = model.sample(["3"] * 4)
+    record = sampled.completions
+    assert known[record.token_ids.numpy()].all()
+    logits = np.array(causal_lm(record.inputs), "float64")
+    scores = tf.nn.log_softmax(np.where(known, logits, -np.inf)).numpy()[:, :-1]
+    ids = record.token_ids.numpy()[:, 1:, None]
+    expected = np.take_along_axis(scores, ids, axis=2)[..., 0]
+    expected = np.where(record.sampled[:, 1:], expected, 0)
+    np.testing.assert_allclose(record.log_probs[:, 1:], expected, atol=1e-5)
+    logs = model.train_on_prompts({"prompts": ["3"] * 4})
+    assert logs["log_prob_difference"] < 1e-5 and 0 < logs["entropy"] < np.log(
+        known.sum()
+    )
+    assert model.generate(["3"])
 
 
 def test_training_without_compile_is_refused():

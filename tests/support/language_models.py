@@ -40,8 +40,8 @@ def text_gpt2(length=16, seed=0, dropout=0.0, **kwargs):
     """A GPT-2 with preprocessor: prompts are strings of digits, `+` and `=`."""
     keras.utils.set_random_seed(seed)
     sizes = dict(num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    sizes["vocabulary_size"] = END + 2
     backbone = keras_hub.models.GPT2Backbone(
-        vocabulary_size=END + 2,
         max_sequence_length=length,
         dropout=dropout,
         **{**sizes, **kwargs},

@@ -57,6 +57,20 @@ class Encoding:
         tokenizer = getattr(self.preprocessor, "tokenizer", None)
         return getattr(tokenizer, "pad_token_id", None) or 0
 
+    def ids_without_token(self, size):
+        """Returns which of `size` token ids the tokenizer cannot decode, `[size]` bool.
+
+        Many models pad their vocabulary to a multiple of a power of two. Without a
+        tokenizer, every id is a token.
+        """
+        tokenizer = getattr(self.preprocessor, "tokenizer", None)
+        if tokenizer is None:
+            return np.zeros(size, bool)
+        vocabulary = getattr(tokenizer, "vocabulary", None)  # BPE: may have gaps
+        has_ids = isinstance(vocabulary, dict)
+        ids = list(vocabulary.values()) if has_ids else range(tokenizer.vocabulary_size())
+        return ~np.isin(np.arange(size), [*ids, *self.end_token_ids])
+
     def encode(self, prompts):
         """Returns the tokens of P prompts, with space for their completions.
 

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import heads
+from tf_reinforce.heads import categorical
 from tf_reinforce.policies import models
 from tf_reinforce.sequences import token_sampler
 
@@ -15,6 +16,9 @@ class TokenPolicy:
     """The distribution over the next token, in sampling, scoring and reference.
 
         π(token | earlier tokens) = softmax(logits / temperature)
+
+    Ids that the tokenizer cannot decode, behind the end of its vocabulary, have the
+    probability zero.
 
     All methods call the model with `training=False`, so that dropout is inactive: the
     tokens follow exactly the distribution whose log-probabilities are differentiated.
@@ -37,7 +41,9 @@ class TokenPolicy:
 
     def outputs(self, logits):
         """Returns the outputs, logits divided by the temperature, at least float32."""
-        return tf.cast(logits, self.dtype) / self.temperature
+        outputs = tf.cast(logits, self.dtype) / self.temperature
+        illegal = self.encoding.ids_without_token(outputs.shape[-1])
+        return categorical.mask_logits(outputs, illegal) if illegal.any() else outputs
 
     def distribution(self, outputs):
         """Returns the TFP distribution over V tokens for outputs `[..., V]`."""
