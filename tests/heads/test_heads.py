@@ -3,6 +3,7 @@
 import math
 
 import gymnasium as gym
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -165,6 +166,12 @@ def test_check_actions_error_names_step_of_nonfinite_gaussian_action(wrong):
 def test_head_size_that_is_not_a_positive_int_raises(head, size):
     with pytest.raises(ValueError, match="`size` must be a whole number of at least 1"):
         head(size)
+
+
+def test_call_of_a_head_names_its_method_distribution():
+    for outputs in (np.zeros((1, 3)), keras.Input((3,))):
+        with pytest.raises(TypeError, match=r"`head.distribution\(outputs\)`"):
+            heads.Categorical(3)(outputs)
 
 
 def test_abstract_head_cannot_be_instantiated():

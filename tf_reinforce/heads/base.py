@@ -83,6 +83,13 @@ class Head(keras.layers.Layer, abc.ABC):
         """
         self.dtype_policy = dtype
 
+    def call(self, outputs: tf.Tensor) -> Any:
+        raise TypeError(
+            "A head is not called like a layer. `head.distribution(outputs)` returns the "
+            f"distribution over actions. Received: a call of {self!r}. To draw samples "
+            "inside a Keras model, use `tfr.layers.Sample(head)`."
+        )
+
     @abc.abstractmethod
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         """Returns the `tfd.Distribution` over raw actions for policy outputs.

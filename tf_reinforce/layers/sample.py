@@ -154,7 +154,10 @@ class Sample(keras.layers.Layer):
         return keras.tree.map_structure(unflatten, self.head.to_environment(actions))
 
     def compute_mask(self, outputs: tf.Tensor, previous_mask: Any) -> Any:
-        return previous_mask
+        if previous_mask is None:
+            return None
+        spec = self.head.action_spec("float32")
+        return keras.tree.map_structure(lambda _: previous_mask, spec)
 
     # Keras saves no state of a `SeedGenerator`. Without its state, a loaded layer would
     # draw the first samples again, and a resumed training would differ.
