@@ -404,7 +404,7 @@ def test_overflowing_outputs_raise_although_litert_saturates(workers):
     agent = gaussian_agent(keras.layers.Rescaling(1e37))
     budget = dict(num_envs=2, workers=workers)
     agent.collect(lambda: Real(1.0, -5.0, 5.0), 2, **budget)
-    message = r"^(Worker \d: )?The policy's outputs are not finite.*The policy overflows"
+    message = r"^(Worker \d: )?The policy's outputs are not finite.*the policy overflows"
     with pytest.raises(FloatingPointError, match=message):
         agent.collect(lambda: Real(100.0, -5.0, 5.0), 2, **budget)
     assert agent.trainer.collector.programs["acting", False].runtime == "litert"
@@ -422,6 +422,30 @@ def test_image_rows_are_finite_only_if_every_row_is_finite(overflowing):
         observations[overflowing] = 100.0
     finite = act(acting, observations, np.zeros((2, 1), "float32"))[2]
     assert acting.runtime == "litert" and finite == (overflowing is None)
+
+
+class Excluding(keras.layers.Layer):
+    """Sets the last logit to -inf, which excludes an action."""
+
+    def call(self, logits):
+        return keras.ops.where([True, False], logits, -np.inf)
+
+
+@pytest.mark.parametrize("method", ["host", "act", "update"])
+def test_error_of_logits_of_minus_infinity_names_the_action_mask(method):
+    agent = tfr.Reinforce(
+        keras.Sequential([keras.Input((1,)), keras.layers.Dense(2), Excluding()])
+    )
+    agent.compile("sgd")
+    agent.build_for_env(toys.Clock())
+    with pytest.raises(FloatingPointError, match="-inf to exclude.*`action_mask`"):
+        if method == "host":
+            agent.fit(toys.Clock, epochs=1, verbose=0)
+        if method == "act":
+            agent.act(np.zeros((1, 1)))
+        actions, rewards = np.ones((1, 2), "int64"), np.array([[1.0, 2.0]])
+        ends = np.array([1, 1]), np.array([True, True])
+        agent.update(tfr.Episodes(np.zeros((2, 2, 1)), actions, rewards, *ends))
 
 
 def test_policy_with_the_smallest_float_as_logit_acts_through_tensorflow(caplog):

@@ -704,7 +704,7 @@ def test_nan_weights_raise_in_pool_and_pool_works_after_restoring_them(agent):
 def test_overflowing_outputs_raise_with_the_number_of_the_worker(agent):
     before = agent.policy.get_weights()
     agent.policy.set_weights([np.full_like(weight, 3e38) for weight in before])
-    with pytest.raises(FloatingPointError, match=r"Worker \d: .*The policy overflows"):
+    with pytest.raises(FloatingPointError, match=r"Worker \d: .*the policy overflows"):
         agent.collect(toy_envs.Lengths, 4, num_envs=2, workers=2)
     agent.policy.set_weights(before)
 

@@ -159,5 +159,9 @@ def _first_non_finite_step(candidates):
         if len(wrong):
             step, episode = steps.indices[wrong[0]].numpy()
             value = np.asarray(values)[wrong[0]]
-            return f"In episode {episode}, step {step}, the {name} is {value}."
+            masks = name == "outputs" and np.isneginf(value).any()
+            return f"In episode {episode}, step {step}, the {name} is {value}." + (
+                " If the model sets logits to -inf to exclude actions, let it return "
+                "finite logits, and pass `action_mask` to the agent."
+            ) * bool(masks)
     return ""

@@ -219,9 +219,7 @@ class CollectionLoop:
                 results.check_observations(values, episode, self.envs.first_index)
         raise results.OutputsNotFinite(
             "The policy's outputs are not finite, although its observations and weights "
-            "are finite. The policy overflows. No action was selected. To prevent an "
-            "overflow, train with a smaller learning rate or `global_clipnorm`, or set "
-            "normalize_observations=True.",
+            f"are finite. No action was selected. {results.OUTPUTS_REMEDY}",
             [np.array(array) for array in inputs],
         )
 

@@ -6,6 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+# The causes of policy outputs that are not finite for finite observations and weights.
+OUTPUTS_REMEDY = (
+    "If the model sets logits to -inf to exclude actions, let it return finite logits, "
+    "and pass `action_mask` to the agent. Otherwise the policy overflows: train with a "
+    "smaller learning rate, `global_clipnorm` or normalize_observations=True."
+)
+
 
 class EnvironmentFault(RuntimeError):
     """The error for an environment that raised an exception or returned an invalid value.

@@ -516,9 +516,8 @@ def check_result(rollout, result):
     if not tf.reduce_all(result.valid):
         raise FloatingPointError(
             "The policy's outputs are not finite, although its observations are "
-            "finite. The policy overflows. The agent did not learn from the failed "
-            "batch. To prevent an overflow, train with a smaller learning rate or "
-            "`global_clipnorm`."
+            "finite. The agent did not learn from the failed batch. "
+            f"{results.OUTPUTS_REMEDY}"
         )
     return episodes
 
