@@ -56,7 +56,9 @@ class Reinforce(keras_agent.KerasAgent):
     outputs of the policy, for example logits.
 
     Layers with a training mode (Dropout, BatchNormalization) always run in inference
-    mode, because the policy that is trained must equal the policy that acts.
+    mode, because the policy that is trained must equal the policy that acts. A layer that
+    in training mode only changes its own variables, such as `SpectralNormalization`, is
+    called in training mode once at the end of each update.
 
     Args:
         policy: Keras model that returns P outputs for each of N observations, `[N, P]`.
@@ -99,8 +101,9 @@ class Reinforce(keras_agent.KerasAgent):
         entropy_coef: Float ≥ 0, or a Keras learning-rate schedule of the number of
             updates. For the entropy H, `entropy_coef` × Σₜ ∇H(π(·|sₜ)) is added to the
             policy gradient, as if the visited observations did not depend on the policy.
-        normalize_observations: Bool, whether to put a `RunningNormalization` layer in
-            front of the policy and of a `Value` baseline.
+        normalize_observations: Bool, whether a `RunningNormalization` layer in front of
+            policy and `Value` baseline normalizes all reals and integers of a `Box`,
+            except flags (0 to 1) and images (uint8 with at least two axes).
         action_mask: Path of the mask of legal actions: `"info/<key>"`,
             `"observation/<key>"`, or `None` for no mask. A mask has the format of
             Gymnasium's `Space.sample(mask=…)`, in which zero marks an illegal action.
@@ -233,7 +236,10 @@ class Reinforce(keras_agent.KerasAgent):
         optimizer = keras.optimizers.Adam(options.pop("learning_rate"))
         updates = options.pop("steps_per_execution")
         size, scaling = head.outputs_size, head.output_scaling()
-        policy = default_policy.default_policy(env_spaces[0], hidden, size, seed, scaling)
+        normalizes = options.get("normalize_observations", False)
+        policy = default_policy.default_policy(
+            env_spaces[0], hidden, size, seed, scaling, is_normalized=normalizes
+        )
         agent = cls(policy, head, **options)
         agent._fit_defaults = {**fit, "env_kwargs": env_kwargs or {}}
         agent.build_for_spaces(*env_spaces)

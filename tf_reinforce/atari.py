@@ -54,8 +54,8 @@ def make(
         stack_size: Int, the number of images in an observation. With one image, an
             observation does not show in which direction an object moves.
         scale_images: Bool, whether observations are float32 numbers in [0, 1] instead of
-            uint8 numbers. Agents normalize only float observations, with
-            `normalize_observations=True`.
+            uint8 numbers. `normalize_observations=True` normalizes float images, but
+            not images of uint8.
         repeat_action_probability: Float in [0, 1), the probability that a frame repeats
             the action of the frame before (Machado et al., 2018). Zero makes the game
             deterministic after its start.

@@ -1,10 +1,15 @@
 """Tests that running statistics equal those of all data, and change in updates only."""
 
+import functools
+import types
+
+import gymnasium as gym
 import keras
 import numpy as np
 import pytest
 import sweeps
 import tensorflow as tf
+from keras.src import testing
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
@@ -156,32 +161,18 @@ def test_each_float_array_of_a_nested_observation_has_its_own_statistics():
 BARE = {"z": (None, 2), "a": ((None, 2, 2), {"n": (), "b": (None, 3)})}
 
 
-@pytest.mark.parametrize("shapes", [NESTED, BARE], ids=["kept", "nothing kept"])
-def test_integer_observations_are_not_normalized(shapes):
-    layer, data = new_layer(shapes), nested()
-    layer.update(data)
-    whole = layer(data)["a"][1]["n"]
-    assert whole.dtype == "int64"
-    np.testing.assert_array_equal(whole, data["a"][1]["n"])
-
-
-def test_integer_observations_without_shape_have_no_statistics():
+def test_arrays_without_shape_are_unchanged_and_have_no_statistics():
     """The statistics of an image would be several times as large as the image."""
     layer, bare, data = new_layer(NESTED), new_layer(BARE), nested()
     for one in (layer, bare):
         one.update(data)
     assert len(bare.means) == len(layer.means) - 1 and bare.count == 50
-    for one, other in zip(
-        *(keras.tree.flatten(x(data)) for x in (layer, bare)), strict=True
-    ):
+    normalized, unchanged = layer(data), bare(data)
+    numbers = normalized["a"][1].pop("n")
+    np.testing.assert_allclose([np.mean(numbers), np.std(numbers)], [0, 1], atol=1e-6)
+    np.testing.assert_array_equal(unchanged["a"][1].pop("n"), data["a"][1]["n"])
+    for one, other in zip(*map(keras.tree.flatten, (normalized, unchanged)), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_update_with_integers_only_changes_the_count():
-    layer = new_layer(())
-    layer.update(np.array([3, 4]))
-    assert float(layer.count) == 2 and layer.means == []
-    assert layer(np.array([3, 4])).numpy().tolist() == [3, 4]
 
 
 def test_statistics_of_nested_chunks_equal_those_of_all_data():
@@ -204,12 +195,175 @@ def test_update_in_a_graph_equals_the_eager_update():
         np.testing.assert_allclose(one, other, rtol=1e-14)
 
 
-def test_statistics_are_float64_for_every_compute_type():
-    for dtype in ("float32", "mixed_float16"):
-        layer = new_layer(dtype=dtype)
-        layer.update(DATA)
-        variance = layer.squares[0] / layer.count
-        np.testing.assert_allclose(variance, DATA.var(axis=0), rtol=1e-14)
+def test_statistics_are_float64_although_the_layer_computes_in_float32():
+    layer = new_layer()
+    layer.update(DATA)
+    variance = layer.squares[0] / layer.count
+    np.testing.assert_allclose(variance, DATA.var(axis=0), rtol=1e-14)
+
+
+@pytest.mark.filterwarnings("ignore:.*(shuffle=True|no trainable weights|any trainable)")
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_layer_passes_the_layer_test_of_keras(dtype):
+    """Among others with mixed precision, saved configs, symbolic calls and a `fit`."""
+    testing.TestCase().run_layer_test(
+        normalization.RunningNormalization,
+        {"epsilon": 1e-3, "clip": 3.0},
+        input_shape=(3, 4),
+        input_dtype=dtype,
+        expected_output_shape=(3, 4),
+        expected_num_trainable_weights=0,
+    )
+
+
+# Large numbers with small differences
+
+
+class Far(gym.Env):
+    """Observes an offset that decides which action is right, added to a large number."""
+
+    def __init__(self, origin=0.0, dtype="float64"):
+        self.origin, self.dtype = origin, dtype
+        self.observation_space = gym.spaces.Box(-2e9, 2e9, (1,), dtype)
+        self.action_space = gym.spaces.Discrete(2)
+
+    def _observe(self):
+        self.offset = self.np_random.integers(-30, 30)
+        return np.array([self.origin + self.offset], self.dtype)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        reward, self.steps = float(action == (self.offset > 0)), self.steps + 1
+        return self._observe(), reward, self.steps == 5, False, {}
+
+
+def far_agent(env, **options):
+    """Returns an agent that has learned the statistics, but nothing else."""
+    options = dict(hidden=(8,), seed=1, normalize_observations=True) | options
+    agent = tfr.Reinforce.for_env(env, **options)
+    agent.compile(keras.optimizers.SGD(0.0))
+    agent.fit(env, epochs=1, episodes_per_epoch=8, seed=2, verbose=0)
+    agent.compile(keras.optimizers.SGD(1.0))
+    return agent
+
+
+FAR = [(1.7e9, "float64"), (1e5, "int32"), sweeps.rare(1.7e9, "int64")]
+
+
+@pytest.mark.parametrize("origin, dtype", FAR)
+def test_large_observations_with_small_differences_are_normalized_everywhere(
+    origin, dtype, tmp_path, caplog
+):
+    """All results equal those for observations near zero, which are exact in float32."""
+    near, far = lambda: Far(), lambda: Far(origin, dtype)
+    agents = far_agent(near), far_agent(far)
+    plain, large = (
+        agent.collect(env, 8, seed=3) for agent, env in zip(agents, (near, far))
+    )
+    assert "TensorFlow instead" not in caplog.text
+    np.testing.assert_array_equal(plain.observations + origin, large.observations)
+    np.testing.assert_array_equal(plain.actions, large.actions)
+    observations = np.arange(-30.0, 30.0)[:, None]
+    for deterministic in (True, False):
+        actions = [
+            agent.act(observations + x, deterministic=deterministic, seed=4)
+            for agent, x in zip(agents, (0, origin))
+        ]
+        np.testing.assert_array_equal(*actions)
+    for one, other in zip(agents[0].gradients(plain)[0], agents[1].gradients(large)[0]):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    histories = [
+        agent.fit(env, epochs=2, episodes_per_epoch=8, seed=5, verbose=0).history
+        for agent, env in zip(agents, (near, far))
+    ]
+    assert histories[0]["episode_return"] == histories[1]["episode_return"]
+    results = [a.evaluate(env, episodes=8) for a, env in zip(agents, (near, far))]
+    assert results[0] == results[1]
+    agents[1].save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    loaded.export(tmp_path / "tf_saved_model")
+    if dtype == "float64":
+        with pytest.warns(UserWarning, match="rounds the observations by up to"):
+            loaded.export(tmp_path / "litert", "litert")
+    exported = tf.saved_model.load(tmp_path / "tf_saved_model")
+    result = exported.distribution(tf.constant(observations + origin, dtype))
+    expected = agents[0]._live_policy.functions["distribution"](tf.constant(observations))
+    for key, value in expected.items():
+        np.testing.assert_allclose(result[key], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("origin, dtype", FAR)
+def test_workers_and_exports_normalize_large_observations_in_float64(
+    origin, dtype, tmp_path
+):
+    env = functools.partial(Far, origin, dtype)
+    agent = far_agent(env)
+    alone, shared = (agent.collect(env, 8, seed=3, workers=x) for x in (1, 2))
+    np.testing.assert_array_equal(alone.actions, shared.actions)
+    for name in ("onnx", "tf_saved_model", *["litert"] * (origin < 1e9)):
+        agent.export(tmp_path / name, name)
+        assert tfr.testing.check_export(agent, tmp_path / name, env).passed
+
+
+@pytest.mark.parametrize("origin, dtype", FAR)
+def test_large_observations_are_not_rounded_by_check_env(origin, dtype):
+    text = str(tfr.check_env(lambda: Far(origin, dtype)))
+    assert "All episodes start with the same observation" not in text
+    assert "largest absolute value" in text and "normalize_observations=True" in text
+
+
+def test_categories_flags_images_and_integer_inputs_are_not_normalized():
+    """A warning names what stays as it is."""
+
+    def policy(dtype):
+        inputs = keras.Input((1,), dtype=dtype)
+        return keras.Model(inputs, keras.layers.Dense(2)(inputs))
+
+    space = gym.spaces.Box(0, 255, (1,), np.uint8)
+    agents = [
+        tfr.Reinforce(policy(x), normalize_observations=True)
+        for x in ("uint8", "float32")
+    ]
+    with pytest.warns(UserWarning, match="leaves observation unchanged.*integer input"):
+        agents[0].build_for_spaces(space, gym.spaces.Discrete(2))
+    agents[1].build_for_spaces(space, gym.spaces.Discrete(2))
+    assert [len(agent.normalizer.means) for agent in agents] == [0, 1]
+    parts = dict(
+        category=gym.spaces.Discrete(3),
+        categories=gym.spaces.MultiDiscrete([3, 4]),
+        flags=gym.spaces.Box(0, 1, (3,), np.int8),
+        image=gym.spaces.Box(0, 255, (8, 8, 3), np.uint8),
+    )
+    env = types.SimpleNamespace(
+        observation_space=gym.spaces.Dict(parts), action_space=gym.spaces.Discrete(2)
+    )
+    inputs = [keras.Input(x.shape, name=name) for name, x in sorted(parts.items())]
+    flat = [keras.layers.Flatten()(x[:, None]) for x in inputs]
+    outputs = keras.layers.Dense(2)(keras.layers.Concatenate()(flat))
+    model = keras.Model({x.name: x for x in inputs}, outputs)
+    agent = tfr.Reinforce(model, normalize_observations=True)
+    agent.compile("sgd")
+    with pytest.warns(UserWarning, match="has no effect.*categories, flags or images"):
+        agent.build_for_env(env)
+    assert agent.normalizer.means == []
+
+
+def test_agents_of_earlier_versions_leave_integers_unchanged():
+    inputs = keras.Input((1,))
+    policy = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+    agent = tfr.Reinforce(policy, normalize_observations=True)
+    space = gym.spaces.Box(0, 255, (1,), np.int64)
+    agent.build_for_spaces(space, gym.spaces.Discrete(2))
+    config = agent.get_build_config()
+    assert config.pop("normalizes_integers")
+    old = tfr.Reinforce.from_config(agent.get_config())
+    old.build_from_config(config)
+    assert len(old.normalizer.means) == 0 and len(agent.normalizer.means) == 1
 
 
 def test_normalizer_is_restored_from_its_config():

@@ -18,6 +18,7 @@ from tf_reinforce.data import episodes as records
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
 from tf_reinforce.functional import returns as return_functions
+from tf_reinforce.policies import call_modes
 from tf_reinforce.policies import models
 
 # The scalars that describe a policy gradient.
@@ -219,6 +220,8 @@ class PolicyGradientEstimator:
         scales: Dict from `"rewards"` and `"advantages"` to the
             `normalization.RunningScale` by which rewards and advantages are divided.
             Rewards or advantages without an entry in `scales` are not scaled.
+        updating_layers: For the policy, and for the value model if there is one, the list
+            of its layers that in training mode only change their own variables.
         num_updates: Function without arguments that returns the number of updates of the
             agent so far.
     """
@@ -233,6 +236,7 @@ class PolicyGradientEstimator:
         recurrent=None,
         *,
         scales=types.MappingProxyType({}),
+        updating_layers=(),
         num_updates=lambda: 0,
     ):
         self.policy = policy
@@ -242,6 +246,7 @@ class PolicyGradientEstimator:
         self.options = options
         self.recurrent = recurrent
         self.scales = scales
+        self.updating_layers = updating_layers
         self.num_updates = num_updates
 
     @property
@@ -598,6 +603,28 @@ class PolicyGradientEstimator:
         )
         for name, scale in self.scales.items():
             scale.update(batch.scale_samples[name])
+
+    def update_layers(self, batch, baseline_step):
+        """Calls layers in training mode that then only change their own variables.
+
+        One call in an update, on all its steps, normalizes for example the kernels of
+        `SpectralNormalization`, as a training step of Keras does.
+        """
+        observations = baseline_step.baseline_batch.observations
+        functions = (
+            lambda: self.outputs(batch),
+            lambda: self.baseline.values(observations),
+        )
+        for layers, function in zip(self.updating_layers, functions):
+            if layers:
+                with call_modes.training_mode(layers):
+                    function()
+
+    @property
+    def layer_variables(self):
+        """Returns the variables that only `update_layers` changes."""
+        layers = [layer for layers in self.updating_layers for layer in layers]
+        return [v for layer in layers for v in layer.non_trainable_variables]
 
     def update_normalizer(self, episodes):
         """Updates the observation normalizer from all steps, also of dropped episodes."""

@@ -96,6 +96,10 @@ class TrainStep:
             finite & not_empty,
             lambda: self.estimator.update_statistics(batch, baseline_step),
         )
+        _run_if(
+            finite & not_empty,
+            lambda: self.estimator.update_layers(batch, baseline_step),
+        )
         finite &= _all_finite([v for v in self.variables if "float" in v.dtype])
         _run_if(~finite, lambda: self.restore(before))
         _run_if(finite, lambda: self.estimator.update_normalizer(episodes))
@@ -361,6 +365,7 @@ class TrainStep:
         parts = [self.optimizer, self.estimator.baseline, *self.estimator.scales.values()]
         parts.append(getattr(self.estimator.baseline, "optimizer", None))
         others = [v for part in parts if part is not None for v in part.variables]
+        others += self.estimator.layer_variables
         return [*self.estimator.variables, *others]
 
     def restore(self, before):

@@ -203,7 +203,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             "rewards_scaled": float(agent.scale_rewards),
             "vector_env": float(logs["vector_env"]),
         }
-        variables = agent.normalizer.acting_variables if agent.normalizer else []
+        variables = agent.normalizer.variables if agent.normalizer else []
         normalization = [(variable, variable.numpy()) for variable in variables]
         self._before_update = episodes, steps.log_probs, normalization, report
 

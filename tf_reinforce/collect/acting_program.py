@@ -7,6 +7,7 @@ TensorFlow compute different results, a traced TensorFlow function selects the a
 """
 
 import contextlib
+import itertools
 import logging
 import math
 import threading
@@ -79,17 +80,25 @@ class _ActFunction:
         ]
         self._split = np.cumsum([len(observation), len(mask)]).tolist()
 
-    def trace(self, max_is_infinite=False):
+    def trace(self, for_litert=False):
         """Returns a concrete function that selects actions, and its `Layout`.
 
-        The concrete function receives the lists of inputs, noise and weights.
+        The concrete function receives the lists of inputs, noise and weights. For LiteRT,
+        inputs with a center are already centered, in float32.
         """
         layouts, variables = [], self._actor.variables
+        inputs, centers = self.inputs, self._actor.centers if for_litert else []
+        inputs = [
+            tf.TensorSpec(spec.shape, tf.float32, spec.name) if center else spec
+            for spec, center in itertools.zip_longest(inputs, centers)
+        ]
+        shifts = [center[2] for center in centers if center]
 
         def act(inputs, noise, weights):
             pairs = list(zip(variables, weights, strict=True))
+            pairs += [(shift, tf.zeros(shift.shape)) for shift in shifts]
             with keras.StatelessScope(state_mapping=pairs):
-                results, layout = self(inputs, noise, max_is_infinite)
+                results, layout = self(inputs, noise, max_is_infinite=for_litert)
             layouts.append(layout)
             return results
 
@@ -98,7 +107,7 @@ class _ActFunction:
             for i, v in enumerate(variables)
         ]
         traced = tf.function(act, autograph=False)
-        traced = traced.get_concrete_function(self.inputs, self.noise, weights)
+        traced = traced.get_concrete_function(inputs, self.noise, weights)
         return traced, layouts[-1]
 
     def __call__(self, inputs, noise, max_is_infinite=False):
@@ -135,8 +144,13 @@ class _ActFunction:
         changed = [tensor for tensor in env_actions if id(tensor) not in indices]
         results = [*raw_actions, finite, outputs, *changed, *states]
         indices.update((id(x), len(raw_actions) + 2 + i) for i, x in enumerate(changed))
+        numbers = {id(variable): i for i, variable in enumerate(self._actor.variables)}
+        centers = [
+            tuple(numbers[id(variable)] for variable in center[:2]) if center else ()
+            for center in self._actor.centers
+        ]
         return results, litert_runner.Layout(
-            _arguments(self.inputs),
+            _arguments(self.inputs, centers),
             _arguments(self.noise),
             names=[
                 *["raw_action"] * len(raw_actions), "finite", "outputs",
@@ -219,7 +233,7 @@ class ActingProgram:
         return runners[key]
 
     def _convert(self):
-        traced, _ = self._act_function.trace(max_is_infinite=True)
+        traced, _ = self._act_function.trace(for_litert=True)
         if any(tensor.dtype == tf.resource for tensor in traced.captured_inputs):
             raise ValueError(
                 "a layer of the policy keeps weights that are not Keras variables"
@@ -284,6 +298,7 @@ class ActingProgram:
         )
         if len(results) != len(expected):
             return "LiteRT merged results of the acting program"
+        inputs = runner.centered(inputs)
         floats = [_as_matrix(x) for x in inputs if x.dtype.kind == "f"]
         sizes = [np.ones(len(inputs[0])), *(abs(x).max(1) for x in floats)]
         sizes = np.max(sizes, axis=0)
@@ -304,9 +319,12 @@ class ActingProgram:
         return ""
 
 
-def _arguments(specs):
-    """Returns the `Argument`s of batched `tf.TensorSpec`s."""
-    return [litert_runner.Argument(x.name, tuple(x.shape[1:])) for x in specs]
+def _arguments(specs, centers=()):
+    """Returns the `Argument`s of batched `tf.TensorSpec`s; the first have `centers`."""
+    return [
+        litert_runner.Argument(spec.name, tuple(spec.shape[1:]), center)
+        for spec, center in itertools.zip_longest(specs, centers, fillvalue=())
+    ]
 
 
 def _as_matrix(array):

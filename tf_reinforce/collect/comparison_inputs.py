@@ -27,9 +27,10 @@ def example_inputs(actor, observation_space):
         spaces.sample_observations(observation_space, actor.dtype, _EXAMPLES, rng),
         spaces.edge_observations(observation_space, actor.dtype),
     ]
+    specs = keras.tree.flatten(actor.observation_spec)
     observations = [
-        np.concatenate(parts)
-        for parts in zip(*map(keras.tree.flatten, drawn), strict=True)
+        np.concatenate(parts).astype(spec.dtype.as_numpy_dtype)
+        for spec, *parts in zip(specs, *map(keras.tree.flatten, drawn), strict=True)
     ]
     count = len(observations[0])
     states, noise = _states_and_noise(actor, count, rng)

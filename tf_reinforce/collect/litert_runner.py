@@ -19,6 +19,9 @@ class Argument(NamedTuple):
 
     name: str
     shape: tuple
+    # The numbers of two weights. Their sum is subtracted in float64, which LiteRT does
+    # not support, before the argument is rounded to float32.
+    center: tuple = ()
 
 
 class Layout(NamedTuple):
@@ -93,6 +96,8 @@ class LiteRTRunner:
             self._interpreter.resize_tensor_input(index, shape)
         _allocate_tensors(self._interpreter)
         self._results = [d["index"] for d in self._interpreter.get_output_details()]
+        self._centers = []  # from `set_weights`
+        self._centered = [(i, x.center) for i, x in enumerate(arguments) if x.center]
         self._raw_actions = [self._results[i] for i in layout.raw_actions]
         self._env_actions = [self._results[i] for i in layout.env_actions]
         self._states = [self._results[i] for i in layout.states]
@@ -110,9 +115,19 @@ class LiteRTRunner:
     def set_weights(self, weights):
         for number, index in self._weights.items():
             self._interpreter.set_tensor(index, weights[number])
+        self._centers = [(i, weights[a] + weights[b]) for i, (a, b) in self._centered]
+
+    def centered(self, inputs):
+        """Returns the inputs of the model for the inputs of a call."""
+        inputs = list(inputs)
+        for position, center in self._centers:
+            inputs[position] = np.subtract(inputs[position], center).astype("float32")
+        return inputs
 
     def __call__(self, inputs):
         set_tensor, get = self._set, self._get
+        if self._centered:
+            inputs = self.centered(inputs)
         for position, index in self._inputs:
             set_tensor(index, inputs[position])
         self._invoke()

@@ -489,6 +489,24 @@ def to_nest(space):
     return space
 
 
+def is_quantity(space):
+    """Returns whether the numbers of a space are quantities, which can be normalized.
+
+    All other numbers are categories, flags, or the pixels of an image: uint8 numbers with
+    at least two axes.
+
+    Example:
+
+    >>> is_quantity(gym.spaces.Box(0, 9, (2,), int)), is_quantity(gym.spaces.Discrete(9))
+    (True, False)
+    """
+    if not isinstance(space, gym.spaces.Box) or space.dtype.kind not in "fiu":
+        return False
+    is_image = space.dtype == np.uint8 and len(space.shape) > 1
+    is_flags = np.all(space.low >= 0) and np.all(space.high <= 1)
+    return space.dtype.kind == "f" or not (is_image or is_flags)
+
+
 def category_bounds(space):
     """Returns the lowest and the highest category of a space, or `None` for a `Box`.
 

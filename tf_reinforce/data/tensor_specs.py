@@ -7,7 +7,7 @@ import tensorflow as tf
 from tf_reinforce.data import spaces
 
 
-def observation_spec(space, float_dtype):
+def observation_spec(space, float_dtype, keeps_float64=False):
     """Returns one observation as a structure of `tf.TensorSpec`, without batch axis.
 
     Args:
@@ -15,6 +15,8 @@ def observation_spec(space, float_dtype):
         float_dtype: The float type in which the policy computes. Float observations are
             recorded in the type of the policy, so that acting and learning use the same
             bits. Integer observations keep their own type.
+        keeps_float64: Bool, whether float64 observations keep their type, too. Rounding
+            before the normalization would lose small differences of large numbers.
 
     Returns:
         A `tf.TensorSpec`, or dicts and tuples of `tf.TensorSpec`s, nested like the space.
@@ -30,23 +32,44 @@ def observation_spec(space, float_dtype):
     """
 
     def leaf_spec(part):
-        is_float = np.issubdtype(part.dtype, np.floating)
+        keeps = keeps_float64 and part.dtype == np.float64
+        is_float = np.issubdtype(part.dtype, np.floating) and not keeps
         return tf.TensorSpec(part.shape, float_dtype if is_float else part.dtype)
 
     return keras.tree.map_structure(leaf_spec, spaces.to_nest(space))
 
 
-def float_shapes(observation_spec):
-    """Replaces float leaves of a spec by their shape with a batch axis, others by `()`.
+def normalized_shapes(observation_spec, is_normalized):
+    """Returns the shapes of normalized arrays with a batch axis, and `()` of others.
+
+    Args:
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
+        is_normalized: List of bools, one for each array of an observation.
 
     Example:
 
-    >>> float_shapes({"speed": tf.TensorSpec((2,)), "gear": tf.TensorSpec((), "int64")})
+    >>> spec = {"speed": tf.TensorSpec((2,)), "gear": tf.TensorSpec((), "int64")}
+    >>> normalized_shapes(spec, [False, True])
     {'speed': (None, 2), 'gear': ()}
     """
+    flags = keras.tree.pack_sequence_as(observation_spec, is_normalized)
     return keras.tree.map_structure(
-        lambda leaf: (None, *leaf.shape) if leaf.dtype.is_floating else (),
+        lambda leaf, flag: (None, *leaf.shape) if flag else (), observation_spec, flags
+    )
+
+
+def with_floats(observation_spec, is_normalized, float_dtype):
+    """Returns a spec in which normalized arrays have the float type of the policy.
+
+    Args:
+        observation_spec, is_normalized: As in `normalized_shapes`.
+        float_dtype: The float type in which the policy computes.
+    """
+    flags = keras.tree.pack_sequence_as(observation_spec, is_normalized)
+    return keras.tree.map_structure(
+        lambda leaf, flag: tf.TensorSpec(leaf.shape, float_dtype) if flag else leaf,
         observation_spec,
+        flags,
     )
 
 

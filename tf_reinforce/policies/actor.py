@@ -26,6 +26,8 @@ class ActorPolicy:
             observation, or `None` if every action is always legal.
         recurrent: `recurrent.RecurrentPolicy`, or `None` for a policy without state.
         lock: The lock that a thread holds while it reads or changes `variables`.
+        centers: List with an entry for each array of an observation, from
+            `RunningNormalization.centers`, or `None` without a normalizer.
 
     Attributes:
         action_spec: `tf.TensorSpec` of one raw action, or a structure of
@@ -49,6 +51,7 @@ class ActorPolicy:
         mask_source=None,
         recurrent=None,
         lock=None,
+        centers=None,
     ):
         self.step = step
         self.head = head
@@ -58,6 +61,7 @@ class ActorPolicy:
         self.mask_source = mask_source
         self.recurrent = recurrent
         self.lock = threading.RLock() if lock is None else lock
+        self.centers = centers or [None] * len(keras.tree.flatten(observation_spec))
         self.action_spec = head.action_spec(dtype)
         self.noise_specs = keras.tree.flatten(head.noise)
         self.mask_size = head.mask_size if mask_source else 0

@@ -1,5 +1,6 @@
 """Builds the default policy network for an observation space."""
 
+import contextlib
 import itertools
 
 import gymnasium as gym
@@ -57,7 +58,15 @@ class OneHot(keras.layers.Layer):
         return {**super().get_config(), "sizes": self.sizes, "starts": self.starts}
 
 
-def default_policy(space, hidden, outputs_size, seed, output_scaling=None, name="policy"):
+def default_policy(
+    space,
+    hidden,
+    outputs_size,
+    seed,
+    output_scaling=None,
+    name="policy",
+    is_normalized=False,
+):
     """Builds a policy with dense tanh layers for the arrays of an observation.
 
     Each array of an observation has a branch, which converts the array to features. The
@@ -96,6 +105,8 @@ def default_policy(space, hidden, outputs_size, seed, output_scaling=None, name=
             `heads.Head.output_scaling`. The last layer of the model multiplies the
             outputs by the scales and adds the offsets.
         name: String, the name of the model.
+        is_normalized: Bool, whether the agent normalizes observations. A `Box` of
+            integers that is no image is then treated as a `Box` of reals.
 
     Returns:
         Keras model from N observations `[N, …]` to policy outputs `[N, P]`, with
@@ -111,19 +122,46 @@ def default_policy(space, hidden, outputs_size, seed, output_scaling=None, name=
     >>> default_policy(gym.spaces.Box(-1, 1, (4,)), (64, 64), 2, seed=0).count_params()
     4610
     """
+    with _float_policy():
+        return _default_policy(
+            space, hidden, outputs_size, seed, output_scaling, name, is_normalized
+        )
+
+
+@contextlib.contextmanager
+def _float_policy():
+    """Applies `keras.config.set_floatx("float64")`, also after Keras has made a layer.
+
+    Keras remembers the type of the first layer, and later makes inputs of another type.
+    """
+    before = keras.config.dtype_policy()
+    is_default = before.name == "float32"
+    keras.config.set_dtype_policy(keras.config.floatx() if is_default else before)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _default_policy(
+    space, hidden, outputs_size, seed, output_scaling, name, is_normalized
+):
     hidden = validation.layer_sizes("hidden", hidden)
     rng = seeding.generator(seed, "weights")
 
     def orthogonal(gain):
         return keras.initializers.Orthogonal(gain, seed=int(rng.integers(2**31)))
 
-    observation_spec = tensor_specs.observation_spec(space, keras.config.floatx())
+    leaves = keras.tree.flatten(spaces.to_nest(space))
+    flags = [is_normalized and spaces.is_quantity(leaf) for leaf in leaves]
+    float_type = keras.config.floatx()
+    observation_spec = tensor_specs.observation_spec(space, float_type)
+    observation_spec = tensor_specs.with_floats(observation_spec, flags, float_type)
     inputs = keras.tree.map_structure(
         lambda leaf, name: keras.Input(leaf.shape, dtype=leaf.dtype.name, name=name),
         observation_spec,
         spaces.names(observation_spec),
     )
-    leaves = keras.tree.flatten(spaces.to_nest(space))
     features = [
         _branch(leaf, x, orthogonal)
         for leaf, x in zip(leaves, keras.tree.flatten(inputs), strict=True)
@@ -153,7 +191,7 @@ def _branch(space, x, orthogonal):
     flatten = keras.layers.Flatten(name=f"{name}.flat")
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
         return _one_hot(space, f"{name}.one_hot")(x)
-    if np.issubdtype(space.dtype, np.floating):
+    if "float" in x.dtype:
         return flatten(x)
     if isinstance(space, gym.spaces.Box) and space.dtype in (np.uint8, np.bool_):
         axes = _image_axes(space.shape)

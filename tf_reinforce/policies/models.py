@@ -10,7 +10,7 @@ from tf_reinforce import user_warnings
 from tf_reinforce.data import tensor_specs
 
 
-def build(model, shapes, space, name):
+def build(model, shapes, spec, name):
     """Builds a Keras model for observations, and thereby creates its weights.
 
     A subclassed model without a method `build` is built by a call. The method that the
@@ -19,7 +19,7 @@ def build(model, shapes, space, name):
     Args:
         model: Keras model that is not built.
         shapes: Shape of the observations with the batch axis, or a structure of shapes.
-        space: Gymnasium observation space, or `None` if only the shapes are known.
+        spec: Spec of an observation of the policy, or `None` if only shapes are known.
         name: String that describes the model in an error message.
 
     Raises:
@@ -27,10 +27,9 @@ def build(model, shapes, space, name):
     """
     if type(model).build is not keras.Model.build:
         model.build(shapes)
-    elif space is None:
-        call_on_zeros(model, tensor_specs.specs_from_shapes(shapes, "float32"), name=name)
     else:
-        call_on_zeros(model, tensor_specs.observation_spec(space, "float32"), name=name)
+        spec = spec or tensor_specs.specs_from_shapes(shapes, "float32")
+        call_on_examples(model, spec, name=name)
 
 
 def float_type(policy):
@@ -79,23 +78,28 @@ def adapted_layers(*models):
     ]
 
 
-def call_on_zeros(policy, observation_spec, recurrent_policy=None, name="policy"):
-    """Returns the outputs of a policy for two observations of zeros.
+def call_on_examples(policy, observation_spec, recurrent_policy=None, name="policy"):
+    """Returns the outputs of a policy for two observations: random floats, other zeros.
 
     Args:
         policy: Keras model of the policy.
         observation_spec: `tf.TensorSpec` of one observation, or a structure of
             `tf.TensorSpec`s.
         recurrent_policy: `recurrent.RecurrentPolicy` if the policy is recurrent. For a
-            recurrent policy, `call_on_zeros` computes one step.
+            recurrent policy, `call_on_examples` computes one step.
         name: String that describes the model in an error message.
 
     Raises:
         ValueError: If the policy cannot take observations of the spec.
     """
-    zeros = keras.tree.map_structure(
-        lambda leaf: tf.zeros((2, *leaf.shape), leaf.dtype), observation_spec
-    )
+    rng = np.random.default_rng(0)
+
+    def example(leaf):
+        shape = (2, *leaf.shape)
+        numbers = rng.normal(size=shape) if leaf.dtype.is_floating else np.zeros(shape)
+        return tf.cast(numbers, leaf.dtype)
+
+    examples = keras.tree.map_structure(example, observation_spec)
     errors = ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError, UserWarning
     try:
         with warnings.catch_warnings():
@@ -104,8 +108,8 @@ def call_on_zeros(policy, observation_spec, recurrent_policy=None, name="policy"
             warnings.filterwarnings("error", ".*structure of `inputs`", UserWarning)
             if recurrent_policy is not None:
                 states = recurrent_policy.initial_state(2)
-                return recurrent_policy.step(zeros, states)[0]
-            return policy(zeros, training=False)
+                return recurrent_policy.step(examples, states)[0]
+            return policy(examples, training=False)
     except errors as error:
         shapes = keras.tree.map_structure(
             lambda leaf: (None, *leaf.shape), observation_spec
@@ -119,27 +123,6 @@ def call_on_zeros(policy, observation_spec, recurrent_policy=None, name="policy"
             f"The {name} does not take the observations of this environment. "
             f"Expected: an input of shape {shapes}. Received: {received}"
         ) from error
-
-
-def warn_inference_layers(policy):
-    """Warns that dropout, noise and batch normalization layers run in inference mode."""
-    kinds = (
-        keras.layers.Dropout,
-        keras.layers.SpatialDropout1D,
-        keras.layers.SpatialDropout2D,
-        keras.layers.SpatialDropout3D,
-        keras.layers.AlphaDropout,
-        keras.layers.GaussianDropout,
-        keras.layers.GaussianNoise,
-        keras.layers.BatchNormalization,
-    )
-    layers = policy._flatten_layers(include_self=False, recursive=True)
-    names = [layer.name for layer in layers if isinstance(layer, kinds)]
-    if names:
-        user_warnings.warn(
-            f"The layers {', '.join(names)} run in inference mode, also during "
-            "training, because actions and updates must use the same policy.",
-        )
 
 
 def warn_bounded_logits(policy, head):

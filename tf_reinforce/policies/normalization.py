@@ -1,5 +1,6 @@
 """Normalizes observations and scales with running statistics."""
 
+import itertools
 import math
 from typing import Any
 
@@ -33,9 +34,10 @@ class RunningNormalization(keras.layers.Layer):
     update of the agent. Before the first update, `RunningNormalization` returns
     observations unchanged and unclipped.
 
-    Every real number of an observation has its own mean and standard deviation. Integer
-    arrays (discrete numbers, counts, images) are returned unchanged. To exclude an array
-    from normalization, build the layer with the empty shape `()` for this array.
+    Every number of an observation has its own mean and standard deviation. Float64
+    numbers and integers are rounded to the layer's float type only after the mean has
+    been subtracted, so small differences of large numbers remain. To exclude an array,
+    for example an image, build the layer with the empty shape `()` for it.
 
     Args:
         epsilon: Positive float that is added to the variance.
@@ -58,7 +60,7 @@ class RunningNormalization(keras.layers.Layer):
     def __init__(
         self, *, epsilon: float = 1e-8, clip: float = 10.0, **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{"autocast": False, **kwargs})
         self.epsilon = validation.within("epsilon", epsilon, 1e-300, 1e300)
         self.clip = clip
         if clip != math.inf:
@@ -74,62 +76,89 @@ class RunningNormalization(keras.layers.Layer):
         shapes = [shape[1:] for shape in all_shapes if shape]
         add = self.add_weight
         frozen = {"trainable": False, "autocast": False}
-        self.count = add((), "zeros", dtype="float64", name="count", **frozen)
         # Sums in float64 are accurate to the last digits for every split into batches.
+        # In mixed precision, all float weights of a Keras layer have the variable type.
+        is_mixed = self.compute_dtype != self.variable_dtype
+        dtype = self.variable_dtype if is_mixed else "float64"
+        self.count = add((), "zeros", dtype=dtype, name="count", **frozen)
         # Means are stored relative to `origins`, the first observations.
-        self.origins = [
-            add(s, "zeros", dtype="float64", name="origin", **frozen) for s in shapes
-        ]
-        self.means = [
-            add(s, "zeros", dtype="float64", name="mean", **frozen) for s in shapes
-        ]
-        self.squares = [
-            add(s, "zeros", dtype="float64", name="squares", **frozen) for s in shapes
-        ]
+        self.origins, self.means, self.squares = (
+            [add(s, "zeros", dtype=dtype, name=name, **frozen) for s in shapes]
+            for name in ("origin", "mean", "squares")
+        )
         # `call` reads the following weights in the number type of the computation.
         self.shifts = [add(s, "zeros", name="shift", **frozen) for s in shapes]
         self.factors = [add(s, "ones", name="factor", **frozen) for s in shapes]
         self.bound = add((), _largest_float, name="bound", **frozen)
 
     def call(self, observations: Any) -> Any:
-        def normalize(leaf: tf.Tensor, shift: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-            if not leaf.dtype.is_floating:
-                return leaf
-            shift, factor, bound = (
-                tf.cast(x, leaf.dtype) for x in (shift, factor, self.bound)
-            )
-            return tf.maximum(-bound, tf.minimum(bound, (leaf - shift) * factor))
+        def normalize(leaf: tf.Tensor, index: int) -> tf.Tensor:
+            dtype = tf.as_dtype(self.compute_dtype)
+            if self._is_wide(leaf):
+                origin, mean = self._statistics(index)[:2]
+                centered = tf.cast(tf.cast(leaf, tf.float64) - (origin + mean), dtype)
+            else:
+                centered = tf.cast(leaf, dtype) - tf.cast(self.shifts[index], dtype)
+            factor, bound = (tf.cast(x, dtype) for x in (self.factors[index], self.bound))
+            return tf.maximum(-bound, tf.minimum(bound, centered * factor))
 
         flat = [tf.convert_to_tensor(x) for x in keras.tree.flatten(observations)]
-        statistics = zip(self.shifts, self.factors, strict=True)
+        indices = itertools.count()
         normalized = [
-            normalize(leaf, *next(statistics)) if has_statistics else leaf
+            normalize(leaf, next(indices)) if has_statistics else leaf
             for leaf, has_statistics in zip(flat, self._has_statistics, strict=True)
         ]
         return keras.tree.pack_sequence_as(observations, normalized)
+
+    def _statistics(self, index: int) -> list[tf.Tensor]:
+        """Returns origin, mean and sum of squares of an array, in float64."""
+        weights = self.origins[index], self.means[index], self.squares[index]
+        return [tf.cast(weight, tf.float64) for weight in weights]
 
     @property
     def acting_variables(self) -> list[keras.Variable]:
         """Returns the weights that `call` reads."""
         return [*self.shifts, *self.factors, self.bound]
 
+    def centers(self, observation_spec: Any) -> list:
+        """Returns weights of each array that `call` centers in float64, else `None`.
+
+        The weights are origin, mean, shift and factor. Origin plus mean is subtracted in
+        float64; the shift is what `call` subtracts from float32 arrays.
+
+        Args:
+            observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
+        """
+        weights = zip(self.origins, self.means, self.shifts, self.factors, strict=True)
+        leaves = keras.tree.flatten(observation_spec)
+        entries = zip(leaves, self._has_statistics, strict=True)
+        entries = [(leaf, next(weights) if has else None) for leaf, has in entries]
+        return [entry if self._is_wide(leaf) else None for leaf, entry in entries]
+
+    def _is_wide(self, leaf: Any) -> bool:
+        """Returns whether the layer's float type would round the numbers of an array."""
+        return leaf.dtype.is_integer or (
+            leaf.dtype.size > tf.as_dtype(self.compute_dtype).size
+        )
+
     def update(self, observations: Any) -> None:
         """Updates the running mean and variance with N more observations, `[N, …]`."""
         flat = keras.tree.flatten(observations)
         new_count = tf.cast(tf.shape(flat[0])[0], tf.float64)
-        old_count = tf.convert_to_tensor(self.count)
+        old_count = tf.cast(self.count, tf.float64)
         count = old_count + new_count
         real = [x for x, used in zip(flat, self._has_statistics, strict=True) if used]
         for index, leaf in enumerate(real):
+            origin, old_mean, old_squares = self._statistics(index)
             leaf = tf.cast(leaf, tf.float64)
-            origin = tf.where(old_count > 0, self.origins[index], leaf[0])
+            origin = tf.where(old_count > 0, origin, leaf[0])
             leaf -= origin
             new_mean = tf.reduce_mean(leaf, axis=0)
             new_squares = tf.reduce_sum(tf.square(leaf - new_mean), axis=0)
-            difference = new_mean - self.means[index]
-            mean = self.means[index] + difference * (new_count / count)
+            difference = new_mean - old_mean
+            mean = old_mean + difference * (new_count / count)
             between = tf.square(difference) * (old_count * new_count / count)
-            squares = self.squares[index] + new_squares + between
+            squares = old_squares + new_squares + between
             deviation = tf.sqrt(squares / count + self.epsilon)
             self.origins[index].assign(origin)
             self.means[index].assign(mean)

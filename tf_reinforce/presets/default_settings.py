@@ -4,6 +4,8 @@ import logging
 import math
 
 from tf_reinforce import config
+from tf_reinforce.data import nests
+from tf_reinforce.data import spaces
 from tf_reinforce.presets import toml_files
 
 # The settings of a value network that is given by its name, "value".
@@ -129,6 +131,8 @@ def merge(preset, arguments, envs):
     if preset is toml_files.EMPTY_PRESET and arguments.get("baseline") == "value":
         task = envs.action_space, _limit(envs)
         agent, fit = for_task(*task, envs.in_graph)
+        parts = nests.flatten(spaces.to_nest(envs.observation_space))
+        agent["normalize_observations"] = any(map(spaces.is_quantity, parts))
         if arguments.get("returns") == "whole":
             agent["gae_lambda"] = 1  # the only value that whole returns allow
         text = describe(*task, {**agent, **arguments}, fit)

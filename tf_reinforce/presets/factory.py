@@ -30,7 +30,8 @@ def build_parts(settings, observation_space, action_space, seed):
     settings = dict(settings)
     first, last = _learning_rates(settings["learning_rate"])
     baseline = settings["baseline"]
-    baseline, baseline_rates = _baseline(baseline, observation_space, seed)
+    normalizes = settings.get("normalize_observations", False)
+    baseline, baseline_rates = _baseline(baseline, observation_space, seed, normalizes)
     head = settings.get("head")
     if not isinstance(head, heads.Head):
         head = _head(head, action_space)
@@ -48,7 +49,7 @@ def _learning_rates(setting):
     return agent_settings.learning_rates("learning_rate", setting)
 
 
-def _baseline(setting, observation_space, seed):
+def _baseline(setting, observation_space, seed, normalizes):
     """Returns the `baseline` for `Reinforce`, and the learning rates of its network.
 
     A value network has a first and a last learning rate. For any other baseline, the
@@ -63,7 +64,12 @@ def _baseline(setting, observation_space, seed):
     # The same architecture as the policy, with other initial weights.
     value_seed = int(seeding.generator(seed, "weights", 1).integers(2**31))
     model = default_policy.default_policy(
-        observation_space, options["hidden"], 1, value_seed, name="value_network"
+        observation_space,
+        options["hidden"],
+        1,
+        value_seed,
+        name="value_network",
+        is_normalized=normalizes,
     )
     optimizer = keras.optimizers.Adam(rates[0])
     arguments = {

@@ -7,6 +7,7 @@ import numpy as np
 
 from tf_reinforce import files
 from tf_reinforce import startup
+from tf_reinforce import user_warnings
 from tf_reinforce.serving import litert_files
 from tf_reinforce.serving import onnx_files
 from tf_reinforce.serving import policy_functions
@@ -44,7 +45,9 @@ def write(name, path, policy, layers, observation_space):
     is_saved_model = name == "tf_saved_model"
     if is_saved_model:
         files.expect_no_pattern(path)
-    functions = policy.functions if is_saved_model else policy.noise_functions
+    functions = policy.functions_for(name)
+    if name == "litert":
+        _warn_of_rounding(policy.actor)
     for function in functions.values():
         arguments = keras.tree.flatten(function.input_signature)
         names = [spec.name for spec in arguments]
@@ -67,6 +70,19 @@ def write(name, path, policy, layers, observation_space):
             if is_saved_model:
                 raise
             raise _not_expressible(name, policy.actor, error) from error
+
+
+def _warn_of_rounding(actor):
+    """Warns if rounding to float32 changes normalized observations by over 0.01."""
+    for weights in filter(None, actor.centers):
+        shift, factor = (np.abs(weight.numpy()) for weight in weights[2:])
+        change = float(np.max(shift * factor, initial=0.0)) * 2.0**-24
+        if change > 0.01:
+            user_warnings.warn(
+                "LiteRT computes in float32, which rounds the observations by up to "
+                f"{change:.2g} of their standard deviation before they are normalized. "
+                "Export to the format 'tf_saved_model' or 'onnx' instead."
+            )
 
 
 def _run_once(folder, functions):

@@ -28,8 +28,8 @@ class LivePolicy:
         self._action_spec = (
             actor.action_spec if action_space is None else spaces.to_nest(action_space)
         )
-        dtypes = keras.tree.map_structure(lambda leaf: leaf.dtype, self._action_spec)
-        self.policy_functions = policy_functions.PolicyFunctions(actor, dtypes)
+        self._dtypes = keras.tree.map_structure(lambda x: x.dtype, self._action_spec)
+        self.policy_functions = policy_functions.PolicyFunctions(actor, self._dtypes)
         self.functions = policy_functions.seed_functions(self.policy_functions)
         self._checked = {}  # functions with a finite check, by name
 
@@ -37,6 +37,18 @@ class LivePolicy:
     def noise_functions(self):
         """Returns the exported functions for formats that draw no random numbers."""
         return policy_functions.noise_functions(self.policy_functions)
+
+    @functools.cached_property
+    def litert_functions(self):
+        """Returns `noise_functions` without operations in float64."""
+        policy = policy_functions.PolicyFunctions(self.actor, self._dtypes, False)
+        return policy_functions.noise_functions(policy)
+
+    def functions_for(self, format_name):
+        """Returns the functions that an export in a format of `formats` contains."""
+        if format_name == "tf_saved_model":
+            return self.functions
+        return self.litert_functions if format_name == "litert" else self.noise_functions
 
     def act(self, observations, deterministic, seed, action_mask, state):
         """Returns actions, or `(actions, state)` for a policy with recurrent layers.
@@ -60,7 +72,8 @@ class LivePolicy:
             raise FloatingPointError(
                 "The outputs or the weights of the policy are not finite, so no action "
                 "can be selected. Check that the observations are finite, or load an "
-                "earlier agent file."
+                "earlier agent file. If the model sets logits to -inf to exclude "
+                "actions, pass `action_mask` to the agent instead."
             )
         return self._actions(results)
 

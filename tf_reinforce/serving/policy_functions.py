@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tf_reinforce.data import spaces
+from tf_reinforce.data import tensor_specs
 
 
 def seed_functions(policy):
@@ -156,14 +157,17 @@ class PolicyFunctions:
         actor: `actor.ActorPolicy`.
         action_dtypes: The number type of the environment's actions, or a structure of
             number types.
+        with_float64: Bool. False rounds observations to float32 before they are
+            normalized, because LiteRT cannot subtract in float64.
 
     The attributes with specs describe the arguments with a batch axis. `extra_specs` is
     the dict of the specs of the arguments that only some policies have: `action_mask` and
     the recurrent `state`.
     """
 
-    def __init__(self, actor, action_dtypes):
+    def __init__(self, actor, action_dtypes, with_float64=True):
         self.actor = actor
+        self._rounded = [not with_float64 and bool(x) for x in actor.centers]
         self._action_dtypes = action_dtypes
         source = actor.mask_source
         self.mask_is_input = source is not None and not source.observed
@@ -184,8 +188,11 @@ class PolicyFunctions:
         )
         others = [self.extra_specs, self.seed_spec, self.raw_action_spec, self.noise_spec]
         other_names = {spec.name for spec in keras.tree.flatten(others)}
+        flat = keras.tree.flatten(actor.observation_spec)
+        is_rounded = [x and y.dtype.is_floating for x, y in zip(self._rounded, flat)]
         self.observation_spec = _observation_specs(
-            actor.observation_spec, other_names | self._result_names()
+            tensor_specs.with_floats(actor.observation_spec, is_rounded, actor.dtype),
+            other_names | self._result_names(),
         )
 
     def _result_names(self):
@@ -232,6 +239,13 @@ class PolicyFunctions:
         states = []
         if self.actor.recurrent is not None:
             states = list(extra_inputs[-1].values())
+        if any(self._rounded):
+            flags = keras.tree.pack_sequence_as(observation, self._rounded)
+            observation = keras.tree.map_structure(
+                lambda x, flag: tf.cast(x, self.actor.dtype) if flag else x,
+                observation,
+                flags,
+            )
         _, outputs, states = self.actor.outputs(observation, mask, states)
         return outputs, state_dict(states)
 

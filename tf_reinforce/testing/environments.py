@@ -165,7 +165,7 @@ class _Check:
             agent = self._make_agent(env, action_mask)
             first, second = self._collect(agent, env), self._collect(agent, env)
             self._compare(first, second)
-            self._summarize(first)
+            self._summarize(first, self._parts(env))
         if recorder is not None:
             self._check_recorder(recorder)
 
@@ -238,7 +238,12 @@ class _Check:
 
     def _make_agent(self, env, action_mask):
         with self._explained("There is no default agent for the environment"):
-            agent = agents.Reinforce.for_env(env, action_mask=action_mask)
+            agent = agents.Reinforce.for_env(
+                env,
+                action_mask=action_mask,
+                # keeps the digits of float64 observations
+                normalize_observations=any(map(spaces.is_quantity, self._parts(env))),
+            )
         weights = sum(int(np.prod(x.shape)) for x in agent.policy.trainable_weights)
         space = getattr(env, "single_action_space", env.action_space)
         head = type(agent.head).__name__
@@ -248,6 +253,12 @@ class _Check:
             f"has {weights:,} weights.",
         )
         return agent
+
+    @staticmethod
+    def _parts(env):
+        """Returns the parts of the space of one observation."""
+        space = getattr(env, "single_observation_space", env.observation_space)
+        return keras.tree.flatten(spaces.to_nest(space))
 
     def _collect(self, agent, env):
         """Collects the episodes; turns warnings into findings."""
@@ -283,7 +294,7 @@ class _Check:
                 "environment has one initial state.",
             )
 
-    def _summarize(self, episodes):
+    def _summarize(self, episodes, parts):
         """Reports lengths, ends, returns and large observations."""
         lengths, rewards = episodes.lengths, episodes.rewards
         episode_returns = rewards.sum(axis=0)
@@ -301,13 +312,15 @@ class _Check:
                 "random policy reaches a reward. Give a reward for partial success.",
             )
         names = keras.tree.flatten(spaces.names(episodes.observations))
-        for name, part in zip(names, keras.tree.flatten(episodes.observations)):
-            largest = np.abs(part).max() if part.dtype.kind == "f" else 0
-            if largest > _LARGE:
+        arrays = keras.tree.flatten(episodes.observations)
+        for name, space, array in zip(names, parts, arrays, strict=True):
+            largest = np.abs(array.astype("float64")).max()
+            if spaces.is_quantity(space) and largest > _LARGE:
                 self.add(
                     "note",
-                    f"The largest absolute value of {name!r} was {largest:.4g}. Pass "
-                    "`normalize_observations=True` to the agent.",
+                    f"The largest absolute value of {name!r} was {largest:.4g}. The "
+                    "agent should normalize it: `normalize_observations=True`, which "
+                    '`baseline="value"` sets by itself.',
                 )
 
     def _check_recorder(self, recorder):

@@ -108,7 +108,7 @@ def check_export(
     }
     differences, ties = {}, 0
     for name, function in functions.items():
-        for key, tensor in function(*arguments[name]).items():
+        for key, tensor in function(*_cast(function, arguments[name])).items():
             result = results.get(f"{name}/{key}")
             difference = _differences(result, tensor.numpy())
             if name in nearby and key.startswith(("action", "raw_action")):
@@ -119,10 +119,13 @@ def check_export(
 
 def _functions(policy, path):
     """Returns the functions of the agent that the export at `path` contains."""
-    names = set(runtimes.read_metadata(path)["functions"])
-    for functions in (policy.functions, policy.noise_functions):
-        if set(functions) == names:
-            return functions
+    metadata = runtimes.read_metadata(path)
+    names, functions = (
+        set(metadata["functions"]),
+        policy.functions_for(metadata["format"]),
+    )
+    if set(functions) == names:
+        return functions
     raise ValueError(
         "`path` must be an export of `agent`. Received: an export with the functions "
         f"{sorted(names)}. Export the agent again."
@@ -209,6 +212,16 @@ def _arguments(policy, functions, observations, extra, noise, seed):
         arguments["log_prob"] = [observations, raw_action, *extra]
         arguments["initial_state"] = [tf.constant(len(noise[0]))]
     return arguments
+
+
+def _cast(function, arguments):
+    """Returns arguments in the number types of the signature of a function."""
+    return keras.tree.map_structure_up_to(
+        function.input_signature,
+        lambda spec, x: tf.cast(x, spec.dtype),
+        function.input_signature,
+        tuple(arguments),
+    )
 
 
 def _arrays(functions, arguments):

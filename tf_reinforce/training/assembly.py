@@ -23,6 +23,7 @@ class AgentParts(NamedTuple):
     counters: object  # int64 weight [3]: updates, episodes, environment steps
     options: config.AgentOptions
     recurrent: recurrent.RecurrentPolicy | None
+    updating_layers: list  # from compatibility.check_call_modes
     mask_source: action_masks.MaskPath | None
     observation_spec: object  # tf.TensorSpec, or a structure of them
     float_type: str  # the type of outputs, observations and real actions
@@ -46,11 +47,14 @@ def make_trainer(parts, check_episodes, may_compile):
         parts.options,
         parts.recurrent,
         scales=parts.scales,
+        updating_layers=parts.updating_layers,
         num_updates=lambda: parts.counters[0],
     )
-    variables = [*parts.policy.variables, *parts.head.variables]
+    variables, centers = [*parts.policy.variables, *parts.head.variables], None
     if parts.normalizer is not None:
+        centers = parts.normalizer.centers(parts.observation_spec)
         variables += parts.normalizer.acting_variables
+        variables += [variable for center in centers if center for variable in center[:2]]
     actor_policy = actor.ActorPolicy(
         gradient_estimator.recurrent_step,
         parts.head,
@@ -60,6 +64,7 @@ def make_trainer(parts, check_episodes, may_compile):
         parts.mask_source,
         parts.recurrent,
         parts.lock,
+        centers,
     )
     return trainer.Trainer(
         collector.Collector(actor_policy),

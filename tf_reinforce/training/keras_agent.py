@@ -136,6 +136,7 @@ class KerasAgent(keras.Model):
             self.advantage_scale = normalization.RunningScale(name="advantage_scale")
         self.observation_space = self.action_space = None
         self._learning_rates, self._fit_defaults = [], {}  # `for_env` sets them for `fit`
+        self._normalizes_integers = True
         self._jit_updates = "auto"  # the argument `jit_compile` of `compile`
         self._training_lock = locks.TrainingLock("agent")
         self._weights_lock = threading.RLock()  # an update holds it
@@ -203,27 +204,19 @@ class KerasAgent(keras.Model):
     def build(self, observations_shape):
         if self.head is None and self.action_space is None:
             raise ValueError(f"The agent cannot be built. {_UNKNOWN_HEAD}")
+        self._is_normalized = self._normalized_arrays()
         self._build_model(self.policy, observations_shape, "policy")
         float_type = models.float_type(self.policy)
-        if self.observation_space is None:
-            observation_spec = recurrent.remove_time_axis(
-                tensor_specs.specs_from_shapes(observations_shape, float_type),
-                self.policy,
-            )
-        else:
-            observation_spec = tensor_specs.observation_spec(
-                self.observation_space, float_type
-            )
+        observation_spec = self._observation_spec(observations_shape, float_type)
         # Validate first, so that a failed build can be tried again.
         head = self.head
         if head is None:
             head = heads.for_space(self.action_space)
         if self._mask_source is not None:
             self._mask_source.expect_in(observation_spec)
-        recurrent_policy = compatibility.check_model_shapes(
-            self.policy, head, self.baseline, observation_spec
+        recurrent_policy, updating_layers = self._check_models(
+            head, observation_spec, float_type
         )
-        models.warn_inference_layers(self.policy)
         models.warn_bounded_logits(self.policy, head)
         self._check_scope({"policy": self.policy, "head": head})
         self.head = head
@@ -238,6 +231,7 @@ class KerasAgent(keras.Model):
             counters=self.counters,
             options=self._agent_options,
             recurrent=recurrent_policy,
+            updating_layers=updating_layers,
             mask_source=self._mask_source,
             observation_spec=observation_spec,
             float_type=float_type,
@@ -246,11 +240,56 @@ class KerasAgent(keras.Model):
         self._make_trainer = functools.partial(assembly.make_trainer, parts)
         self._assemble()
 
+    def _check_models(self, head, observation_spec, float_type):
+        """Checks policy and value model, and builds the value model.
+
+        Returns:
+            The results of `compatibility.check_model_shapes` and `check_call_modes`.
+        """
+        shapes = keras.tree.map_structure(lambda x: (None, *x.shape), observation_spec)
+        spec = tensor_specs.with_floats(observation_spec, self._is_normalized, float_type)
+        recurrent_policy = compatibility.check_model_shapes(
+            self.policy, head, self.baseline, spec
+        )
+        for value_model in self._models[1:]:
+            self._build_model(value_model, shapes, "value model")
+        return recurrent_policy, compatibility.check_call_modes(
+            self._models, spec, recurrent_policy
+        )
+
+    def _observation_spec(self, observations_shape, float_type):
+        """Returns the `tf.TensorSpec`s of one recorded observation."""
+        if self.observation_space is not None:
+            return tensor_specs.observation_spec(
+                self.observation_space, float_type, self.normalize_observations
+            )
+        spec = tensor_specs.specs_from_shapes(observations_shape, float_type)
+        spec = recurrent.remove_time_axis(spec, self.policy)
+        count = len(keras.tree.flatten(spec))
+        self._is_normalized = [self.normalizer is not None] * count
+        return spec
+
+    def _normalized_arrays(self):
+        """Returns whether each array of the observation space is normalized."""
+        if self.observation_space is None:
+            return []
+        if self.normalizer is None:
+            nested = spaces.to_nest(self.observation_space)
+            return [False] * len(keras.tree.flatten(nested))
+        return compatibility.normalized_arrays(
+            self.observation_space, self._models, self._normalizes_integers
+        )
+
     def _build_model(self, model, observations_shape, name):
         """Builds the policy or the value model, unless it is already built."""
         if not model.built:
+            spec = self.observation_space and tensor_specs.with_floats(
+                tensor_specs.observation_spec(self.observation_space, "float32"),
+                self._is_normalized,
+                "float32",
+            )
             with replicas.scope(self._distribute_strategy):
-                models.build(model, observations_shape, self.observation_space, name)
+                models.build(model, observations_shape, spec, name)
 
     def _build_parts(self, observation_spec, float_type):
         """Creates the weights of head, baseline, running statistics, and `counters`."""
@@ -263,13 +302,13 @@ class KerasAgent(keras.Model):
             shapes = keras.tree.map_structure(
                 lambda x: (None, *x.shape), observation_spec
             )
-            for value_model in self._models[1:]:
-                self._build_model(value_model, shapes, "value model")
             self.baseline.build(shapes)
         if self.normalizer is not None:
             # In half precision, large numbers with small differences would be equal.
             self.normalizer.dtype_policy = float_type
-            self.normalizer.build(tensor_specs.float_shapes(observation_spec))
+            self.normalizer.build(
+                tensor_specs.normalized_shapes(observation_spec, self._is_normalized)
+            )
         for scale in self._scales.values():
             scale.build()
         self.counters = self.add_weight(
@@ -576,7 +615,13 @@ class KerasAgent(keras.Model):
             agent.head.check_space(agent.action_space)
         return agent
 
+    def get_build_config(self):
+        config = super().get_build_config()
+        return config and {**config, "normalizes_integers": self._normalizes_integers}
+
     def build_from_config(self, config):
+        # Agents of earlier versions do not normalize integers.
+        self._normalizes_integers = config.get("normalizes_integers", False)
         self.build(config["input_shape"])  # Keras would ignore an error of `build`
 
     def _check_compile(self, arguments):

@@ -1,0 +1,201 @@
+"""Finds what the layers of a model do in training and in inference."""
+
+import collections
+import contextlib
+import inspect
+import re
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+# Layers of Keras that take `training` only to pass it on, or for their dropout.
+_PASSING = (
+    keras.layers.Dense,
+    keras.layers.EinsumDense,
+    keras.layers.GRUCell,
+    keras.layers.LSTMCell,
+    keras.layers.RNN,
+    keras.layers.SimpleRNNCell,
+    keras.layers.StackedRNNCells,
+    keras.layers.TimeDistributed,
+)
+
+
+class CallModes(NamedTuple):
+    """What a Keras model computes in a call, as the operations of its graph show."""
+
+    is_random: bool  # whether the outputs depend on random numbers in inference mode
+    differing: list  # names of the layers whose outputs differ in training mode
+    updating: list  # layers that in training mode only change their own variables
+
+
+def call_modes(model, observation_spec):
+    """Returns the `CallModes` of a built Keras model.
+
+    Args:
+        model: Keras model.
+        observation_spec: `tf.TensorSpec` of one input of the model without batch axis, or
+            a structure of `tf.TensorSpec`s.
+    """
+    layers = list(model._flatten_layers())
+    if all(map(_is_known, layers)):  # a graph takes longer to make than most models
+        return CallModes(False, [], [])
+    trained = [
+        layer
+        for layer in layers
+        if not isinstance(layer, keras.Model)
+        and "training" in inspect.signature(layer.call).parameters
+    ]
+    with _marked(trained):
+        inference, training = (
+            _Graph(model, observation_spec, training=mode) for mode in (False, True)
+        )
+    differing, updating, inside = [], [], {}
+    for layer in trained:  # outer layers come before their inner layers
+        outer = inside.get(id(layer))
+        if outer is None and inference.operations(layer) != training.operations(layer):
+            outer = differing
+            differing.append(layer.name)
+        elif outer is updating or (outer is None and training.assigns(layer)):
+            outer = updating
+            updating.append(layer)
+        inner = layer._flatten_layers(include_self=False)
+        inside.update((id(x), outer) for x in inner if outer is not None)
+    return CallModes(inference.is_random(), differing, updating)
+
+
+def _is_known(layer):
+    """Returns whether a layer of Keras draws no numbers and has no training mode."""
+    module = type(layer).__module__
+    if module.startswith("keras.src.models"):
+        return True
+    if not module.startswith("keras.src.layers") or isinstance(
+        layer, keras.layers.Lambda
+    ):
+        return False
+    dropouts = [getattr(layer, x, 0) for x in ("dropout", "recurrent_dropout")]
+    passes = isinstance(layer, _PASSING) and not any(dropouts)
+    return passes or "training" not in inspect.signature(layer.call).parameters
+
+
+def training_mode(layers):
+    """Calls layers in training mode, inside a model that runs in inference mode."""
+
+    def train(call):
+        return lambda *args, **kwargs: call(*args, **{**kwargs, "training": True})
+
+    return _replaced_calls(layers, train)
+
+
+def _marked(layers):
+    """Adds the identity of layers to the names of their operations."""
+
+    def mark(call):
+        scope = _scope(call.__self__)
+
+        def marked(*args, **kwargs):
+            with tf.name_scope(scope):
+                return call(*args, **kwargs)
+
+        return marked
+
+    return _replaced_calls(layers, mark)
+
+
+def _scope(layer):
+    return f"layer.{id(layer)}"
+
+
+@contextlib.contextmanager
+def _replaced_calls(layers, replace):
+    """Replaces the method `call` of layers inside the context."""
+    for layer in layers:
+        vars(layer)["call"] = replace(layer.call)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del vars(layer)["call"]
+
+
+_RANDOM = re.compile("Random|Multinomial|NonDeterministic|TruncatedNormal|Stateful|Rng")
+
+
+class _Graph:
+    """The operations on which the outputs of a model depend, and its assignments.
+
+    Args:
+        model, observation_spec: As in `call_modes`.
+        training: Bool, whether the model is called in training mode.
+    """
+
+    def __init__(self, model, observation_spec, training):
+        specs = keras.tree.map_structure(
+            lambda x: tf.TensorSpec((2, *x.shape), x.dtype), observation_spec
+        )
+        call = tf.function(lambda x: model(x, training=training), autograph=False)
+        graph = call.get_concrete_function(specs).graph
+        definition = graph.as_graph_def()
+        self._functions = {x.signature.name: x for x in definition.library.function}
+        self._nodes = {node.name: node for node in definition.node}
+        outputs = [x.op.name for x in graph.outputs]
+        self._reachable = _reachable(self._nodes, outputs)
+
+    def operations(self, layer):
+        """Returns the operations of a layer, with their constants and numbers of uses."""
+        return collections.Counter(
+            text
+            for name in self._reachable
+            if _is_inside(name, layer)
+            for text in self._texts(self._nodes[name])
+        )
+
+    def assigns(self, layer):
+        """Returns whether a layer changes a variable."""
+        nodes = [node for name, node in self._nodes.items() if _is_inside(name, layer)]
+        return any("Assign" in text for node in nodes for text in self._texts(node))
+
+    def is_random(self):
+        """Returns whether the outputs of the model depend on random numbers.
+
+        An operation without state draws other numbers only if its seed is a variable that
+        the model changes.
+        """
+        texts = [x for name in self._reachable for x in self._texts(self._nodes[name])]
+        texts = [text.partition(" ")[0] for text in texts]
+        drawn = [text for text in texts if _RANDOM.search(text)]
+        changes = any("Assign" in x for n in self._nodes.values() for x in self._texts(n))
+        return any(changes or not text.startswith("Stateless") for text in drawn)
+
+    def _texts(self, node):
+        """Yields a text for a node, and for all nodes of the functions that it calls."""
+        value = node.attr["value"].tensor if node.op == "Const" else ""
+        yield f"{node.op} {value}"
+        for attribute in node.attr.values():
+            for function in [attribute.func, *attribute.list.func]:
+                definition = self._functions.get(function.name)
+                for inner in definition.node_def if definition else ():
+                    yield from self._texts(inner)
+
+
+def _is_inside(name, layer):
+    """Returns whether an operation belongs to a layer, as its name shows."""
+    return re.search(rf"\b{_scope(layer)}(_\d+)?/", name) is not None
+
+
+def _reachable(nodes, outputs):
+    """Returns the names of the nodes whose values the outputs use."""
+    names, waiting = set(), list(outputs)
+    while waiting:
+        name = waiting.pop()
+        if name in names:
+            continue
+        names.add(name)
+        node = nodes[name]
+        inputs = [x.partition(":")[0] for x in node.input if not x.startswith("^")]
+        if node.op in ("Select", "SelectV2") and nodes[inputs[0]].op == "Const":
+            is_first = bool(tf.make_ndarray(nodes[inputs[0]].attr["value"].tensor).all())
+            inputs = inputs[1:2] if is_first else inputs[2:]
+        waiting += inputs
+    return names
