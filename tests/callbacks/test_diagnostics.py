@@ -1051,6 +1051,37 @@ def test_batch_without_usable_episodes_has_no_report():
     assert diagnostics.history == [] and diagnostics.findings == []
 
 
+@pytest.mark.parametrize(("factor", "printed"), [(0.01, True), (100.0, False)])
+def test_finding_is_printed_once_for_each_cause_unless_the_return_rises(
+    factor, printed, tmp_path
+):
+    """The rewards of an update are `factor` times those of the update before; the first
+    report, before which there is no return, prints in any case.
+    """
+    updates = itertools.count()
+
+    def make():
+        scale = factor ** next(updates)
+        env = gym.make("CartPole-v1").unwrapped
+        return gym.wrappers.TransformReward(env, lambda reward: scale * reward)
+
+    out = io.StringIO()
+    for epochs in (1, 2, 3, 4):  # each call of `fit` continues the training
+        diagnostics = tfr.callbacks.Diagnostics(1, stream=out)
+        options = dict(episodes_per_epoch=4, num_envs=1, callbacks=[diagnostics])
+        options.update(verbose=0, max_episode_steps=20, resume=tmp_path)
+        new_agent(learning_rate=10.0).fit(make, epochs=epochs, **options)
+    first = {}
+    for finding in diagnostics.findings:
+        first.setdefault(finding.update, finding)
+    assert len(first) == 4
+    lines = [x for x in out.getvalue().splitlines() if x.startswith("Update")]
+    expected = {}
+    for finding in list(first.values())[: None if printed else 1]:
+        expected.setdefault(finding.cause, f"Update {finding.update}: {finding.advice}")
+    assert lines == list(expected.values())
+
+
 def test_signal_and_noise_of_one_episode_are_nan():
     diagnostics = tfr.callbacks.Diagnostics(stream=io.StringIO())
     agent = new_agent(learning_rate=1e-4)

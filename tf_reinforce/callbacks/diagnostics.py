@@ -1,9 +1,12 @@
 """Reports during training the causes that keep the policy from learning."""
 
 import contextlib
+import math
 import sys
 import time
 from typing import Any, TextIO
+
+import numpy as np
 
 from tf_reinforce import validation
 from tf_reinforce.callbacks import advice
@@ -95,9 +98,10 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
     Args:
         every: Positive int, the number of updates from one report to the next.
-        verbose: `verbose=0` prints nothing. `verbose=1` prints one line for each report
-            with a finding, and one line at the end of training. `verbose=2` also prints
-            the metrics of every report.
+        verbose: `verbose=0` prints nothing. `verbose=1` prints the most important finding
+            of a report, once for each cause and not while the mean return rises, and one
+            line at the end of training. `verbose=2` also prints the metrics of every
+            report.
         stream: A text stream for the printed lines. `stream` defaults to standard output.
 
     Attributes:
@@ -138,6 +142,9 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         self._before_update = None
         self._seconds = dict.fromkeys(_TIME_SHARES, 0.0)
         self.history, self.findings = [], []
+        self._printed: set[str] = set()  # the causes of printed findings
+        self._returns: list[float] = []  # mean returns since the last report
+        self._last_return = math.nan  # mean of the returns before the last report
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state of the callback for a checkpoint."""
@@ -145,6 +152,9 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             "updates": self._updates,
             "history": self.history,
             "findings": [list(finding) for finding in self.findings],
+            "printed": sorted(self._printed),
+            "returns": self._returns,
+            "last_return": self._last_return,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -152,6 +162,9 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         self._updates = state["updates"]
         self.history = state["history"]
         self.findings = [advice.Finding(*finding) for finding in state["findings"]]
+        self._printed = set(state.get("printed", ()))
+        self._returns = list(state.get("returns", ()))
+        self._last_return = state.get("last_return", math.nan)
 
     def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
         self._seconds["stepping"] += logs["stepping_seconds"]
@@ -163,6 +176,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._seconds["learning"] += time.perf_counter() - self._update_start
+        self._returns.append(logs.get("episode_return", math.nan))
         if self._before_update is not None:
             self._finish_report(logs)
             self._before_update = None
@@ -228,8 +242,19 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             metrics = ((label, report[name]) for name, label in _LABELS.items())
             texts = [f"{label} {x:.2g}" for label, x in metrics if x == x]  # not NaN
             self._print(f"Update {report['update']}: {' · '.join(texts)}")
-        if self.verbose and findings:
-            self._print(f"Update {report['update']}: {findings[0].advice}")
+        self._print_first(findings)
+
+    def _print_first(self, findings):
+        """Prints a finding if its cause is new and the mean return does not rise.
+
+        What costs only time is printed also while the return rises.
+        """
+        mean = float(np.mean(self._returns))
+        rises, self._last_return, self._returns = mean > self._last_return, mean, []
+        for update, cause, text in findings[:1] if self.verbose else ():
+            if cause not in self._printed and (not rises or cause == "environment"):
+                self._printed.add(cause)
+                self._print(f"Update {update}: {text}")
 
     def _print(self, text):
         # In a terminal, `ProgressLine` replaces `sys.stdout` during the training.
