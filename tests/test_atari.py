@@ -135,7 +135,7 @@ def test_command_finds_the_preset_of_the_game(tmp_path, monkeypatch, capsys):
     assert settings["preset"] == "SmallPong-v0" and settings["fit"]["epochs"] == 7
     options = parsers.make_parser().parse_args(["train", PONG])
     train_settings.check_train_options(options)
-    assert f"there is a preset for {PONG}" in capsys.readouterr().out
+    assert f"{PONG} has a preset" in capsys.readouterr().out
     agent = tfr.Reinforce.for_env(PONG, preset="SmallPong-v0")
     assert agent.policy.input_shape == (None, 2, 42, 42)
 

@@ -71,7 +71,16 @@ def test_other_environments_get_a_value_baseline(words, limit, every, capsys):
     assert first.startswith(f"without a preset, the settings follow from {kind} actions")
     assert f"episodes of at most {limit} steps: gamma" in first
     has_preset = words[0] != "FrozenLake8x8-v1"
-    assert [("there is a preset for" in x) for x in others] == [True] * has_preset
+    hints = ["has a preset with tuned settings" in line for line in others]
+    assert hints == [True] * has_preset
+
+
+def test_missing_time_limit_is_no_length_of_the_episodes(capsys):
+    env = "UnlimitedPendulum-v0"
+    gym.register(env, "gymnasium.envs.classic_control.pendulum:PendulumEnv")
+    settings(env)
+    said = "from Box actions and episodes of unknown length (limit 10,000 steps): gamma"
+    assert said in capsys.readouterr().out
 
 
 def test_options_override_the_settings_and_the_printed_line_shows_them(capsys):

@@ -15,6 +15,7 @@ import pytest
 import toy_envs
 
 import tf_reinforce as tfr
+from tf_reinforce.collect import env_factory
 
 # Workers receive the environments of this file, which imports TensorFlow, without it.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -159,3 +160,16 @@ def test_environment_may_use_tensorflow_in_a_worker(
     (tmp_path / "computes.py").write_text(textwrap.dedent(code))
     monkeypatch.syspath_prepend(tmp_path)
     assert_plays(agent, __import__("computes").Computes, expected)
+
+
+def test_warning_of_mujoco_is_logged_once_for_all_environments_and_workers(
+    caplog, capfd, monkeypatch
+):
+    pytest.importorskip("mujoco")
+    monkeypatch.setattr(env_factory, "_logged", set())
+    agent = tfr.Reinforce.for_env("HalfCheetah-v5", hidden=(4,))
+    for workers in (1, 2):
+        options = dict(num_envs=2, workers=workers, max_episode_steps=2)
+        agent.collect("HalfCheetah-v5", 2, **options)
+    assert ["settotalmass" in x for x in caplog.messages if "MuJoCo" in x] == [True]
+    assert "settotalmass" not in capfd.readouterr().err

@@ -21,7 +21,7 @@ MultiDiscrete, MultiBinary = gym.spaces.MultiDiscrete, gym.spaces.MultiBinary
 def encoded(space, array):
     """Returns the input of the first tanh layer for a batch of observations."""
     model = default_policy.default_policy(space, (3,), 2, seed=0)
-    sight = keras.Model(model.input, model.get_layer(".hidden_0").input)
+    sight = keras.Model(model.input, model.get_layer("policy.hidden_0").input)
     return sight(tf.constant(array)).numpy()
 
 
@@ -124,7 +124,7 @@ def test_channel_axis_of_an_image_is_found_by_its_shape(shape, axes):
 @pytest.mark.parametrize("shape", [(6, 84), (6, 6, 3), (5, 7, 7, 9), (128,)], ids=str)
 def test_small_arrays_are_not_treated_as_images(shape):
     model = default_policy.default_policy(image(*shape), (3,), 2, seed=0)
-    assert model.get_layer(".hidden_0").input.shape == (None, np.prod(shape))
+    assert model.get_layer("policy.hidden_0").input.shape == (None, np.prod(shape))
 
 
 # Layers

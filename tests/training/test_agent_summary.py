@@ -55,8 +55,8 @@ def test_expanded_summary_shows_the_value_network_below_the_baseline():
     names = [name for name, *_ in rows(agent, expand_nested=True)]
     start = next(i for i, name in enumerate(names) if "(Value)" in name)
     assert names[start + 1] == "└ value_network (Functional)"
-    assert any(".hidden_0 (Dense)" in name for name in names[start + 2 :])
-    assert any(".hidden_0 (Dense)" in name for name in names[:start])
+    assert any("value_network.hidden_0" in name for name in names[start + 2 :])
+    assert any(" policy.hidden_0 (Dense)" in name for name in names[:start])
 
 
 def test_summary_of_nested_spaces_shows_nested_shapes_and_the_heads_inside():

@@ -51,11 +51,19 @@ def main(arguments=None):
 
 @contextlib.contextmanager
 def _plain_messages():
-    """Prints warnings and the messages of the package's log without a place in a file."""
+    """Prints warnings, each text once, and the package's log, without places in files."""
     log, handler = logging.getLogger("tf_reinforce"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("tf-reinforce: %(message)s"))
     previous = warnings.formatwarning, log.propagate
-    warnings.formatwarning = lambda text, *_, **__: f"tf-reinforce: warning: {text}\n"
+    # Python forgets which warnings it has shown when a library changes the filters.
+    shown = set()
+
+    def format_warning(text, *_, **__):
+        line = "" if str(text) in shown else f"tf-reinforce: warning: {text}\n"
+        shown.add(str(text))
+        return line
+
+    warnings.formatwarning = format_warning
     log.propagate = False
     log.addHandler(handler)
     try:

@@ -27,7 +27,7 @@ def print_preset(options):
         is_own = names[0] == toml_files.own_name(options.env)
         option = "--preset" if is_own else f"--preset {names[0]}"
         print(
-            f"there is a preset for {options.env}, and it is not used; add {option}",
+            f"{options.env} has a preset with tuned settings: add {option} to use it",
             flush=True,
         )
 

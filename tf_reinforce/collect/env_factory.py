@@ -1,9 +1,40 @@
 """Makes batches of environments, in the current process or in a worker process."""
 
+import logging
+import sys
+from typing import Any
+
 import gymnasium as gym
+from gymnasium.envs import registration
 
 from tf_reinforce import env_arguments
 from tf_reinforce.collect import batched_envs
+
+log = logging.getLogger("tf_reinforce")
+
+# The warnings of MuJoCo that this process, or the process that started it, has logged.
+_logged: set[str] = set()
+
+
+def log_mujoco_once(maker: Any) -> None:
+    """Makes MuJoCo log each warning once, before a maker of environments is called.
+
+    The C library prints a warning for each environment, into a live display.
+
+    Args:
+        maker: The entry point of an environment: a string, or a callable.
+    """
+    if isinstance(maker, str):
+        registration.load_env_creator(maker)  # may import MuJoCo
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is not None and mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(_log_once)
+
+
+def _log_once(text):
+    if text not in _logged:
+        _logged.add(text)
+        log.warning("MuJoCo: %s", text)
 
 
 class EnvFactory:
@@ -21,10 +52,14 @@ class EnvFactory:
         self.kwargs = kwargs
         self.max_episode_steps = max_episode_steps
         self.faults = faults
+        self.logged = _logged  # a worker process receives a copy
 
     def make(self):
         """Returns one environment."""
-        if isinstance(self.env, gym.envs.registration.EnvSpec):
+        _logged.update(self.logged)
+        is_spec = isinstance(self.env, gym.envs.registration.EnvSpec)
+        log_mujoco_once(self.env.entry_point if is_spec else self.env)
+        if is_spec:
             return gym.make(self.env)
         with env_arguments.explain_errors(self.env, self.kwargs):
             return self.env(**self.kwargs)

@@ -197,6 +197,8 @@ def _spec_without_checkers(env: Any, **kwargs: Any) -> Any:
     refuse a listed one that has a new object among its arguments in each environment, for
     example a lambda.
     """
+    known = gym.registry.get(env.rpartition(":")[2]) if isinstance(env, str) else env
+    env_factory.log_mujoco_once(getattr(known, "entry_point", None))
     first = gym.make(env, disable_env_checker=True, **kwargs)
     spec: Any = copy.deepcopy(first.spec)  # `gym.make` sets the spec
     first.close()

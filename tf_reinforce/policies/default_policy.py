@@ -166,20 +166,22 @@ def _default_policy(
         _branch(leaf, x, orthogonal)
         for leaf, x in zip(leaves, keras.tree.flatten(inputs), strict=True)
     ]
-    concatenate = keras.layers.Concatenate(name=".all")
+    concatenate = keras.layers.Concatenate(name=f"{name}.all")
     x = concatenate(features) if len(features) > 1 else features[0]
     hidden = validation.layer_sizes("hidden", hidden, x.shape[-1], outputs_size)
     dense = keras.layers.Dense
     for i, size in enumerate(hidden):
         kernel = orthogonal(np.sqrt(2.0))
-        x = dense(size, "tanh", kernel_initializer=kernel, name=f".hidden_{i}")(x)
-    last = dense(outputs_size, kernel_initializer=orthogonal(0.01), name=".outputs")
+        x = dense(size, "tanh", kernel_initializer=kernel, name=f"{name}.hidden_{i}")(x)
+    last = dense(
+        outputs_size, kernel_initializer=orthogonal(0.01), name=f"{name}.outputs"
+    )
     outputs = last(x)
     offsets, scales = (
         list(map(float, numbers)) for numbers in output_scaling or ((), ())
     )
     if any(offsets) or any(scale != 1.0 for scale in scales):
-        outputs = keras.layers.Rescaling(scales, offsets, name=".units")(outputs)
+        outputs = keras.layers.Rescaling(scales, offsets, name=f"{name}.units")(outputs)
     return keras.Model(inputs, outputs, name=name)
 
 

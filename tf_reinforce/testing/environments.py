@@ -17,6 +17,7 @@ from tf_reinforce.collect import make_envs
 from tf_reinforce.collect import results
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
+from tf_reinforce.presets import default_settings
 
 _LARGE = 10.0  # larger observations should be normalized
 _SUCCESS_KEYS = ("success", "is_solved")
@@ -247,10 +248,12 @@ class _Check:
         weights = sum(int(np.prod(x.shape)) for x in agent.policy.trainable_weights)
         space = getattr(env, "single_action_space", env.action_space)
         head = type(agent.head).__name__
+        other = default_settings.for_task(space, 1000)[0].get("head", head)
+        other = "" if other == head else f" ({other} with the baseline `value`)"
         self.add(
             "note",
-            f"The action space {space} gets the head {head}, and the default policy "
-            f"has {weights:,} weights.",
+            f"The action space {space} gets the head {head}{other}, and the default "
+            f"policy has {weights:,} weights.",
         )
         return agent
 
