@@ -380,16 +380,16 @@ def test_compile_accepts_keras_defaults_and_saves_them(tmp_path):
     defaults |= dict(run_eagerly=False, jit_compile="auto", auto_scale_loss=False)
     agent.compile(keras.optimizers.SGD(0.5), steps_per_execution=3, **defaults)
     fit(agent, epochs=1)
-    assert agent.get_compile_config()["jit_compile"] == "auto"
+    assert agent.get_compile_config()["jit_compile"] == agent.jit_compile == "auto"
     agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")
     assert loaded.steps_per_execution == 3
     assert float(loaded.optimizer.learning_rate) == 0.5
-    assert loaded.get_compile_config()["jit_compile"] == "auto"
+    assert loaded.jit_compile == "auto"
     agent.compile(jit_compile=False)
     agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")
-    assert loaded.get_compile_config()["jit_compile"] is False
+    assert loaded.jit_compile is False
 
 
 def test_repr_shows_parts_options_and_counters():

@@ -360,13 +360,16 @@ def network_with_sqrt(outputs):
     return keras.Sequential([keras.Input((1,)), *layers])
 
 
-@pytest.mark.parametrize("part", ["policy", sweeps.rare("critic")])
-def test_update_raises_if_gradients_are_not_finite_and_loss_is(part):
+@pytest.mark.parametrize(
+    "part, size", [("policy", None), sweeps.rare("critic", None), ("critic", 1)]
+)
+def test_update_raises_if_gradients_are_not_finite_and_loss_is(part, size):
     agent = tfr.Reinforce(
         network_with_sqrt(2) if part == "policy" else policy(),
         heads.Categorical(2),
         tfr.baselines.Value(
-            network_with_sqrt(1) if part == "critic" else policy(outputs=1)
+            network_with_sqrt(1) if part == "critic" else policy(outputs=1),
+            minibatch_size=size,
         ),
     )
     # A clipped infinite gradient would result in finite weights.

@@ -24,7 +24,7 @@ OTHER_FOLDERS = {
     "support",
 }
 FLOORS = [
-    ("interrupts", "learner_cluster", "locks"),
+    ("interrupts", "learner_cluster", "locks", "tracing"),
     (
         "atari",
         "compiled_steps",
@@ -35,7 +35,6 @@ FLOORS = [
         "optimizers",
         "replicas",
         "startup",
-        "tracing",
         "user_warnings",
         "validation",
         "version",

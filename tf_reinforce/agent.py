@@ -205,7 +205,7 @@ class Reinforce(keras_agent.KerasAgent):
             preset: Name of a preset (`tfr.presets.names()`), or path of a preset file,
                 with default arguments for `for_env` and `fit`.
             env_kwargs: Dict of keyword arguments for the constructor of the environment.
-            **kwargs: Further arguments of `Reinforce`, and `steps_per_execution`. For a
+            **kwargs: Further arguments of `Reinforce`, and of `compile`. For a
                 `Box`, `head` may be the name of a head class. `baseline="value"` makes a
                 value network and, without a preset, chooses all other settings by the
                 environment. `head` and `baseline` may be dicts (docs/presets.md).
@@ -234,7 +234,7 @@ class Reinforce(keras_agent.KerasAgent):
         options, rates = factory.build_parts(options, *env_spaces, seed)
         head, hidden = options.pop("head"), options.pop("hidden")
         optimizer = keras.optimizers.Adam(options.pop("learning_rate"))
-        updates = options.pop("steps_per_execution")
+        compiling = {x: options.pop(x) for x in ("steps_per_execution", "jit_compile")}
         size, scaling = head.outputs_size, head.output_scaling()
         normalizes = options.get("normalize_observations", False)
         policy = default_policy.default_policy(
@@ -243,7 +243,7 @@ class Reinforce(keras_agent.KerasAgent):
         agent = cls(policy, head, **options)
         agent._fit_defaults = {**fit, "env_kwargs": env_kwargs or {}}
         agent.build_for_spaces(*env_spaces)
-        agent.compile(optimizer, steps_per_execution=updates)
+        agent.compile(optimizer, **compiling)
         agent._learning_rates = rates
         return agent
 
@@ -256,17 +256,17 @@ class Reinforce(keras_agent.KerasAgent):
 
         Args:
             optimizer: Keras optimizer, its name, or its config.
-            **kwargs: `steps_per_execution`, `auto_scale_loss` and `jit_compile`, as in
-                Keras. XLA compiles updates of at least 100 gradient steps.
+            **kwargs: `steps_per_execution` and `auto_scale_loss`, as in Keras, and
+                `jit_compile`: True, False, or `"auto"`, see docs/options.md.
 
         Raises:
             ValueError: If an argument of Keras would have no effect: `loss`,
                 `loss_weights`, `metrics`, `weighted_metrics`, `run_eagerly`.
         """
         self._check_compile({"optimizer": optimizer, **kwargs})
-        self._jit_updates = kwargs.get("jit_compile", "auto")
         self._learning_rates = [x for x in self._learning_rates if x[0] != "optimizer"]
         super().compile(optimizer=optimizer, **kwargs)
+        self.jit_compile = kwargs.get("jit_compile", "auto")
 
     # Learning
 

@@ -1,10 +1,49 @@
-"""Prepares the gradient steps of an update for XLA.
+"""Decides whether XLA compiles gradient steps, and prepares them for XLA.
 
 XLA compiles a program for each combination of shapes. The number of steps N of a batch is
 different in each update, so arrays of N steps are padded to a power of two.
 """
 
 import tensorflow as tf
+
+from tf_reinforce import tracing
+
+_CONVOLUTIONS = "Conv2D", "Conv3D", "DepthwiseConv2d"  # how operations' names begin
+
+
+def obstacle(call, model, observation_spec, is_requested):
+    """Returns why XLA does not compile the gradient steps of a model, `""` if it does.
+
+    On a CPU, XLA runs the gradients of convolutions several times slower than TensorFlow,
+    and all other layers at least as fast. The choice follows from the operations of the
+    model and not from measured times, which would differ between two equal trainings.
+
+    Args:
+        call: Function of a batch of observations that calls the model.
+        model: Keras model.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
+        is_requested: Bool, whether the user wants XLA also where it is slower.
+    """
+    if not all(layer.supports_jit for layer in model._flatten_layers()):
+        return "layers without XLA"
+    spec = tf.nest.map_structure(
+        lambda leaf: tf.TensorSpec((None, *leaf.shape), leaf.dtype), observation_spec
+    )
+    graph = tf.function(call, autograph=False).get_concrete_function(spec).graph
+    tracing.release(graph)
+    # Such losses can depend on the inputs of a call, which padding would change.
+    if has_losses_of_inputs(model):
+        return "losses of layers"
+    if is_requested or tf.config.list_logical_devices("GPU"):
+        return ""
+    return "convolutions" if _has_convolutions(graph) else ""
+
+
+def _has_convolutions(graph):
+    definition = graph.as_graph_def()
+    functions = [function.node_def for function in definition.library.function]
+    nodes = (node for part in (definition.node, *functions) for node in part)
+    return any(node.op.startswith(_CONVOLUTIONS) for node in nodes)
 
 
 def compiled(function):
@@ -15,9 +54,8 @@ def compiled(function):
 def has_losses_of_inputs(model):
     """Returns whether the last call of a model has added losses that are no regularizers.
 
-    Such losses, from `add_loss` or an `activity_regularizer`, can depend on the inputs of
-    the call. Padding would change them. The regularizers of weights do not depend on the
-    inputs.
+    Such losses come from `add_loss` or an `activity_regularizer`. The regularizers of
+    weights do not depend on the inputs.
     """
     regularized = [v for v in model.trainable_variables if v.regularizer is not None]
     return len(model.losses) > len(regularized)

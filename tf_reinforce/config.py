@@ -42,7 +42,9 @@ FOR_ENV_DEFAULTS: dict[str, Any] = {
     "learning_rate": 1e-2,
     "baseline": "leave_one_out",
     "steps_per_execution": 1,
+    "jit_compile": "auto",
 }
+JIT_COMPILE = ("auto", True, False)  # the values of `jit_compile`
 
 # The time limit of a Gymnasium environment that states no limit of its own.
 DEFAULT_MAX_EPISODE_STEPS = 10_000

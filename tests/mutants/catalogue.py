@@ -351,8 +351,8 @@ RETURNS_AND_BASELINES = [
         "own: The value baseline applies a further step although its gradients "
         "are not finite.",
         "baselines/value.py::Value._step_from",
-        "tf.cond(tf.reduce_all(finite), lambda: self._step(gradients), lambda: 0)",
-        "self._step(gradients)",
+        "finite = tf.reduce_all(finite)",
+        "finite = tf.constant(True)",
     ),
     Mutant(
         "critic_without_a_unit",
@@ -1616,9 +1616,9 @@ STEPS_OF_AN_UPDATE = [
     Mutant(
         "xla_although_switched_off",
         "own: XLA compiles gradient steps also with `jit_compile=False`.",
-        "training/learner.py::Learner._is_compiled",
-        "self.may_compile()",
-        "True",
+        "training/learner.py::Learner._obstacle",
+        "setting is False",
+        "False",
     ),
     Mutant(
         "dealer_draws_once_more",

@@ -136,7 +136,7 @@ def keywords(function):
 
 def test_preset_tables_accept_the_keywords_of_the_library():
     making = keywords(agents.Reinforce.for_env) | keywords(agents.Reinforce.__init__)
-    making |= {"steps_per_execution"}  # an argument of `compile`
+    making |= {"steps_per_execution", "jit_compile"}  # arguments of `compile`
     others = {"policy", "name", "preset", "env_kwargs"}
     assert toml_files.TABLE_KEYS["agent"] == making - others
     fitting = {x for x in keywords(agents.Reinforce.fit) if "validation" not in x}

@@ -38,6 +38,7 @@ class Batch(NamedTuple):
     episodes: records.Episodes
     steps: records.ValidSteps  # the N valid steps, without padding
     returns: tf.Tensor  # [N] float, the return of each step
+    values: tf.Tensor  # [N] float, the value of each step, zero without a value baseline
     advantages: tf.Tensor  # [N] float, the advantage of each step
     unbaselined_advantages: tf.Tensor  # [N] float, advantages without baseline
     divisor: tf.Tensor  # scalar float that divides sums over steps
@@ -66,6 +67,7 @@ class Batch(NamedTuple):
             is_padding=is_padding,
             steps=self.steps._replace(indices=tf.gather(self.steps.indices, indices)),
             returns=tf.gather(self.returns, indices),
+            values=tf.gather(self.values, indices),
             advantages=tf.gather(self.advantages, indices),
             unbaselined_advantages=tf.gather(self.unbaselined_advantages, indices),
             divisor=self.divisor * tf.cast(share, self.divisor.dtype),
@@ -111,6 +113,7 @@ class Batch(NamedTuple):
                 tf.stack([numbers, tf.zeros_like(numbers)], axis=1), tf.stack([rows, 1])
             ),
             returns=pad(self.returns),
+            values=pad(self.values),
             advantages=advantages,
             unbaselined_advantages=unbaselined,
             scale_samples={},
@@ -142,6 +145,7 @@ class Batch(NamedTuple):
             episodes=episodes,
             steps=valid_steps(episodes),
             returns=tf.gather(self.returns, own_steps),
+            values=tf.gather(self.values, own_steps),
             advantages=tf.gather(self.advantages, own_steps),
             unbaselined_advantages=tf.gather(self.unbaselined_advantages, own_steps),
             divisor=self.divisor / tf.cast(self.num_episodes, self.divisor.dtype),
@@ -304,16 +308,15 @@ class PolicyGradientEstimator:
             powers = _powers(options.gamma, unbaselined)
             advantages, unbaselined = advantages * powers, unbaselined * powers
         steps = valid_steps(episodes)
-        returns, advantages, unbaselined, samples = steps.gather(
-            (returns, advantages, unbaselined, samples)
+        returns, values, advantages, unbaselined, samples = steps.gather(
+            (returns, values[:-1], advantages, unbaselined, samples)
         )
         count = tf.math.count_nonzero(episodes.lengths, dtype=tf.int32)
         count, length = tf.maximum(count, 1), tf.maximum(tf.size(returns), 1)
         divisor = count if options.mean_over == "episodes" else length
         divisor = tf.cast(divisor, returns.dtype)
-        return Batch(
-            episodes, steps, returns, advantages, unbaselined, divisor, count, samples
-        )
+        columns = returns, values, advantages, unbaselined
+        return Batch(episodes, steps, *columns, divisor, count, samples)
 
     def _learned_episodes(self, episodes):
         """Returns `Episodes` in which dropped episodes have the length zero.
@@ -368,9 +371,12 @@ class PolicyGradientEstimator:
         if self.baseline.shares_policy:
             _, values = self.outputs_at(steps, episodes.observations, steps)
         else:
-            observations = self._normalized(steps.gather(episodes.observations))
-            values = self.baseline.values(observations)
+            values = self.baseline_values(steps.gather(episodes.observations))
         return steps.scatter(tf.stop_gradient(tf.cast(values, dtype)))
+
+    def baseline_values(self, observations):
+        """Returns the values of N observations from the baseline's own model, `[N]`."""
+        return self.baseline.values(self._normalized(observations))
 
     def _check_baseline(self, baseline, returns):
         """Raises an error if the baseline differs from the returns in shape or type."""
@@ -407,7 +413,7 @@ class PolicyGradientEstimator:
             return *scaled, samples
         return advantages, unbaselined, samples
 
-    def baseline_step(self, batch, permutation=None, jit_compile=False):
+    def baseline_step(self, batch, permutation=None):
         """Returns the `BaselineStep` of a batch: loss and gradients of the baseline.
 
         If the baseline shares the layers of the policy, the value loss is a part of the
@@ -420,7 +426,7 @@ class PolicyGradientEstimator:
             batch.steps.indices[:, 0],
             batch.num_episodes,
             permutation,
-            jit_compile=jit_compile,
+            values=batch.values,
         )
         if self.baseline.shares_policy:
             return BaselineStep(baseline_batch, [], {})
@@ -596,11 +602,13 @@ class PolicyGradientEstimator:
     def _normalized(self, observations):
         return observations if self.normalizer is None else self.normalizer(observations)
 
-    def update_statistics(self, batch, baseline_step):
-        """Updates the baseline and the running scales, after the gradient steps."""
-        self.baseline.apply_gradients(
-            baseline_step.gradients, baseline_step.baseline_batch
-        )
+    def update_statistics(self, batch, baseline_step, jit_compile=False):
+        """Updates the baseline and the running scales, after the gradient steps.
+
+        With `jit_compile=True`, XLA compiles the gradient steps of the baseline.
+        """
+        baseline_batch = baseline_step.baseline_batch._replace(jit_compile=jit_compile)
+        self.baseline.apply_gradients(baseline_step.gradients, baseline_batch)
         for name, scale in self.scales.items():
             scale.update(batch.scale_samples[name])
 

@@ -40,6 +40,7 @@ class TrainStep:
             microbatches are computed one after another, and added to the gradient of the
             batch.
         jit_compile: Bool, whether XLA compiles the gradient steps from minibatches.
+        jit_compile_baseline: Bool, the same for the gradient steps of the baseline.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class TrainStep:
         minibatch_size=None,
         microbatch_size=None,
         jit_compile=False,
+        jit_compile_baseline=False,
     ):
         self.estimator = gradient_estimator
         self.optimizer = optimizer
@@ -60,6 +62,7 @@ class TrainStep:
         self.minibatch_size = minibatch_size
         self.microbatch_size = microbatch_size
         self.jit_compile = jit_compile
+        self.jit_compile_baseline = jit_compile_baseline
         # An optimizer with loss scaling itself skips a step that overflows.
         self._skips_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
@@ -94,7 +97,9 @@ class TrainStep:
         not_empty = tf.size(batch.returns) > 0
         _run_if(
             finite & not_empty,
-            lambda: self.estimator.update_statistics(batch, baseline_step),
+            lambda: self.estimator.update_statistics(
+                batch, baseline_step, self.jit_compile_baseline
+            ),
         )
         _run_if(
             finite & not_empty,
@@ -136,9 +141,7 @@ class TrainStep:
         those of `_single_step`.
         """
         batch = self.estimator.batch(episodes)
-        baseline_step = self.estimator.baseline_step(
-            batch, permutations[0], self.jit_compile
-        )
+        baseline_step = self.estimator.baseline_step(batch, permutations[0])
         finite = self._statistics_finite(episodes, batch, baseline_step)
         metrics, finite = self._passes(batch, permutations, finite)
         return {**metrics, **baseline_step.metrics}, batch, baseline_step, finite
@@ -237,11 +240,7 @@ class TrainStep:
         parts = minibatches.Minibatches.split(permutations[0], self.minibatch_size)
         not_empty = tf.size(batch.returns) > 0
         sums = tf.zeros([len(_MEAN_METRICS)], tf.float64)
-        # Padding would change losses that depend on the inputs of a layer.
-        is_compiled = self.jit_compile and not compiled_steps.has_losses_of_inputs(
-            self.estimator.policy
-        )
-        run = self._compiled_steps if is_compiled else self._gradient_steps
+        run = self._compiled_steps if self.jit_compile else self._gradient_steps
         steps = tf.zeros([], tf.int64)
         finite, sums, steps = tf.cond(
             not_empty & finite,

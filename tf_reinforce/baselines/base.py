@@ -18,6 +18,7 @@ class BaselineBatch(NamedTuple):
     time_steps: tf.Tensor  # [N] int32, the time step in the episode, from 0
     episodes: tf.Tensor  # scalar, the number of episodes
     permutation: Any = None  # [N] int32, a permutation of the N steps, for minibatches
+    values: Any = None  # [N] float, the values of an update that a baseline estimated
     is_padding: Any = None  # [N] bool, or `None` if no step is padding
     jit_compile: bool = False  # whether XLA compiles the gradient steps of the baseline
 
@@ -132,7 +133,8 @@ class Baseline(keras.layers.Layer, abc.ABC):
 
         Returns:
             The scalar loss of the baseline, and a list of gradients, which the agent
-            passes to `apply_gradients`.
+            passes to `apply_gradients`. The list is empty if the baseline computes its
+            gradients in `apply_gradients`.
         """
         return tf.constant(float("nan"), baseline_batch.returns.dtype), []
 
@@ -145,7 +147,8 @@ class Baseline(keras.layers.Layer, abc.ABC):
             gradients: List of finite gradients from `gradients(baseline_batch)`. A
                 baseline that makes more than one gradient step per update must compute
                 the gradients of the other steps itself. The baseline must skip a step
-                whose gradients are not finite.
+                whose gradients are not finite. If a weight of the baseline is not finite
+                after the call, the agent restores all weights, and raises an error.
             baseline_batch: `BaselineBatch` to learn from.
         """
 

@@ -1,5 +1,6 @@
 """Defines a baseline that is a Keras model of the observation."""
 
+import functools
 import math
 from typing import Any
 
@@ -130,6 +131,10 @@ class Value(base.Baseline):
     def gradients(self, baseline_batch: base.BaselineBatch) -> Any:
         if self.model is None:
             return super().gradients(baseline_batch)
+        if self._gradients_follow(baseline_batch):
+            values = baseline_batch.values
+            returns = tf.cast(baseline_batch.returns, values.dtype)
+            return losses.value(values, returns, baseline_batch.episodes), []
         strategy = replicas.strategy_of(self.model.trainable_variables)
         if strategy is None:
             return self._gradients(baseline_batch)
@@ -149,6 +154,14 @@ class Value(base.Baseline):
         loss, *gradients = replicas.sum_over_replicas(strategy, gradients_of_share)
         return loss, gradients
 
+    def _gradients_follow(self, baseline_batch: base.BaselineBatch) -> bool:
+        """Returns whether only `apply_gradients` computes gradients, of minibatches.
+
+        The gradient of the whole batch would take as long as a pass.
+        """
+        parts = self.minibatch_size, baseline_batch.permutation, baseline_batch.values
+        return all(part is not None for part in parts)
+
     def _gradients(self, baseline_batch: base.BaselineBatch) -> Any:
         """Returns the loss of the model on a batch, and its gradients."""
         with tf.GradientTape() as tape:
@@ -164,7 +177,7 @@ class Value(base.Baseline):
     def apply_gradients(
         self, gradients: list[tf.Tensor], baseline_batch: base.BaselineBatch
     ) -> None:
-        if not gradients:
+        if self.model is None:
             return
         if self.minibatch_size is None:
             self._step(gradients)
@@ -175,40 +188,54 @@ class Value(base.Baseline):
         batches = minibatches.Minibatches.split(
             baseline_batch.permutation, self.minibatch_size
         )
-        if baseline_batch.jit_compile and not compiled_steps.has_losses_of_inputs(
-            self.model
-        ):
+        is_checked = not self._gradients_follow(baseline_batch)
+        steps = functools.partial(self._minibatch_steps, is_checked)
+        if baseline_batch.jit_compile:
             rows = compiled_steps.padded_rows(tf.size(baseline_batch.returns))
-            program = compiled_steps.compiled(self._minibatch_steps)
+            program = compiled_steps.compiled(steps)
             program(baseline_batch.padded(rows), batches.padded(rows), batches.offsets())
         else:
-            self._minibatch_steps(baseline_batch, batches)
+            steps(baseline_batch, batches)
 
     def _minibatch_steps(
         self,
+        is_checked: bool,
         baseline_batch: base.BaselineBatch,
         batches: minibatches.Minibatches,
         offsets: tf.Tensor | None = None,
     ) -> None:
         """Makes a gradient step of the model from each minibatch of each pass.
 
-        With `offsets`, minibatches are padded, see `Minibatches.minibatch`.
+        With `offsets`, minibatches are padded, see `Minibatches.minibatch`. Unless the
+        gradient of the batch `is_checked`, a gradient of the first pass that is not
+        finite makes the weights NaN: the agent then refuses the update.
         """
+        unchecked = 0 if is_checked else batches.count
 
         def step(number: tf.Tensor) -> None:
             indices = batches.minibatch(number % batches.count, offsets)
-            self._step_from(baseline_batch.minibatch(indices))
+            self._step_from(baseline_batch.minibatch(indices), number < unchecked)
 
         minibatches.call_repeatedly(self.passes * batches.count, step)
 
-    def _step_from(self, baseline_batch: base.BaselineBatch) -> Any:
-        """Makes a gradient step of the model on a batch if all gradients are finite."""
+    def _step_from(self, baseline_batch: base.BaselineBatch, refuses: Any = False) -> Any:
+        """Makes a gradient step of the model on a batch if all gradients are finite.
+
+        With `refuses=True`, other gradients make the weights NaN, else they do nothing.
+        """
         _, gradients = self.gradients(baseline_batch)
         finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
-        tf.cond(tf.reduce_all(finite), lambda: self._step(gradients), lambda: 0)
+        finite = tf.reduce_all(finite)
+        tf.cond(finite, lambda: self._step(gradients), lambda: 0)
+        tf.cond(~finite & refuses, self._refuse, lambda: 0)
 
     def _step(self, gradients: list[tf.Tensor]) -> Any:
         self.optimizer.apply(gradients, self.model.trainable_variables)
+        return 0
+
+    def _refuse(self) -> Any:
+        for variable in self.model.trainable_variables:
+            variable.assign(variable * math.nan)
         return 0
 
     def get_config(self) -> dict[str, Any]:

@@ -261,6 +261,8 @@ class ProgressLine(keras.callbacks.Callback):
             + (f"/{end_step:,} steps" if end_step else " steps"),
             f"{logs['steps_per_second']:,.0f} steps/s",
         ]
+        # The learner knows only after an update how many gradient steps it makes.
+        facts += filter(None, [getattr(self.model, "_xla_note", "")])
         remaining = ""
         if end and self._seconds_per_unit is not None:
             seconds = max(0.0, self._seconds_per_unit * (end - position))

@@ -245,6 +245,15 @@ TRAIN_OPTIONS = (
         dict(action=argparse.BooleanOptionalAction),
     ),
     _Option(
+        "--jit-compile",
+        ("agent.jit_compile",),
+        dict(
+            action=argparse.BooleanOptionalAction,
+            help="compile gradient steps with XLA (by default, those of at least 100 per "
+            "update without convolutions)",
+        ),
+    ),
+    _Option(
         "--max-episode-steps",
         ("fit.max_episode_steps", "evaluation.max_episode_steps"),
         dict(type=argument_types.count, help="time limit (that of the environment)"),

@@ -236,8 +236,7 @@ def _late_cause(step, refused, gradient_steps, weight):
     squares = step.estimator.sums_of_squares(refused.episodes, batch)
     if not np.isfinite([float(x) for x in squares]).all():
         return "running statistics", ""
-    permutation = refused.permutations[0] if len(refused.permutations) else None
-    gradients = step.estimator.baseline_step(batch, permutation).gradients
+    gradients = step.estimator.baseline_step(batch).gradients
     variables = step.estimator.baseline.trainable_variables
     if variable := _first_not_finite(variables, gradients):
         return "gradient of the baseline", variable

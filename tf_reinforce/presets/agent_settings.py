@@ -36,6 +36,8 @@ def check(settings):
     updates = settings.get("steps_per_execution", 1)
     validation.positive_int("steps_per_execution", updates)
     _check_repeats("steps_per_execution", updates)
+    jit_compile = settings.get("jit_compile", "auto")
+    validation.one_of("jit_compile", jit_compile, config.JIT_COMPILE)
     validation.layer_sizes("hidden", settings["hidden"])
     learning_rates("learning_rate", settings["learning_rate"])
     baseline = settings["baseline"]

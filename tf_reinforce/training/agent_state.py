@@ -43,6 +43,8 @@ def signature(agent):
     settings = {name: getattr(agent, name) for name in config.AGENT_OPTIONS}
     settings["entropy_coef"] = keras.saving.serialize_keras_object(agent.entropy_coef)
     settings["steps_per_execution"] = agent.steps_per_execution
+    if agent.jit_compile != "auto":  # the checkpoints of earlier versions have no entry
+        settings["jit_compile"] = agent.jit_compile
     adapted = models.adapted_layers(*agent._models)
     settings["statistics of `adapt`"] = [(name, x.tolist()) for name, x in adapted]
     settings["weights"] = [(tuple(v.shape), v.dtype) for v in variables(agent)]

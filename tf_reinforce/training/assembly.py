@@ -30,14 +30,14 @@ class AgentParts(NamedTuple):
     lock: object  # threading.RLock, held while weights are read or changed
 
 
-def make_trainer(parts, check_episodes, may_compile):
+def make_trainer(parts, check_episodes, jit_compile):
     """Returns a `trainer.Trainer` that trains the parts of a built agent.
 
     Args:
         parts: `AgentParts`.
         check_episodes: Function that checks a record of type `Episodes`, and returns the
             record with NumPy arrays.
-        may_compile: Argument of `learner.Learner`.
+        jit_compile: Argument of `learner.Learner`.
     """
     gradient_estimator = estimator.PolicyGradientEstimator(
         parts.policy,
@@ -74,7 +74,7 @@ def make_trainer(parts, check_episodes, may_compile):
             parts.counters,
             passes=parts.options.passes,
             minibatch_size=parts.options.minibatch_size,
-            may_compile=may_compile,
+            jit_compile=jit_compile,
         ),
         check_episodes,
     )

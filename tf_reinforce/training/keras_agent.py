@@ -54,6 +54,7 @@ _OPTIMIZER = (
 # Arguments of methods and of other libraries, and what to use instead.
 _INSTEAD = {
     "steps_per_execution": " Pass `steps_per_execution` to `compile`.",
+    "jit_compile": " Pass `jit_compile` to `compile`.",
     "learning_rate": _OPTIMIZER,
     "optimizer": _OPTIMIZER,
     "policy_kwargs": " Pass the sizes of the layers: `Reinforce.for_env(env, hidden=…)`.",
@@ -137,7 +138,6 @@ class KerasAgent(keras.Model):
         self.observation_space = self.action_space = None
         self._learning_rates, self._fit_defaults = [], {}  # `for_env` sets them for `fit`
         self._normalizes_integers = True
-        self._jit_updates = "auto"  # the argument `jit_compile` of `compile`
         self._training_lock = locks.TrainingLock("agent")
         self._weights_lock = threading.RLock()  # an update holds it
 
@@ -358,11 +358,13 @@ class KerasAgent(keras.Model):
             self._assemble()
         return self._trainer
 
+    @property
+    def _xla_note(self):
+        return self.trainer.learner.xla_note
+
     def _assemble(self):
         self._constants = models.constants(*self._models)
-        self._trainer = self._make_trainer(
-            self._check_episodes, self._may_compile_updates
-        )
+        self._trainer = self._make_trainer(self._check_episodes, lambda: self.jit_compile)
         self._live_policies = {}  # keys: whether the action space is known
 
     @property
@@ -641,18 +643,23 @@ class KerasAgent(keras.Model):
         updates = arguments.get("steps_per_execution", 1)
         validation.positive_int("steps_per_execution", updates)
 
-    def _may_compile_updates(self):
-        """Returns whether XLA may compile the gradient steps of an update.
+    @property
+    def jit_compile(self):
+        """Returns the argument `jit_compile` of `compile`: True, False or `"auto"`.
 
-        Without a GPU, Keras replaces `jit_compile="auto"` by False, but XLA makes updates
-        of many gradient steps several times faster.
+        Without a GPU, Keras would replace `"auto"` by False, but XLA makes updates of
+        many gradient steps several times faster.
         """
-        supported = all(layer.supports_jit for layer in self._flatten_layers())
-        return self._jit_updates is not False and supported
+        return "auto" if self._jit_compile is None else self._jit_compile
+
+    @jit_compile.setter
+    def jit_compile(self, value):
+        validation.one_of("jit_compile", value, config.JIT_COMPILE)
+        self._jit_compile = value if value == "auto" else bool(value)
 
     def get_compile_config(self):
         config = super().get_compile_config()
-        return config and {**config, "jit_compile": self._jit_updates}
+        return config and {**config, "jit_compile": self.jit_compile}
 
     def compile_from_config(self, config):
         # Keras saves all arguments.

@@ -9,6 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import baselines
+from tf_reinforce import compiled_steps
 from tf_reinforce import replicas
 from tf_reinforce import tracing
 from tf_reinforce import validation
@@ -82,8 +84,12 @@ class Learner:
         counters: Int64 weight `[3]`, the numbers of updates, episodes and environment
             steps so far.
         passes, minibatch_size: Arguments of `train_step.TrainStep`.
-        may_compile: Function without arguments that returns whether XLA may compile the
-            gradient steps of an update.
+        jit_compile: Function without arguments that returns the argument `jit_compile` of
+            `compile`: True, False or `"auto"`.
+
+    Attributes:
+        xla_note: String, which tells the gradient steps of the last update that XLA has
+            compiled, or an empty string for an update of few gradient steps.
     """
 
     def __init__(
@@ -94,15 +100,17 @@ class Learner:
         *,
         passes,
         minibatch_size,
-        may_compile,
+        jit_compile,
     ):
         self.estimator = gradient_estimator
         self.actor = actor
         self.counters = counters
         self.passes = passes
         self.minibatch_size = minibatch_size
-        self.may_compile = may_compile
+        self.jit_compile = jit_compile
+        self.xla_note = ""
         self.graphs = {}  # concrete functions, by the method that calls them
+        self._obstacles = {}  # results of `compiled_steps.obstacle`
 
     @property
     def num_updates(self):
@@ -131,15 +139,17 @@ class Learner:
         """
         step = self.make_train_step(optimizer)
         step.microbatch_size = microbatch_size
-        step.jit_compile = self._is_compiled(permutations.shape[1])
+        compiled = self._compiled_networks(permutations.shape[1])
+        step.jit_compile = "policy" in compiled
+        step.jit_compile_baseline = "value network" in compiled
         graph = self._graph(
-            "update_with_xla" if step.jit_compile else "update",
+            " and ".join(["update", *compiled]),
             lambda: step,
             (self._episodes_specs(), tf.TensorSpec((None, None), tf.int32)),
             (optimizer, microbatch_size),
         )
         update = graph
-        if step.jit_compile:
+        if compiled:
             update = functools.partial(_call_compiled, step, graph)
         finite, *metrics = update(_tensors(episodes), permutations).numpy().tolist()
         if not finite:
@@ -184,6 +194,7 @@ class Learner:
         Raises:
             UpdateNotFinite: If the first update would not be finite.
         """
+        self._note_tensor_env()
 
         def make_updates():
             step = self.make_train_step(optimizer, rollout)
@@ -218,6 +229,7 @@ class Learner:
     @_locked
     def update_from_rollout(self, optimizer, rollout, rollout_result, seed):
         """Makes the next update of `update_in_program` from collected episodes."""
+        self._note_tensor_env()
         spec = tf.TensorSpec
         specs = xla_rollout.RolloutResult(
             self._episodes_specs(), spec((None,), tf.float64), spec((None,), tf.bool)
@@ -284,23 +296,55 @@ class Learner:
             microbatch_size=microbatch_size,
         )
 
-    def _is_compiled(self, steps):
-        """Returns whether XLA compiles the gradient steps of an update.
+    def _compiled_networks(self, steps):
+        """Returns the networks whose gradient steps XLA compiles, and sets `xla_note`.
 
-        The compilation takes a few seconds, and pays if an update makes many gradient
-        steps. XLA compiles neither recurrent policies nor replicated variables.
+        The names are `"policy"` and `"value network"`. The compilation takes a few
+        seconds, and pays if an update makes many gradient steps. The choice follows from
+        the agent, the number of steps and the devices, so a training can be repeated and
+        resumed to the bit.
 
         Args:
             steps: Int, the number of time steps of the batch.
         """
-        if self.minibatch_size is None or self.actor.recurrent is not None:
-            return False
-        gradient_steps = self.passes * round(steps / self.minibatch_size)
-        return (
-            gradient_steps >= _MIN_COMPILED_STEPS
-            and replicas.strategy_of(self.estimator.variables) is None
-            and self.may_compile()
-        )
+        setting = self.jit_compile()
+        least = 1 if setting is True else _MIN_COMPILED_STEPS
+        baseline, parts = self.estimator.baseline, {"policy": self}
+        if isinstance(baseline, baselines.Value) and not baseline.shares_policy:
+            parts["value network"] = baseline
+        obstacles = {
+            name: self._obstacle(name, setting)
+            for name, part in parts.items()
+            if part.minibatch_size is not None
+            and part.passes * max(round(steps / part.minibatch_size), 1) >= least
+        }
+        notes = [f"{x} no ({y})" if y else f"{x} yes" for x, y in obstacles.items()]
+        self.xla_note = f"XLA: {', '.join(notes)}" if notes else ""
+        return [name for name, obstacle in obstacles.items() if not obstacle]
+
+    def _note_tensor_env(self):
+        """Sets `xla_note` for a program that also collects the episodes."""
+        is_requested = self.jit_compile() is True
+        self.xla_note = "XLA: updates no (tensor environment)" if is_requested else ""
+
+    def _obstacle(self, network, setting):
+        """Returns why XLA does not compile the gradient steps of a network."""
+        estimator, is_policy = self.estimator, network == "policy"
+        if setting is False:
+            return "jit_compile=False"
+        if replicas.strategy_of(estimator.variables) is not None:
+            return "replicas"
+        if is_policy and self.actor.recurrent is not None:
+            return "recurrent"
+        key = network, setting
+        if key not in self._obstacles:
+            self._obstacles[key] = compiled_steps.obstacle(
+                estimator.forward if is_policy else estimator.baseline_values,
+                estimator.policy if is_policy else estimator.baseline.model,
+                self.actor.observation_spec,
+                is_requested=setting is True,
+            )
+        return self._obstacles[key]
 
     def permutations(self, episodes, seed):
         """Returns `[num_permutations, N]` int32, random orders of N steps to train on.

@@ -1,0 +1,208 @@
+"""Tests which gradient steps XLA compiles, and that settings reach the choice."""
+
+import json
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import sweeps
+import tensorflow as tf
+
+import tf_reinforce as tfr
+from tf_reinforce import cli
+from tf_reinforce.cli import parsers
+from tf_reinforce.cli import train_settings
+
+STEPS, MINIBATCH = 20, 5  # of an update; four gradient steps are a pass
+IMAGE = (6, 6, 1)
+
+
+class Images(gym.Env):
+    """Episodes of five random images; the reward is the action."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, IMAGE, np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.now += 1
+        return self._observation(), float(action), self.now == 5, False, {}
+
+    def _observation(self):
+        return self.np_random.random(IMAGE, np.float32)
+
+
+class WithoutXLA(keras.layers.Layer):
+    """Returns its inputs, by an operation that XLA cannot compile."""
+
+    def call(self, x):
+        zeros = tf.zeros_like(tf.strings.length(tf.strings.as_string(x)))
+        return x + tf.cast(zeros, x.dtype)
+
+
+class RawConvolution(keras.layers.Layer):
+    """Calls an operation of TensorFlow instead of a layer of Keras."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(2, shape[-1], 2))
+
+    def call(self, x):
+        return tf.nn.conv1d(x, self.kernel, 1, "SAME")
+
+
+class Activity(keras.layers.Layer):
+    """Adds a loss of its inputs, which must not contain padding."""
+
+    def call(self, x):
+        self.add_loss(keras.ops.mean(x**2))
+        return x
+
+
+def network(*layers, outputs=2):
+    layers = *layers, keras.layers.Flatten(), keras.layers.Dense(outputs)
+    return keras.Sequential([keras.Input(IMAGE), *layers])
+
+
+def made(policy=(), value=None, passes=25, setting="auto", value_passes=25):
+    """Returns an agent whose networks contain the given layers."""
+    baseline = None
+    if value is not None:
+        model = network(*value, outputs=1)
+        options = dict(passes=value_passes, minibatch_size=MINIBATCH)
+        baseline = tfr.baselines.Value(model, keras.optimizers.SGD(0.01), **options)
+    agent = tfr.Reinforce(
+        network(*policy),
+        tfr.heads.Categorical(2),
+        baseline,
+        passes=passes,
+        minibatch_size=MINIBATCH if passes else None,
+    )
+    agent.compile(keras.optimizers.SGD(0.01), jit_compile=setting)
+    return agent
+
+
+def fit(agent, verbose=0, epochs=1, **options):
+    env = Images()
+    agent.fit(env, epochs=epochs, episodes_per_epoch=4, verbose=verbose, **options)
+    return [np.array(v) for v in agent.variables]
+
+
+def update(agent):
+    """Makes an update from random episodes, without an environment."""
+    rng, shape = np.random.default_rng(0), (5, 4)
+    agent.update(
+        tfr.Episodes(
+            rng.random((6, 4, *IMAGE), np.float32),
+            rng.integers(2, size=shape),
+            rng.random(shape),
+            np.full(4, 5, "int32"),
+            np.ones(4, bool),
+        )
+    )
+
+
+def says(capsys):
+    """Returns the note on XLA in the last line of progress, or an empty string."""
+    line = capsys.readouterr().out.splitlines()[-1]
+    return "".join(part for part in line.split(" · ") if part.startswith("XLA: "))
+
+
+def sequence(layer):
+    return keras.layers.Reshape((6, 6)), layer
+
+
+LAYERS = keras.layers
+CONVOLUTIONS = {
+    "Conv1D": lambda: sequence(LAYERS.Conv1D(2, 3)),
+    "Conv2DTranspose": lambda: [LAYERS.Conv2DTranspose(2, 3)],
+    "Conv3D": lambda: [LAYERS.Reshape((6, 3, 2, 1)), LAYERS.Conv3D(2, 2)],
+    "DepthwiseConv2D": lambda: [LAYERS.DepthwiseConv2D(3)],
+    "SeparableConv1D": lambda: sequence(LAYERS.SeparableConv1D(2, 3)),
+    "operation": lambda: sequence(RawConvolution()),
+}
+OTHERS = {
+    "Dense": lambda: [LAYERS.Dense(3)],
+    "GRU": lambda: sequence(LAYERS.GRU(3)),
+    "LSTM": lambda: sequence(LAYERS.LSTM(3)),
+    "MaxPooling2D": lambda: [LAYERS.MaxPooling2D(2)],
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    sweeps.some(CONVOLUTIONS, always=["operation"]),
+)
+def test_convolutions_are_not_compiled_unless_requested(name, capsys):
+    """XLA would raise an error."""
+    layers = [WithoutXLA(), *CONVOLUTIONS[name]()]
+    fit(made(layers, [LAYERS.Conv2D(2, 3)]), verbose=1)
+    note = "XLA: policy no (convolutions), value network no (convolutions)"
+    assert says(capsys) == note
+    with pytest.raises(ValueError, match="`without_xla.*` cannot be.*jit_compile=False"):
+        update(made(layers, passes=1, setting=True))
+
+
+@pytest.mark.parametrize("name", sweeps.some(OTHERS, always=["Dense"]))
+def test_value_network_alone_is_compiled_from_100_gradient_steps_on(name, capsys):
+    """The policy makes one gradient step. XLA raises an error where it compiles."""
+    layers = [WithoutXLA(), *OTHERS[name]()]
+    fit(made([WithoutXLA()], layers, passes=1, value_passes=24), verbose=1)
+    assert says(capsys) == ""
+    with pytest.raises(ValueError, match="`without_xla.*` cannot be.*jit_compile=False"):
+        update(made([WithoutXLA()], layers, passes=1))
+
+
+def test_compiled_training_resumes_and_loads_to_the_same_bits(tmp_path, capsys):
+    """XLA compiles one of the two networks."""
+
+    def agent():
+        keras.utils.set_random_seed(3)
+        return made([LAYERS.Conv2D(2, 3)], [])
+
+    whole = fit(agent(), verbose=1, epochs=2)
+    assert says(capsys) == "XLA: policy no (convolutions), value network yes"
+    first = agent()
+    fit(first, resume=tmp_path)
+    first.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert loaded.jit_compile == first.jit_compile == "auto"
+    continued = fit(loaded, resume=tmp_path, epochs=2)
+    for ours, expected in zip(continued, whole, strict=True):
+        np.testing.assert_array_equal(ours, expected)
+    loaded.jit_compile = False
+    with pytest.raises(ValueError, match="jit_compile"):
+        fit(loaded, resume=tmp_path, epochs=3)
+
+
+@pytest.mark.parametrize("value", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_settings_of_the_command_reach_the_updates(value, tmp_path, capsys):
+    run = str(tmp_path / "run")
+    command = ["train", "CartPole-v1", "--engine", "host", "--episodes-per-epoch", "4"]
+    command += ["--epochs", "1", "--hidden", "4", "--eval-episodes", "1"]
+    command += ["--set", "minibatch_size=5", "--set", "passes=20", "--run-dir", run]
+    option = ["--set", "jit_compile=true"] if value else ["--no-jit-compile"]
+    assert cli.main([*command, *option]) == 0
+    answer = "yes" if value else "no (jit_compile=False)"
+    assert f"XLA: policy {answer}" in capsys.readouterr().out
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["agent"]["jit_compile"] is value
+    assert tfr.load(tmp_path / "run" / "agent.keras").jit_compile is value
+
+
+def test_settings_of_the_command_replace_each_other():
+    """`--jit-compile` and `--no-jit-compile` replace a preset, `--set` all of them."""
+    for words, value in (
+        (["--jit-compile"], True),
+        (["--no-jit-compile"], False),
+        (["--jit-compile", "--set", 'jit_compile="auto"'], "auto"),
+    ):
+        options = parsers.make_parser().parse_args(["train", "CartPole-v1", *words])
+        _, settings = train_settings.check_train_options(options)
+        assert settings["agent"]["jit_compile"] == value
+    with pytest.raises(ValueError, match="`jit_compile` must be one of .*Received"):
+        tfr.Reinforce.for_env("CartPole-v1", jit_compile="maybe")
