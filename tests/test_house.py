@@ -24,7 +24,7 @@ OTHER_FOLDERS = {
     "support",
 }
 FLOORS = [
-    ("interrupts", "learner_cluster", "locks", "tracing"),
+    ("interrupts", "learner_cluster", "locks", "tracing", "validation"),
     (
         "atari",
         "compiled_steps",
@@ -36,7 +36,6 @@ FLOORS = [
         "replicas",
         "startup",
         "user_warnings",
-        "validation",
         "version",
     ),
     ("config", "data", "keras_arguments"),

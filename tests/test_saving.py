@@ -1,14 +1,13 @@
 """Tests that a saved agent continues with the same bits after loading."""
 
-import contextlib
 import errno
 import os
-import resource
 import subprocess
 import sys
 import warnings
 import zipfile
 
+import full_disk
 import gymnasium as gym
 import keras
 import numpy as np
@@ -383,17 +382,6 @@ def open_bytes(path):
 # Failed saves
 
 
-@contextlib.contextmanager
-def disk_with(free):
-    """Lets the system refuse to write more than `free` bytes to a file."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (free, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def trains_with(callback):
     def write(agent, path):
         other = tfr.Reinforce.for_env(toys.Lengths, hidden=(3,))
@@ -434,7 +422,7 @@ def test_full_disk_names_path_and_cause_and_keeps_the_old_files(agent, name, tmp
     before = contents(tmp_path)
     for target in (tmp_path / name, tmp_path / f"new.{name}"):
         message = f"{name}.* could not be written: File too large. .* unchanged. Free"
-        with pytest.raises(OSError, match=message) as raised, disk_with(free):
+        with pytest.raises(OSError, match=message) as raised, full_disk.disk_with(free):
             write(agent, target)
         assert raised.value.errno == errno.EFBIG
         if name not in APPENDED:

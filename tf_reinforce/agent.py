@@ -491,7 +491,7 @@ class Reinforce(keras_agent.KerasAgent):
                 freq=validation_freq,
                 verbose=verbose,
                 make_recorder=self._recorder_maker(
-                    folder, env, env_kwargs, seed, options
+                    folder, env, env_kwargs, seed, initial_epoch, options
                 ),
             )
 

@@ -4,12 +4,14 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import tempfile
 
 from tf_reinforce import locks
+from tf_reinforce import validation
 
 # The file in an export that lists all files of the export.
 EXPORT_MARK = "tf_reinforce_export.json"
@@ -65,6 +67,35 @@ def atomic_write(path, overwrite=True):
         _flush(temporary)
         os.replace(temporary, path)
         _flush(os.path.dirname(path))
+
+
+@contextlib.contextmanager
+def atomic_model_file(filepath, overwrite, ending, what, model=None):
+    """Yields a temporary path for a file of a Keras model, as `atomic_write` does.
+
+    Args:
+        filepath, overwrite: Arguments of a method that saves a model.
+        ending: String, the ending of the file name, from which Keras knows the format.
+        what: String for the error message, what is saved.
+        model: Keras model for whose variables there must be space, or `None`.
+
+    Raises:
+        ValueError: If the file name has another ending.
+    """
+    path = validation.path("filepath", filepath)
+    overwrite = validation.boolean("overwrite", overwrite)
+    if not path.endswith(ending):
+        raise ValueError(
+            f"`filepath` of {what} must be a name that ends in {ending}. Received: "
+            f"filepath={path!r}"
+        )
+    with atomic_write(path, overwrite) as temporary:
+        if model is not None:
+            optimizer = getattr(model, "optimizer", None)
+            variables = [*model.variables, *getattr(optimizer, "variables", ())]
+            sizes = [x.value.dtype.size * math.prod(x.shape) for x in variables]
+            expect_space(temporary, sum(sizes) + 2**12 * len(sizes))
+        yield temporary
 
 
 @contextlib.contextmanager

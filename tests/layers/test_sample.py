@@ -172,10 +172,24 @@ def test_half_precision_outputs_are_scored_in_float32():
 
 
 def test_layers_with_equal_seeds_draw_independent_samples_in_one_model():
-    first, second = (tfr.layers.Sample(heads.Categorical(9), seed=3) for _ in range(2))
+    """In the training step of `ScoreFunction`, and in any other call of the model."""
+
+    def both(outputs):
+        layers = (tfr.layers.Sample(heads.Categorical(9), seed=3) for _ in range(2))
+        return [layer(outputs, training=True) for layer in layers]
+
+    inputs = keras.Input((9,))
+    model = keras.Model(inputs, both(inputs))
+    outputs = tf.zeros([40, 9])
+    calls = [model, tf.function(model)]
+    drawn = [call(outputs, training=True) for call in calls]
     with recording.recording():
-        samples = [layer(tf.zeros([40, 9]), training=True) for layer in (first, second)]
-    assert np.mean(samples[0] == samples[1]) < 0.4  # 1 / 9 plus six standard errors
+        drawn.append(both(outputs))
+    for first, second in drawn:
+        assert np.mean(first == second) < 0.4  # 1 / 9 plus six standard errors
+    # Two layers that are called alone, each with its seed.
+    first, second = both(outputs)
+    np.testing.assert_array_equal(first, second)
 
 
 def test_modes_are_not_recorded_as_samples():

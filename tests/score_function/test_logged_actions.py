@@ -251,6 +251,56 @@ def test_columns_of_nested_actions_are_named():
             model.evaluate_logged(LOG[0][:4], actions, LOG[2][:4], LOG[3][:4])
 
 
+def normalized_policy():
+    contexts = keras.Input((SIZE,))
+    hidden = keras.layers.BatchNormalization()(contexts)
+    logits = keras.layers.Dense(NUM_ACTIONS)(hidden)
+    choice = tfr.layers.Sample(heads.Categorical(NUM_ACTIONS), seed=0)(logits)
+    model = tfr.ScoreFunction(keras.Model(contexts, choice), reward=no_reward)
+    model.compile(keras.optimizers.Adam(0.03))
+    return model
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+@pytest.mark.parametrize("method", ["fit", "fit_logged"])
+def test_context_that_is_not_finite_changes_nothing_and_its_row_is_named(
+    method, steps_per_execution
+):
+    """Batch normalization spreads one NaN over all rows of a batch."""
+    model = normalized_policy()
+    optimizer = keras.optimizers.Adam(0.03)
+    model.compile(optimizer, steps_per_execution=steps_per_execution)
+    log = [x[:8] for x in LOG]
+    data = log if method == "fit_logged" else log[:1]
+    getattr(model, method)(*data, batch_size=8, verbose=0)
+    variables = [*model.model.variables, *optimizer.variables]
+    before = [np.array(x) for x in variables]
+    data[0] = data[0].copy()
+    data[0][3, 1] = np.nan
+    message = "row 3 .* of the log" if method == "fit_logged" else "a gradient"
+    options = dict(batch_size=8, shuffle=method == "fit_logged", verbose=0)
+    with pytest.raises(FloatingPointError, match=message):
+        getattr(model, method)(*data, **options)
+    for variable, value in zip(variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
+def test_sampling_for_a_log_is_inference():
+    """The propensities of a context are those by which `evaluate_logged` judges it."""
+    model = normalized_policy()
+    model.model.layers[1].set_weights(np.random.default_rng(0).random((4, SIZE)))
+    contexts, before = LOG[0], model.model.get_weights()
+    logits = model.model.layers[2](model.model.layers[1](contexts)).numpy()
+    for rows in (contexts, contexts[:1]):
+        actions, propensities = model.sample_actions(rows)
+        expected = softmax(logits)[np.arange(len(rows)), actions]
+        np.testing.assert_allclose(propensities, expected, rtol=1e-5)
+    drawn = [tuple(model.sample_actions(contexts)[0]) for _ in range(2)]
+    assert drawn[0] != drawn[1]
+    for one, other in zip(before, model.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_arguments_without_effect_are_refused():
     model = policy()
     with pytest.raises(TypeError, match="Received: validation_split=0.1"):
@@ -267,26 +317,6 @@ def test_interval_needs_two_logged_actions_and_finite_estimates():
     predictions.set_weights([np.full((SIZE, 3), np.nan), np.zeros(3)])
     with pytest.raises(FloatingPointError, match="Received: nan in row 0"):
         model.evaluate_logged(*LOG, estimator="dr", reward_model=predictions)
-
-
-def test_interrupted_training_continues_with_backup_and_restore(tmp_path):
-    class Interrupt(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == 2:
-                raise KeyboardInterrupt
-
-    def trained(folder, callbacks=(), model=None):
-        model = model or policy()
-        backup = keras.callbacks.BackupAndRestore(folder)
-        options = dict(epochs=4, shuffle=False, verbose=0)
-        model.fit_logged(*LOG, callbacks=[backup, *callbacks], **options)
-        return model.model.get_weights()
-
-    whole = trained(tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "part", [Interrupt()])
-    for one, other in zip(whole, trained(tmp_path / "part"), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_logged_actions_need_one_sample_layer_and_listed_actions():

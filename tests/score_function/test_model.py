@@ -4,6 +4,7 @@ import itertools
 import subprocess
 import sys
 
+import full_disk
 import keras
 import numpy as np
 import pytest
@@ -240,6 +241,11 @@ def test_saved_and_loaded_training_continues_to_equal_weights(tmp_path):
     for one in (model, loaded):
         one.fit(inputs(), epochs=2, shuffle=False, verbose=0)
     assert_equal_weights(weights(model), weights(loaded))
+
+
+def test_failed_save_keeps_the_old_file(tmp_path):
+    model = compiled(reward=register(reward))
+    full_disk.expect_old_files_kept(model, tmp_path)
 
 
 @pytest.mark.slow

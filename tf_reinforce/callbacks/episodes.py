@@ -158,6 +158,13 @@ class ProgressLine(keras.callbacks.Callback):
         self.every = validation.within("every", every, 0, math.inf)
         self.stream = validation.stream("stream", stream)
 
+    def get_state(self) -> dict:
+        """Returns nothing, because lines and times belong to one process."""
+        return {}
+
+    def set_state(self, state: Any) -> None:
+        """Restores nothing."""
+
     def on_train_begin(self, logs: Any = None) -> None:
         self._out = live_display.LenientStream(self.stream or sys.stdout)
         self._display = self._make_display()

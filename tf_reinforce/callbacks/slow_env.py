@@ -56,6 +56,13 @@ class SlowEnvLine(episode_callbacks.EpisodeCallback):
         super().__init__()
         self.workers = workers
 
+    def get_state(self) -> dict:
+        """Returns nothing, because the times belong to one process."""
+        return {}
+
+    def set_state(self, state: Any) -> None:
+        """Restores nothing."""
+
     def on_train_begin(self, logs: Any = None) -> None:
         self._is_first, self._is_logged = True, False
         self._stepping = self._total = 0.0

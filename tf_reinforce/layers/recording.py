@@ -32,19 +32,17 @@ class SampleRecorder:
             `None`. With `replayed`, the layers return these actions and draw no samples.
         probe: Persistent `tf.GradientTape`, with which `expect_differentiable` tests
             whether log-probabilities have gradients, or `None`.
+        draws: Bool, whether the layers draw samples also in inference.
     """
 
-    def __init__(self, replayed=None, probe=None):
+    def __init__(self, replayed=None, probe=None, draws=False):
         self.samples = []
         self._probe = probe
         self.called = set()  # ids of all layers that were called, also in inference
         self._replayed = replayed
+        # Whether samples are recorded in inference, too.
+        self.in_inference = draws or replayed is not None
         self._graph = _current_graph()
-
-    @property
-    def replays(self):
-        """Returns whether the layers return replayed actions."""
-        return self._replayed is not None
 
     def expect_all_called(self, sample_layers):
         """Raises `ValueError` if one of some `Sample` layers was not called.
@@ -144,17 +142,17 @@ _ACTIVE = threading.local()
 
 
 @contextlib.contextmanager
-def recording(replayed=None, probe=None):
+def recording(replayed=None, probe=None, draws=False):
     """Records all calls of `Sample` layers inside the context.
 
     Args:
-        replayed, probe: As in `SampleRecorder`.
+        replayed, probe, draws: As in `SampleRecorder`.
 
     Yields:
         The `SampleRecorder`.
     """
     outer = active_recorder()
-    _ACTIVE.recorder = SampleRecorder(replayed, probe)
+    _ACTIVE.recorder = SampleRecorder(replayed, probe, draws)
     try:
         yield _ACTIVE.recorder
     finally:

@@ -96,15 +96,15 @@ class Sample(keras.layers.Layer):
         recorder = recording.active_recorder()
         if recorder is not None:
             recorder.called.add(id(self))
-        if recorder is None or not (training or recorder.replays):
-            actions = self._draw(rows, training)
+        if recorder is None or not (training or recorder.in_inference):
+            actions = self._draw(rows, training, _call_number(self, training))
         else:
             if mask is None:
                 mask = getattr(outputs, "_keras_mask", None)
             actions = self._draw_recorded(recorder, rows, shape, mask)
         return self._to_output(actions, outputs.shape[:-1], shape)
 
-    def _draw(self, rows, training, call=0):
+    def _draw(self, rows, training, call):
         """Returns raw actions for outputs `[R, P]`: samples, or modes in inference.
 
         The number of the call in a forward pass is a part of the key of the noise, so
@@ -181,6 +181,15 @@ class Sample(keras.layers.Layer):
 def sample_layers(model: keras.Model) -> list:
     """Returns the `Sample` layers of a model, also those of its layers."""
     return [x for x in model._flatten_layers() if isinstance(x, Sample)]
+
+
+def _call_number(layer, training):
+    """Returns how many `Sample` layers the outermost Keras call has made draw before."""
+    context = layer._get_call_context()
+    number = getattr(context, "num_samples", 0)
+    context.num_samples = number + bool(training)
+    layer._maybe_reset_call_context()  # ends a context that began here
+    return number
 
 
 def _constants(actions):

@@ -2,7 +2,10 @@
 
 import functools
 
+import keras
 import tensorflow as tf
+
+EXAMPLE = "the loss or reward of example {} (from 0) of the batch"
 
 
 class CheckedSteps:
@@ -14,30 +17,40 @@ class CheckedSteps:
 
     Args:
         reward: `RewardFunction`, whose errors are raised again, or `None`.
+        example: String, how the error names an example by its number.
     """
 
-    def __init__(self, reward):
+    def __init__(self, reward, example=EXAMPLE):
         self._reward = reward
+        self._example = example
         # The number of the first example whose loss is not finite; -1 if all are finite,
         # and -2 if all losses but not all gradients are finite. The list prevents that
         # Keras saves the variable.
         self._first_invalid = tf.Variable(-1, dtype=tf.int64, trainable=False)
 
-    def run_if_finite(self, update, restore, costs, gradients, samples):
-        """Calls `update` if all costs and all gradients are finite, else `restore`.
+    def run_if_finite(self, update, states, costs, gradients, numbers, inputs):
+        """Calls `update` if all costs and all gradients are finite, else restores states.
 
         Args:
             update: Function without arguments, which makes the update.
-            restore: Function without arguments, which undoes changes of the forward pass.
+            states: Result of `states` before the forward pass.
             costs: `[R]` float, the losses of the rows.
             gradients: List of float tensors.
-            samples: Int, how many consecutive rows belong to one example.
+            numbers: `[R]` int64, the numbers of the examples to which the rows belong.
+            inputs: `[R, …]` inputs of the rows, or nested arrays. A layer that mixes
+                examples makes all costs invalid if one input is not finite.
         """
         invalid = ~tf.math.is_finite(costs)
-        example = tf.argmax(invalid) // samples
+        causes = tf.logical_and(invalid, _not_finite(inputs, invalid))
+        causes = tf.where(tf.reduce_any(causes), causes, invalid)
+        example = tf.gather(numbers, tf.argmax(causes))
         finite = [tf.reduce_all(tf.math.is_finite(x)) for x in gradients]
         status = tf.where(tf.reduce_all(finite) if finite else True, -1, -2)
         status = tf.where(tf.reduce_any(invalid), example, tf.cast(status, tf.int64))
+
+        def restore():
+            for variable, value in states:
+                variable.assign(value)
 
         def call(function):
             function()
@@ -79,8 +92,27 @@ class CheckedSteps:
         if status == -2:
             what = "a gradient, while all losses are finite"
         else:
-            what = f"the loss or reward of example {status} (from 0) of the batch"
+            what = self._example.format(status)
         raise FloatingPointError(
             "All losses, rewards and gradients of a training step must be finite. "
             f"Received: {what} is NaN or infinite. The step changed no weight."
         )
+
+
+def states(model):
+    """Returns the variables that a forward pass may change, with their values, as pairs.
+
+    These are moving statistics and the states of random numbers.
+    """
+    return [(v, tf.identity(v)) for v in model.non_trainable_variables]
+
+
+def _not_finite(inputs, like):
+    """Returns `[R]` bool, whether a row of the inputs contains NaN or infinity."""
+    result = tf.zeros_like(like)
+    for array in keras.tree.flatten(inputs):
+        array = tf.convert_to_tensor(array)
+        if array.dtype.is_floating:
+            axes = tf.range(1, tf.rank(array))
+            result |= tf.reduce_any(~tf.math.is_finite(array), axis=axes)
+    return result

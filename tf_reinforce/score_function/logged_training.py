@@ -1,6 +1,7 @@
 """Runs Keras' `fit` on logged decisions, for a model that `ScoreFunction` trains."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import optimizers
@@ -8,6 +9,7 @@ from tf_reinforce.callbacks import lists
 from tf_reinforce.functional import losses
 from tf_reinforce.score_function import checked_steps
 from tf_reinforce.score_function import logged_actions
+from tf_reinforce.score_function import resumed_fit
 
 _FIT_ARGUMENTS = {"batch_size", "initial_epoch", "shuffle", "steps_per_epoch"}
 
@@ -29,7 +31,8 @@ class LoggedTraining(keras.Model):
         super().__init__()
         self.model = owner.model
         self.options = options
-        self._checks = checked_steps.CheckedSteps(None)
+        example = "the estimate of row {} (from 0) of the log"
+        self._checks = checked_steps.CheckedSteps(None, example)
         self._value_tracker = keras.metrics.Mean(name="policy_value")
         self._sizes_tracker = keras.metrics.Mean(name="effective_sample_size")
         self._entropy_tracker = keras.metrics.Mean(name="entropy")
@@ -70,8 +73,9 @@ class LoggedTraining(keras.Model):
         return self.model(inputs, training=training)
 
     def train_step(self, data):
-        contexts, logged, _ = keras.utils.unpack_x_y_sample_weight(data)
+        contexts, (*logged, numbers), _ = keras.utils.unpack_x_y_sample_weight(data)
         batch = logged_actions.LoggedBatch(contexts, *logged)
+        states = checked_steps.states(self.model)
         with tf.GradientTape() as tape:
             scored = logged_actions.scores(self.model, batch, self.options, training=True)
             terms = logged_actions.terms(scored, batch, self.options)
@@ -84,10 +88,11 @@ class LoggedTraining(keras.Model):
             optimizers.build(self.optimizer, variables)
         self._checks.run_if_finite(
             lambda: self.optimizer.apply(gradients, variables),
-            lambda: None,
+            states,
             terms.values,
             [] if self.scales_loss else gradients,
-            1,
+            numbers,
+            contexts,
         )
         self._value_tracker.update_state(terms.values)
         self._entropy_tracker.update_state(scored.entropies)
@@ -96,8 +101,12 @@ class LoggedTraining(keras.Model):
             tf.reduce_mean(weights) ** 2, tf.reduce_mean(weights**2)
         )
         self._sizes_tracker.update_state(share, tf.size(weights))
-        logs = self.get_metrics_result()
-        return {name: x for name, x in logs.items() if name != "loss"}
+        return self.get_metrics_result()
+
+    @property
+    def metrics(self):
+        """Returns the metrics without the loss, whose value has no meaning."""
+        return [self._value_tracker, self._sizes_tracker, self._entropy_tracker]
 
     @property
     def scales_loss(self):
@@ -110,7 +119,17 @@ class LoggedTraining(keras.Model):
         return self.train_function
 
 
-def fit(owner, batch, options, *, callbacks=None, verbose="auto", epochs=1, **kwargs):
+def fit(
+    owner,
+    batch,
+    options,
+    *,
+    callbacks=None,
+    verbose="auto",
+    epochs=1,
+    resume=None,
+    **kwargs,
+):
     """Trains the model of a `ScoreFunction` on logged decisions; returns `History`.
 
     Args:
@@ -118,6 +137,7 @@ def fit(owner, batch, options, *, callbacks=None, verbose="auto", epochs=1, **kw
         batch: `LoggedBatch`, validated.
         options: `LoggedOptions`, validated.
         callbacks, verbose, epochs, **kwargs: As in `keras.Model.fit`.
+        resume: As in `ScoreFunction.fit`.
     """
     if getattr(owner, "optimizer", None) is None:
         raise ValueError(
@@ -139,6 +159,15 @@ def fit(owner, batch, options, *, callbacks=None, verbose="auto", epochs=1, **kw
         run_eagerly=owner.run_eagerly,
         steps_per_execution=owner.steps_per_execution,
     )
+    rows = np.arange(len(batch.rewards))
+    logged = batch.actions, batch.rewards, batch.propensities, rows
+    kwargs |= dict(verbose=verbose, epochs=epochs)
+    if resume is not None:
+        described = {**owner.description, **options._asdict()}
+        data = batch.contexts, logged
+        return resumed_fit.fit(
+            owner, training, resume, described, *data, callbacks=callbacks, **kwargs
+        )
     callbacks = lists.callback_list(
         callbacks,
         owner,
@@ -148,11 +177,4 @@ def fit(owner, batch, options, *, callbacks=None, verbose="auto", epochs=1, **kw
         steps=None,
         history=True,
     )
-    return training.fit(
-        batch.contexts,
-        (batch.actions, batch.rewards, batch.propensities),
-        callbacks=callbacks,
-        verbose=verbose,
-        epochs=epochs,
-        **kwargs,
-    )
+    return training.fit(batch.contexts, logged, callbacks=callbacks, **kwargs)

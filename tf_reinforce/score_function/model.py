@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_reinforce import agent as agents
 from tf_reinforce import baselines
+from tf_reinforce import files
 from tf_reinforce import locks
 from tf_reinforce import optimizers
 from tf_reinforce import validation
@@ -20,6 +21,7 @@ from tf_reinforce.score_function import estimator
 from tf_reinforce.score_function import example_losses
 from tf_reinforce.score_function import logged_actions
 from tf_reinforce.score_function import logged_training
+from tf_reinforce.score_function import resumed_fit
 from tf_reinforce.score_function import reward_functions
 
 
@@ -249,15 +251,13 @@ class ScoreFunction(keras.Model):
         weights = example_losses.row_weights(rows.sample_weight, rewards)
         return -rewards * weights, rewards
 
-    fit = locks.training(keras.Model.fit)
     evaluate = locks.in_usable_process(keras.Model.evaluate)
     predict = locks.in_usable_process(keras.Model.predict)
 
     def train_step(self, data: Any) -> dict[str, Any]:
         rows = self.estimator.repeat(*keras.utils.unpack_x_y_sample_weight(data))
         self._build_for(rows.inputs)
-        # A forward pass changes moving statistics and the states of random numbers.
-        states = [(v, tf.identity(v)) for v in self.model.non_trainable_variables]
+        states = checked_steps.states(self.model)
         scale_loss = self.optimizer.scale_loss
         estimate = self.estimator.gradients(rows, scale_loss=scale_loss)
         batch = estimate.baseline_batch()
@@ -270,14 +270,11 @@ class ScoreFunction(keras.Model):
             self.optimizer.apply(estimate.gradients, variables)
             self.baseline.apply_gradients(baseline_gradients, batch)
 
-        def restore():
-            for variable, value in states:
-                variable.assign(value)
-
         gradients = [] if self._skips_overflow else estimate.gradients
         gradients = [*gradients, *baseline_gradients]
+        numbers = tf.range(tf.size(estimate.costs), dtype=tf.int64) // self.samples
         self._checks.run_if_finite(
-            update, restore, estimate.costs, gradients, self.samples
+            update, states, estimate.costs, gradients, numbers, rows.inputs
         )
         self._loss_tracker.update_state(estimate.loss, tf.size(estimate.costs))
         self._entropy_tracker.update_state(estimate.entropies)
@@ -286,6 +283,49 @@ class ScoreFunction(keras.Model):
         return self.compute_metrics(
             rows.inputs, rows.targets, estimate.outputs, rows.sample_weight
         )
+
+    @locks.training
+    def fit(
+        self, *args: Any, resume: Any = None, **kwargs: Any
+    ) -> keras.callbacks.History:
+        """Trains the model as `keras.Model.fit` does.
+
+        Args:
+            *args, **kwargs: Arguments of `keras.Model.fit`.
+            resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in
+                `Reinforce.fit`. If the folder contains a checkpoint of this training,
+                `fit` continues after the step of the checkpoint, to the same bits. The
+                data is read again up to this step. Arrays are shuffled in an order that
+                the checkpoint determines; datasets and generators must return the same
+                elements in each process. After SIGINT or SIGTERM, `fit` ends after the
+                current step and a checkpoint. An update is a step of Keras.
+
+        Returns:
+            Keras' `History`.
+
+        Raises:
+            FloatingPointError: If a loss, reward or gradient is not finite. The step then
+                changes no weight.
+            ValueError: If the folder belongs to another training, or the data cannot be
+                read again.
+        """
+        if resume is None:
+            return super().fit(*args, **kwargs)
+        self._check_compiled()
+        arguments = self, self, resume, self.description
+        return resumed_fit.fit(*arguments, *args, **kwargs)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Returns the options that must not change while a training continues."""
+        return {
+            "samples": self.samples,
+            "entropy_coef": self.entropy_coef,
+            "reward": self.reward and self.reward.function,
+            "loss": keras.tree.map_structure(
+                keras.saving.serialize_keras_object, self.example_loss
+            ),
+        }
 
     @locks.training
     def fit_logged(
@@ -326,7 +366,8 @@ class ScoreFunction(keras.Model):
             reward_model: Keras model of the rewards of all actions, `[N, K]` for
                 `"dr"`. It is not trained.
             **kwargs: `batch_size`, `epochs`, `initial_epoch`, `steps_per_epoch`,
-                `shuffle`, `verbose` and `callbacks`, as in `keras.Model.fit`.
+                `shuffle`, `verbose` and `callbacks`, as in `keras.Model.fit`; and
+                `resume`, as in `fit`.
 
         Returns:
             Keras' `History` with the log keys `policy_value`, `effective_sample_size` (as
@@ -385,6 +426,9 @@ class ScoreFunction(keras.Model):
     def sample_actions(self, contexts: Any) -> tuple[Any, Any]:
         """Samples an action for each context, to act with the policy and to write a log.
 
+        All other layers run as in inference, so the actions and propensities of a context
+        do not depend on the other contexts.
+
         Args:
             contexts: `[N, …]` inputs of the model, or nested arrays.
 
@@ -395,8 +439,8 @@ class ScoreFunction(keras.Model):
         """
         logged_actions.sample_layer(self.model)
         contexts = keras.tree.map_structure(keras.ops.convert_to_tensor, contexts)
-        with recording.recording() as recorder:
-            self.model(contexts, training=True)
+        with recording.recording(draws=True) as recorder:
+            self.model(contexts, training=False)
         actions = keras.tree.map_structure(
             keras.ops.convert_to_numpy, recorder.samples[0].actions
         )
@@ -411,7 +455,8 @@ class ScoreFunction(keras.Model):
         self._build_for(rows.inputs)
         outputs = self.model(rows.inputs, training=False)
         costs, rewards = self._costs(rows, outputs)
-        self._checks.run_if_finite(lambda: None, lambda: None, costs, [], 1)
+        numbers = tf.range(tf.size(costs), dtype=tf.int64)
+        self._checks.run_if_finite(lambda: None, [], costs, [], numbers, rows.inputs)
         loss = tf.reduce_mean(costs) + self.estimator.penalties(costs.dtype)
         self._loss_tracker.update_state(loss, tf.size(costs))
         if rewards is not None:
@@ -450,6 +495,18 @@ class ScoreFunction(keras.Model):
         super().make_test_function(force)
         self.test_function = self._checks.checked(self.test_function)
         return self.test_function
+
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Writes the model to a `.keras` file atomically, as `Reinforce.save` does."""
+        target = filepath, overwrite, ".keras", "a `ScoreFunction`"
+        with files.atomic_model_file(*target) as temporary:
+            super().save(temporary, **kwargs)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
+        """Writes the weights to one file atomically, in the format of Keras."""
+        target = filepath, overwrite, ".weights.h5", "weights", self
+        with files.atomic_model_file(*target) as temporary:
+            super().save_weights(temporary)
 
     def get_config(self) -> dict[str, Any]:
         serialize = keras.saving.serialize_keras_object

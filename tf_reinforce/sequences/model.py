@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce import files
 from tf_reinforce import locks
 from tf_reinforce import optimizers
 from tf_reinforce import validation
@@ -26,6 +27,9 @@ from tf_reinforce.sequences import prompts as prompt_tables
 from tf_reinforce.sequences import text_rewards
 from tf_reinforce.sequences import training
 from tf_reinforce.sequences import update
+from tf_reinforce.training import agent_state
+from tf_reinforce.training import checkpoints
+from tf_reinforce.training import recorder
 
 _ACTION_KEY = 2  # of the four `rollout_keys`
 
@@ -275,6 +279,7 @@ class SequenceReinforce(keras.Model):
         validation_freq: int = 1,
         callbacks: Any = None,
         verbose: Any = "auto",
+        resume: Any = None,
         **kwargs: Any,
     ) -> keras.callbacks.History:
         """Trains the language model.
@@ -295,6 +300,11 @@ class SequenceReinforce(keras.Model):
                 order of the epoch `initial_epoch`.
             validation_data: Prompts in the same form, for which `evaluate` is called.
             validation_freq: Int, the number of epochs between two validations.
+            resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in
+                `Reinforce.fit`. If the folder contains a checkpoint of this training,
+                `fit` continues after its last update, to the same bits; a dataset is read
+                again up to there. After SIGINT or SIGTERM, `fit` ends after the current
+                update and a checkpoint.
 
         Returns:
             Keras' `History` with the log keys `reward` (without KL penalty; with several
@@ -331,16 +341,37 @@ class SequenceReinforce(keras.Model):
             logs = self.evaluate(held_out, batch_size=batch_size)
             return {f"val_{name}": value for name, value in logs.items()}
 
-        return training.run_epochs(
-            self,
-            self.train_on_prompts,
-            validate,
-            batches,
-            callbacks,
-            epochs=epochs,
-            initial_epoch=initial_epoch,
-            verbose=verbose,
-        )
+        settings = {**batches.description(), "initial_epoch": initial_epoch}
+        with checkpoints.open_checkpoints(resume) as folder:
+            return training.run_epochs(
+                self,
+                self.train_on_prompts,
+                validate,
+                batches,
+                callbacks,
+                epochs=epochs,
+                initial_epoch=initial_epoch,
+                verbose=verbose,
+                make_recorder=functools.partial(self._recorder, folder, settings),
+            )
+
+    def _recorder(self, folder, settings, callbacks):
+        """Returns the recorder of a training with these settings of `fit`."""
+        if folder is None:
+            return recorder.NoRecorder()
+        variables = functools.partial(agent_state.variables, self)
+        described = {
+            **dataclasses.asdict(self.options),
+            "rewards": self.rewards.functions,
+            "reward_weights": self.rewards.weights,
+            "reply": self.reply,
+            "stop_token_ids": self.encoding.end_token_ids,
+            "seed": self.seed,
+            **agent_state.configs(self, {"causal_lm": self.causal_lm}),
+            "weights": [(tuple(x.shape), x.dtype) for x in variables()],
+        }
+        description = {"settings": settings, "model": described, **recorder.software()}
+        return recorder.Recorder(folder, self, callbacks, lambda: description, variables)
 
     def _read(self, prompts):
         """Returns prompts as `prompts.read` does; checks all prompts of a table."""
@@ -515,6 +546,18 @@ class SequenceReinforce(keras.Model):
                 f"Expected: {len(self._trained_names)} weights. Received: {len(names)}. "
                 "Call `enable_lora` and freeze layers before."
             )
+
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Writes the model to a `.keras` file atomically, as `Reinforce.save` does."""
+        target = filepath, overwrite, ".keras", "a `SequenceReinforce`"
+        with files.atomic_model_file(*target) as temporary:
+            super().save(temporary, **kwargs)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
+        """Writes the weights to one file atomically, in the format of Keras."""
+        target = filepath, overwrite, ".weights.h5", "weights", self
+        with files.atomic_model_file(*target) as temporary:
+            super().save_weights(temporary)
 
     def get_config(self) -> dict[str, Any]:
         causal_lm = keras.saving.serialize_keras_object(self.causal_lm)

@@ -85,7 +85,6 @@ _INSTEAD = {
     "optimizer": "pass the optimizer to `compile`",
     "num_train_epochs": "pass `epochs` to `fit`",
     "validation_batch_size": "the validation has the `batch_size` of `fit`",
-    "resume": "pass `keras.callbacks.BackupAndRestore` to `callbacks`",
     "x": "pass `prompts`",
     "y": "pass the targets as a column of the prompts, for the reward functions",
     "metrics": "pass further reward functions with the weight 0, which are logged",

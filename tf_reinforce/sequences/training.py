@@ -1,7 +1,9 @@
 """Runs the epochs of `fit` for language models, and calls Keras callbacks."""
 
 import collections
+import hashlib
 import itertools
+import json
 import math
 
 import numpy as np
@@ -10,6 +12,7 @@ import tensorflow as tf
 from tf_reinforce import optimizers
 from tf_reinforce.callbacks import lists
 from tf_reinforce.sequences import prompts as prompt_tables
+from tf_reinforce.training import recorder
 
 
 class Batches:
@@ -54,6 +57,39 @@ class Batches:
                 f"`tf.data.Dataset` and {argument}=None"
             )
 
+    def description(self):
+        """Returns a dict that describes the batches, for a checkpoint."""
+        prompts = None
+        if isinstance(self.prompts, prompt_tables.PromptTable):
+            text = json.dumps(self.prompts.columns, default=_to_text)
+            prompts = hashlib.sha256(text.encode()).hexdigest()
+        else:
+            prompts = repr(self.prompts.element_spec), int(self.prompts.cardinality())
+        return {
+            "prompts": prompts,
+            "batch_size": self.batch_size,
+            "steps_per_epoch": self.steps_per_epoch,
+            "seed of the order": self.seed,
+        }
+
+    def after(self, begin, progress):
+        """Yields for each epoch that is left its number and its iterator of batches.
+
+        A dataset is read again up to the batch at which the training continues.
+
+        Args:
+            begin: Int, the number of the first epoch of the training.
+            progress: `recorder.Progress`.
+        """
+        epoch = progress.epoch
+        is_table = isinstance(self.prompts, prompt_tables.PromptTable)
+        if self.steps_per_epoch is None and not is_table:
+            for _ in range(begin, epoch):
+                collections.deque(self.prompts.as_numpy_iterator(), maxlen=0)
+        for number, batches in zip(itertools.count(epoch), self.of_epochs(epoch)):
+            read = progress.step if number == epoch else 0
+            yield number, itertools.islice(enumerate(batches), read, None)
+
     def of_epochs(self, first):
         """Yields for each epoch, from the number `first` on, its iterator of batches.
 
@@ -94,8 +130,21 @@ def _joined(passes):
         yield from batches
 
 
+def _to_text(value):
+    return value.tolist() if hasattr(value, "tolist") else type(value).__name__
+
+
 def run_epochs(
-    model, make_update, validate, batches, callbacks, *, epochs, initial_epoch, verbose
+    model,
+    make_update,
+    validate,
+    batches,
+    callbacks,
+    *,
+    epochs,
+    initial_epoch,
+    verbose,
+    make_recorder,
 ):
     """Makes an update from each batch of each epoch, and calls the callbacks.
 
@@ -108,6 +157,8 @@ def run_epochs(
         batches: `Batches`.
         callbacks: List of Keras callbacks, or `None`.
         epochs, initial_epoch, verbose: As in `keras.Model.fit`.
+        make_recorder: Function from the list of all callbacks to a `recorder.Recorder`
+            or `recorder.NoRecorder`.
 
     Returns:
         Keras' `History`.
@@ -124,32 +175,71 @@ def run_epochs(
     optimizer_steps = optimizers.step_count(model.optimizer)
     model.stop_training, logs = False, {}
     model._initial_epoch = None
+    means = Means()
+    record = make_recorder([*callbacks.callbacks, means])
+    start = recorder.Progress(initial_epoch, first_optimizer_step=optimizer_steps[1])
+    progress = record.restore(start)
+    record.announce(epochs, verbose)
     callbacks.on_train_begin()
+    if progress.step:
+        callbacks.on_epoch_begin(progress.epoch)
+    record.restore_callbacks()
     # Keras' BackupAndRestore sets this attribute in `on_train_begin`.
-    initial_epoch, model._initial_epoch = model._initial_epoch or initial_epoch, None
-    numbers = range(initial_epoch, epochs)
-    for epoch, batches_of_epoch in zip(numbers, batches.of_epochs(initial_epoch)):
-        callbacks.on_epoch_begin(epoch)
-        means = Means()
-        for step, columns in enumerate(batches_of_epoch):
-            callbacks.on_train_batch_begin(step)
-            means.add(make_update(columns), len(columns["prompts"]))
-            callbacks.on_train_batch_end(step, means.logs())
-            if model.stop_training:
+    progress.epoch, model._initial_epoch = model._initial_epoch or progress.epoch, None
+    ended = model.stop_training or progress.epoch >= epochs
+    with record:
+        for epoch, steps in () if ended else batches.after(initial_epoch, progress):
+            if epoch >= epochs or model.stop_training or record.interrupted:
                 break
-        logs = means.logs()
-        if not logs:
-            raise ValueError(
-                f"An epoch needs at least one batch of prompts. Received: epoch {epoch} "
-                "without a batch. Repeat the dataset, or pass fewer epochs."
-            )
-        logs.update(validate(epoch))
-        callbacks.on_epoch_end(epoch, logs)
+            state = callbacks, means, record, progress
+            logs = _run_epoch(model, make_update, validate, steps, *state) or logs
+        if progress.updates:
+            record.write(progress)
+    first = optimizer_steps[0], progress.first_optimizer_step
+    optimizers.finalize(model.optimizer, first)
+    callbacks.on_train_end(logs)
+    record.raise_if_interrupted()
+    return model.history
+
+
+def _run_epoch(model, make_update, validate, steps, callbacks, means, record, progress):
+    """Runs an epoch, and returns its logs, or `None` if a signal ends it.
+
+    Args:
+        model, make_update, validate, callbacks: As in `run_epochs`.
+        steps: Iterator of the numbers of the steps and the columns of their batches.
+        means: `Means` of the epoch.
+        record: `recorder.Recorder` or `recorder.NoRecorder`.
+        progress: `recorder.Progress`, which is updated.
+    """
+    epoch = progress.epoch
+    if not progress.step:
+        callbacks.on_epoch_begin(epoch)
+        means.reset()
+    for step, columns in steps:
+        callbacks.on_train_batch_begin(step)
+        with record.checkpoint_if_interrupted(progress):
+            logs = make_update(columns)
+        means.add(logs, len(columns["prompts"]))
+        callbacks.on_train_batch_end(step, means.logs())
+        progress.step, progress.updates = step + 1, progress.updates + 1
         if model.stop_training:
             break
-    optimizers.finalize(model.optimizer, optimizer_steps)
-    callbacks.on_train_end(logs)
-    return model.history
+        if record.interrupted:
+            return None
+        record.write_if_due(progress)
+    logs = means.logs()
+    if not logs:
+        raise ValueError(
+            f"An epoch needs at least one batch of prompts. Received: epoch {epoch} "
+            "without a batch. Repeat the dataset, or pass fewer epochs."
+        )
+    logs.update(validate(epoch))
+    callbacks.on_epoch_end(epoch, logs)
+    progress.epoch, progress.step = epoch + 1, 0
+    progress.stopped = bool(model.stop_training)
+    record.write_if_due(progress)
+    return logs
 
 
 class Means:
@@ -162,6 +252,11 @@ class Means:
     def __init__(self):
         self._sums = collections.defaultdict(float)
         self._counts = collections.defaultdict(int)
+
+    def reset(self):
+        """Forgets all logs, at the begin of an epoch."""
+        self._sums.clear()
+        self._counts.clear()
 
     def add(self, logs, count):
         """Adds the logs of a batch of `count` prompts."""

@@ -15,8 +15,9 @@ def variables(agent):
 
 
 def optimizers(agent):
-    """Returns the optimizer of the agent, and that of its baseline if it has one."""
-    both = agent.optimizer, getattr(agent.baseline, "optimizer", None)
+    """Returns the optimizer of a model, and that of its baseline if it has one."""
+    baseline = getattr(agent, "baseline", None)
+    both = agent.optimizer, getattr(baseline, "optimizer", None)
     return [optimizer for optimizer in both if optimizer is not None]
 
 
@@ -27,6 +28,24 @@ def signature(agent):
     names, and in seeds and initializers of layers.
     """
     parts = {"policy": agent.policy, "head": agent.head, "baseline": agent.baseline}
+    settings = {name: getattr(agent, name) for name in config.AGENT_OPTIONS}
+    settings["entropy_coef"] = keras.saving.serialize_keras_object(agent.entropy_coef)
+    settings["steps_per_execution"] = agent.steps_per_execution
+    if agent.jit_compile != "auto":  # the checkpoints of earlier versions have no entry
+        settings["jit_compile"] = agent.jit_compile
+    adapted = models.adapted_layers(*agent._models)
+    settings["statistics of `adapt`"] = [(name, x.tolist()) for name, x in adapted]
+    settings["weights"] = [(tuple(v.shape), v.dtype) for v in variables(agent)]
+    return {**settings, **configs(agent, parts)}
+
+
+def configs(model, parts):
+    """Returns the configs of all layers of some parts of a model, and its optimizers.
+
+    Args:
+        model: Compiled Keras model.
+        parts: Dict of Keras layers and models.
+    """
     layers = {
         f"{name}, layer {number}": (type(layer).__name__, _comparable(layer.get_config()))
         for name, part in parts.items()
@@ -38,17 +57,9 @@ def signature(agent):
             type(optimizer).__name__,
             _comparable(optimizer.get_config()),
         )
-        for number, optimizer in enumerate(optimizers(agent))
+        for number, optimizer in enumerate(optimizers(model))
     }
-    settings = {name: getattr(agent, name) for name in config.AGENT_OPTIONS}
-    settings["entropy_coef"] = keras.saving.serialize_keras_object(agent.entropy_coef)
-    settings["steps_per_execution"] = agent.steps_per_execution
-    if agent.jit_compile != "auto":  # the checkpoints of earlier versions have no entry
-        settings["jit_compile"] = agent.jit_compile
-    adapted = models.adapted_layers(*agent._models)
-    settings["statistics of `adapt`"] = [(name, x.tolist()) for name, x in adapted]
-    settings["weights"] = [(tuple(v.shape), v.dtype) for v in variables(agent)]
-    return {**settings, **layers, **optimizer_configs}
+    return {**layers, **optimizer_configs}
 
 
 def _comparable(layer_config):

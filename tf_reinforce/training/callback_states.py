@@ -1,5 +1,9 @@
 """Saves and restores the states of Keras callbacks, and the lengths of their logs."""
 
+import collections
+import hashlib
+import inspect
+import json
 import logging
 import os
 
@@ -10,34 +14,81 @@ from tf_reinforce import files
 
 log = logging.getLogger("tf_reinforce")
 
-# The attributes of Keras callbacks that change in training.
-_ATTRIBUTES = {
-    keras.callbacks.EarlyStopping: (
-        "wait",
-        "stopped_epoch",
-        "best",
-        "best_weights",
-        "best_epoch",
-    ),
-    keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
-    keras.callbacks.ModelCheckpoint: (
-        "best",
-        "_batches_seen_since_last_saving",
-        "_last_batch_seen",
-    ),
-    keras.callbacks.SwapEMAWeights: ("_ema_weights_in_model",),
-    keras.callbacks.TensorBoard: ("_global_train_batch", "_global_test_batch"),
-    keras.callbacks.CSVLogger: ("keys",),
-    keras.callbacks.History: ("epoch", "history"),
-}
+# Attributes that belong to a process or to a call of `fit`, and not to a training.
+_OF_PROCESS = {*vars(keras.callbacks.Callback()), "_is_tracing", "_profiler_started"}
 
 
-def check_methods(callback):
-    """Raises `TypeError` if a callback has only one of `get_state` and `set_state`."""
+# Keras' callbacks with a monitor set this function, and negate `min_delta`, at the end of
+# the first epoch.
+_MONITOR = "monitor_op"
+
+
+class CallbackStates:
+    """The states of the callbacks of one training.
+
+    The state of a callback is the result of its method `get_state`. Without this method,
+    it consists of all attributes that the training has changed: numbers, texts, arrays,
+    and lists, tuples, sets and dicts of them. Other objects, such as files and functions,
+    are no state. Texts and paths that the constructor received are options.
+
+    Args:
+        callbacks: List of Keras callbacks, before `on_train_begin`.
+    """
+
+    def __init__(self, callbacks):
+        self.callbacks = callbacks
+        for callback in callbacks:
+            _check_methods(callback)
+        self._constants = [_digests(callback) for callback in callbacks]
+        self._appending = [(x, x.append) for x in callbacks if _log_path(x) is not None]
+
+    def begin(self):
+        """Marks the end of `on_train_begin`, which may have changed attributes."""
+        for callback, append in self._appending:  # `truncate_logs` has changed it
+            callback.append = append
+        for constants, callback in zip(self._constants, self.callbacks, strict=True):
+            now = _digests(callback)
+            for name in [x for x in constants if now.get(x) != constants[x]]:
+                del constants[name]
+
+    def get(self):
+        """Returns the states of all callbacks that have a state.
+
+        Log files are flushed to the disk, and their lengths are a part of the state.
+
+        Returns:
+            List of dicts of JSON values and NumPy arrays.
+        """
+        states = []
+        constants = dict(zip(map(id, self.callbacks), self._constants, strict=True))
+        for name, callback in _named(self.callbacks):
+            state = {"attributes": {}}
+            if isinstance(callback, keras.callbacks.ProgbarLogger):
+                continue  # whether there is one depends on `verbose`
+            if hasattr(callback, "get_state"):
+                state["state"] = callback.get_state()
+            else:
+                state["attributes"] = _changed(callback, constants[id(callback)])
+            path = _log_path(callback)
+            if path is not None:
+                state["log_bytes"] = _flushed_size(path)
+            if path is not None or any(state.values()):
+                states.append({"name": name, **state})
+        return states
+
+
+def _check_methods(callback):
+    """Raises an error if a callback cannot be resumed."""
+    kind = type(callback).__name__
+    if isinstance(callback, keras.callbacks.BackupAndRestore):
+        raise ValueError(
+            "`resume` and the callback BackupAndRestore both restore a training. "
+            "Expected: one of them. Received: both. Remove the callback; "
+            "`resume` also restores callbacks and log files."
+        )
     names = "get_state", "set_state"
     present = [name for name in names if hasattr(callback, name)]
     if len(present) == 1:
-        kind = type(callback).__name__
         raise TypeError(
             "With `resume`, a callback with a state must have the methods `get_state()` "
             f"and `set_state(state)`. Received: the callback {kind}, which only has "
@@ -45,28 +96,53 @@ def check_methods(callback):
         )
 
 
-def get_states(callbacks):
-    """Returns the states of all callbacks that have a state.
+def _attributes(callback):
+    """Yields the names and packed values of the attributes that may be a state."""
+    for name, value in vars(callback).items():
+        if name in _OF_PROCESS or _is_option(callback, name):
+            continue
+        if name == _MONITOR:
+            value = value is not None  # a function
+        try:
+            yield name, _pack(value)
+        except (TypeError, RecursionError):
+            continue  # an object that is no data
 
-    The state of a callback consists of the attributes in `_ATTRIBUTES`, of the result of
-    its method `get_state`, and of the length of its log file. Log files are flushed to
-    the disk.
 
-    Returns:
-        List of dicts of JSON values and NumPy arrays, one for each callback with a state.
+def _digests(callback):
+    """Returns a digest of each attribute that may be a state."""
+    if hasattr(callback, "get_state"):
+        return {}
+    return {name: _digest(value) for name, value in _attributes(callback)}
+
+
+def _changed(callback, constants):
+    """Returns the attributes that differ from their values before the training."""
+    return {
+        name: value
+        for name, value in _attributes(callback)
+        if name not in constants or constants[name] != _digest(value)
+    }
+
+
+def _digest(packed):
+    def of_array(array):
+        content = hashlib.sha256(np.ascontiguousarray(array)).hexdigest()
+        return [array.dtype.name, array.shape, content]
+
+    return hashlib.sha256(json.dumps(packed, default=of_array).encode()).hexdigest()
+
+
+def _is_option(callback, name):
+    """Returns whether an attribute is a text or path that the constructor received.
+
+    A checkpoint of a stranger could otherwise make a callback write to another file.
     """
-    states = []
-    for name, callback in _named(callbacks):
-        names = _attribute_names(callback)
-        state = {"attributes": {x: _pack(getattr(callback, x, None)) for x in names}}
-        if hasattr(callback, "get_state"):
-            state["state"] = callback.get_state()
-        path = _log_path(callback)
-        if path is not None:
-            state["log_bytes"] = _flushed_size(path)
-        if names or len(state) > 1:
-            states.append({"name": name, **state})
-    return states
+    if not isinstance(getattr(callback, name, None), (str, os.PathLike)):
+        return False
+    constructors = (vars(kind).get("__init__") for kind in type(callback).__mro__[:-1])
+    parameters = (inspect.signature(x).parameters for x in constructors if x is not None)
+    return any(name.lstrip("_") in names for names in parameters)
 
 
 def check_logs(callbacks, states):
@@ -74,8 +150,8 @@ def check_logs(callbacks, states):
 
     Args:
         callbacks: List of Keras callbacks.
-        states: Result of `get_states` at a checkpoint. A training without a checkpoint
-            passes an empty list.
+        states: Result of `CallbackStates.get` at a checkpoint. A training without a
+            checkpoint passes an empty list.
     """
     for callback in callbacks:
         path = _log_path(callback)
@@ -95,7 +171,7 @@ def check_logs(callbacks, states):
 
 
 def is_valid(states):
-    """Returns whether states that were read from a file have the form of `get_states`."""
+    """Returns whether states from a file have the form of `CallbackStates.get`."""
     return isinstance(states, list) and all(
         isinstance(state, dict)
         and isinstance(state.get("name"), str)
@@ -103,7 +179,7 @@ def is_valid(states):
         and _is_length(state.get("log_bytes"))
         and all(
             check(state["attributes"][name])
-            for name, check in _ATTRIBUTE_CHECKS.items()
+            for name, check in _CHECKS.get(state["name"].split(" ")[0], {}).items()
             if name in state["attributes"]
         )
         for state in states
@@ -119,13 +195,15 @@ def _is_list_of(kind, value):
 
 
 # The logs of a training would fail with values of other types.
-_ATTRIBUTE_CHECKS = {
-    "keys": lambda keys: keys is None or _is_list_of(str, keys),
-    "epoch": lambda epochs: _is_list_of(int, epochs),
-    "history": lambda history: (
-        isinstance(history, dict)
-        and all(isinstance(_unpack(x), list) for x in history.values())
-    ),
+_CHECKS = {
+    "CSVLogger": {"keys": lambda keys: keys is None or _is_list_of(str, keys)},
+    "History": {
+        "epoch": lambda epochs: _is_list_of(int, epochs),
+        "history": lambda history: (
+            isinstance(history, dict)
+            and all(isinstance(_unpack(x), list) for x in history.values())
+        ),
+    },
 }
 
 
@@ -149,11 +227,7 @@ def set_states(callbacks, states):
     used = []
     for callback, state in _matches(callbacks, states):
         used.append(state["name"])
-        for name in _attribute_names(callback):
-            if name in state["attributes"]:
-                setattr(callback, name, _unpack(state["attributes"][name]))
-        if "state" in state:
-            _set_state(callback, state)
+        _set_state(callback, state)
     missing = [state["name"] for state in states if state["name"] not in used]
     if missing:
         log.warning(
@@ -164,14 +238,33 @@ def set_states(callbacks, states):
 
 
 def _set_state(callback, state):
+    fixed = {*_OF_PROCESS, _MONITOR}
     try:
-        callback.set_state(state["state"])
+        if state["attributes"].get(_MONITOR):
+            callback._set_monitor_op()
+        for name, value in state["attributes"].items():
+            if name not in fixed and not _is_option(callback, name):
+                _set_attribute(callback, name, _unpack(value))
+        if "state" in state:
+            callback.set_state(state["state"])
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"The checkpoint contains an invalid state of the callback {state['name']} "
-            f"({type(error).__name__}: {error}). Expected: the result of its method "
-            "`get_state`. To train from the start, use another folder."
+            f"({type(error).__name__}: {error}). Expected: the state that a training has "
+            "written. To train from the start, use another folder."
         ) from error
+
+
+def _set_attribute(callback, name, value):
+    """Sets an attribute; a dict or a Keras variable remains the same object."""
+    current = getattr(callback, name, None)
+    if isinstance(current, keras.Variable):
+        current.assign(value)
+    elif isinstance(current, dict) and isinstance(value, dict):
+        current.clear()
+        current.update(value)
+    else:
+        setattr(callback, name, value)
 
 
 def _named(callbacks):
@@ -191,15 +284,6 @@ def _matches(callbacks, states):
             yield callback, by_name[name]
 
 
-def _attribute_names(callback):
-    return [
-        name
-        for kind, names in _ATTRIBUTES.items()
-        if isinstance(callback, kind)
-        for name in names
-    ]
-
-
 def _log_path(callback):
     """Returns the path of the log file that a callback appends rows to, or `None`."""
     has_log = hasattr(callback, "append") and hasattr(callback, "filename")
@@ -215,22 +299,55 @@ def _flushed_size(path):
         return os.fstat(file.fileno()).st_size
 
 
+# In a packed value, the dict {_KIND: name, _VALUE: list or array} stands for an object.
+_KIND, _VALUE = "tf_reinforce.kind", "tf_reinforce.value"
+_COLLECTIONS = {
+    kind.__name__: kind for kind in (tuple, set, frozenset, collections.deque)
+}
+
+
 def _pack(value):
-    """Returns a value with lists of floats as arrays, which keep them exactly."""
+    """Returns a value as dicts with texts as keys, lists, numbers, texts and arrays.
+
+    Raises:
+        TypeError: If the value is another object, or contains one.
+    """
+    if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
+        value = keras.ops.convert_to_numpy(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype.kind not in "biuf" and value.dtype.name != "bfloat16":
+            raise TypeError(f"an array of {value.dtype} is no data")
+        is_array = isinstance(value, np.ndarray)
+        return value if is_array else {_KIND: "scalar", _VALUE: np.asarray(value)}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
     if isinstance(value, dict):
-        return {key: _pack(x) for key, x in value.items()}
-    if isinstance(value, list) and value and all(type(x) is float for x in value):
-        return {_FLOATS: np.array(value)}
-    return value
-
-
-_FLOATS = "tf_reinforce.floats"
+        if all(isinstance(key, str) for key in value):
+            return {key: _pack(x) for key, x in value.items()}
+        return {_KIND: "dict", _VALUE: [[_pack(k), _pack(x)] for k, x in value.items()]}
+    if isinstance(value, list):
+        if value and all(type(x) is float for x in value):  # takes less space
+            return {_KIND: "floats", _VALUE: np.array(value)}
+        return [_pack(x) for x in value]
+    kind = type(value).__name__
+    if type(value) is _COLLECTIONS.get(kind):
+        items = sorted(value) if isinstance(value, (set, frozenset)) else value
+        return {_KIND: kind, _VALUE: [_pack(x) for x in items]}
+    raise TypeError(f"{kind} is no data")
 
 
 def _unpack(value):
-    """Inverts `_pack`."""
+    """Inverts `_pack`; a variable or tensor becomes an array."""
+    if isinstance(value, dict) and value.keys() == {_KIND, _VALUE}:
+        kind, content = value[_KIND], value[_VALUE]
+        if kind == "floats":
+            return content.tolist()
+        if kind == "scalar":
+            return content[()]
+        items = [_unpack(x) for x in content]
+        if kind == "dict":
+            return {key: x for key, x in items}
+        return _COLLECTIONS[kind](items)
     if isinstance(value, dict):
-        if value.keys() == {_FLOATS}:
-            return value[_FLOATS].tolist()
         return {key: _unpack(x) for key, x in value.items()}
-    return value
+    return [_unpack(x) for x in value] if isinstance(value, list) else value

@@ -69,12 +69,11 @@ class GracefulStop:
             _wakeup_fds.discard(self._write_end.fileno())
             self._write_end.close()  # ends the thread
 
-    def raise_if_received(self):
-        """Raises `KeyboardInterrupt` or `Terminated` if a signal was received."""
+    def raise_if_received(self, *texts):
+        """Raises `KeyboardInterrupt(*texts)` or `Terminated` if a signal was received."""
         if self.received:
-            raise (
-                Terminated if self.received[0] == signal.SIGTERM else KeyboardInterrupt
-            )
+            is_terminated = self.received[0] == signal.SIGTERM
+            raise Terminated if is_terminated else KeyboardInterrupt(*texts)
 
     def _handle(self, number, frame):
         self.received.append(number)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import os
 import threading
 from typing import Any
@@ -32,6 +31,7 @@ from tf_reinforce.policies import normalization
 from tf_reinforce.policies import recurrent
 from tf_reinforce.presets import toml_files
 from tf_reinforce.serving import live_policy
+from tf_reinforce.training import agent_state
 from tf_reinforce.training import agent_summary
 from tf_reinforce.training import assembly
 from tf_reinforce.training import checkpoints as checkpoint_files
@@ -506,12 +506,12 @@ class KerasAgent(keras.Model):
         """Returns a context manager for the argument `resume` of `fit`."""
         return checkpoint_files.open_checkpoints(resume, self._distribute_strategy)
 
-    def _recorder_maker(self, checkpoints, env, env_kwargs, seed, options):
+    def _recorder_maker(self, checkpoints, env, env_kwargs, seed, first_epoch, options):
         """Returns a function from callbacks to the recorder of a training.
 
         Args:
             checkpoints: `checkpoints.Checkpoints`, or `None` to record nothing.
-            env, env_kwargs, seed: Arguments of `fit`.
+            env, env_kwargs, seed, first_epoch: Arguments of `fit`.
             options: `config.FitOptions`.
         """
         if checkpoints is None:
@@ -521,10 +521,15 @@ class KerasAgent(keras.Model):
             "learning_rates": [list(rate) for rate in self._learning_rates],
             "env_kwargs": env_kwargs or self._fit_defaults.get("env_kwargs", {}),
             "seed": seed,
+            "initial_epoch": first_epoch,
             **{name: getattr(options, name) for name in config.RESULT_OPTIONS},
             **vars(options.env_settings),
         }
-        return lambda callbacks: recorder.Recorder(checkpoints, self, callbacks, settings)
+        describe = functools.partial(recorder.describe, self, settings)
+        variables = functools.partial(agent_state.variables, self)
+        return lambda callbacks: recorder.Recorder(
+            checkpoints, self, callbacks, describe, variables
+        )
 
     @locks.between_updates
     def save(
@@ -545,15 +550,9 @@ class KerasAgent(keras.Model):
                 built.
             FileExistsError: If the file exists and `overwrite` is False.
         """
-        path = validation.path("filepath", filepath)
-        overwrite = validation.boolean("overwrite", overwrite)
-        if not path.endswith(".keras"):
-            raise ValueError(
-                "`filepath` of an agent must be a name that ends in .keras. "
-                f"Received: filepath={path!r}"
-            )
         self._require_built()
-        with files.atomic_write(path, overwrite) as temporary_path:
+        target = filepath, overwrite, ".keras", "an agent"
+        with files.atomic_model_file(*target) as temporary_path:
             self._build_optimizer()
             super().save(temporary_path, **kwargs)
         layer_classes.warn_if_not_loadable(self)
@@ -561,18 +560,10 @@ class KerasAgent(keras.Model):
     @locks.between_updates
     def save_weights(self, filepath: str | os.PathLike, overwrite: bool = True) -> None:
         """Writes the weights to one file atomically, in the format of Keras."""
-        path = validation.path("filepath", filepath)
-        if not path.endswith(".weights.h5"):
-            raise ValueError(
-                "`filepath` of weights must be a name that ends in .weights.h5. "
-                f"Received: filepath={path!r}"
-            )
         self._require_built()
-        with files.atomic_write(path, overwrite) as temporary_path:
-            self._build_optimizer()
-            arrays = [*self.variables, *getattr(self.optimizer, "variables", ())]
-            sizes = [x.value.dtype.size * math.prod(x.shape) for x in arrays]
-            files.expect_space(temporary_path, sum(sizes) + 2**12 * len(sizes))
+        self._build_optimizer()
+        target = filepath, overwrite, ".weights.h5", "weights", self
+        with files.atomic_model_file(*target) as temporary_path:
             super().save_weights(temporary_path)
 
     @locks.between_updates

@@ -6,10 +6,10 @@ import json
 import logging
 
 import gymnasium as gym
-import keras
 import numpy as np
 
 from tf_reinforce import config
+from tf_reinforce import optimizers
 from tf_reinforce import version
 from tf_reinforce.data import spaces
 from tf_reinforce.training import agent_state
@@ -30,22 +30,41 @@ _DEFAULTS = {
     "settings": {x.name: x.default for x in dataclasses.fields(config.FitOptions)},
 }
 
+_RATES = "learning rates"
+
 
 @dataclasses.dataclass
 class Progress:
     """How far a training has come.
 
     Attributes:
-        epoch: Int, the number of the next epoch.
-        first_step: Int, the environment steps of the agent before the training.
+        epoch: Int, the number of the next epoch, or of an epoch that has begun.
+        first_step: Int, the environment steps of an agent before the training.
         first_optimizer_step: Int, the steps of the optimizer before the training.
         stopped: Bool, whether a callback has ended the training.
+        step: Int, the number of steps of an epoch that has begun.
+        updates: Int, the number of updates of the training; zero for an agent, whose
+            epochs are its updates.
+        data_seed: Int, which determines the order of the data.
     """
 
     epoch: int
-    first_step: int
-    first_optimizer_step: int
+    first_step: int = 0
+    first_optimizer_step: int = 0
     stopped: bool = False
+    step: int = 0
+    updates: int = 0
+    data_seed: int = 0
+
+    @property
+    def number(self):
+        """Returns the number of updates, which names a checkpoint."""
+        return self.updates or self.epoch
+
+    @property
+    def position(self):
+        """Returns the numbers of the epoch and of the next step."""
+        return self.epoch, self.step
 
 
 class NoRecorder(contextlib.nullcontext):
@@ -63,6 +82,9 @@ class NoRecorder(contextlib.nullcontext):
 
     def restore_callbacks(self):
         """Restores nothing."""
+
+    def announce(self, epochs, verbose):
+        """Prints nothing."""
 
     def checkpoint_if_interrupted(self, progress):
         """Returns a context manager that does nothing."""
@@ -83,28 +105,25 @@ class Recorder:
 
     Args:
         checkpoints: `checkpoints.Checkpoints`, which is open.
-        agent: Built and compiled `Reinforce`.
-        callbacks: List of all Keras callbacks of the training.
-        settings: Dict of JSON values: the seed and the options of `fit` that determine
-            the result of training. A checkpoint with other settings is refused.
+        model: The Keras model that the callbacks receive.
+        callbacks: List of all Keras callbacks of the training, before `on_train_begin`.
+        describe: Function that returns a dict of JSON values which describe the training.
+            A checkpoint of a training with another description is refused.
+        variables: Function that returns a list of all variables that the training reads
+            or changes. Both functions are called when the model is built.
     """
 
-    def __init__(self, checkpoints, agent, callbacks, settings):
+    def __init__(self, checkpoints, model, callbacks, describe, variables):
         self.checkpoints = checkpoints
-        self.agent = agent
+        self.model = model
         self.callbacks = callbacks
-        self.settings = settings
-        self._restored = None
+        self.describe = describe
+        self.variables = variables
+        self._states = callback_states.CallbackStates(callbacks)
+        self._checkpoint = None  # the newest one
+        self._header = None
         self._written = None  # the `Progress` of the newest checkpoint
         self._stop = checkpoints.graceful_stop()
-        for callback in callbacks:
-            if isinstance(callback, keras.callbacks.BackupAndRestore):
-                raise ValueError(
-                    "`resume` and the callback BackupAndRestore both restore a training. "
-                    "Expected: one of them. Received: both. Remove the callback; "
-                    "`resume` also restores callbacks and log files."
-                )
-            callback_states.check_methods(callback)
 
     def __enter__(self):
         self._stop.__enter__()
@@ -114,7 +133,7 @@ class Recorder:
         self._stop.__exit__(kind, error, traceback)
         if isinstance(error, learner.UpdateNotFinite) and self.checkpoints.is_writer:
             folder = self.checkpoints.path
-            refused_update.write(folder, self.agent, error, self._header())
+            refused_update.write(folder, self.model, error, self._header)
 
     @property
     def interrupted(self):
@@ -133,50 +152,94 @@ class Recorder:
 
     def raise_if_interrupted(self):
         """Raises `KeyboardInterrupt` after SIGINT, or `Terminated` after SIGTERM."""
-        self._stop.raise_if_received()
+        folder = self.checkpoints.path
+        text = f"a checkpoint is in {folder}, and the same call of `fit` continues"
+        self._stop.raise_if_received(text)
 
-    def restore(self, progress):
-        """Restores weights and logs from the newest checkpoint, if there is one.
-
-        The method checks the whole checkpoint before it changes anything.
+    def read(self, progress):
+        """Returns `Progress` from which the training continues; changes nothing.
 
         Args:
             progress: `Progress` of a training that starts from the beginning.
 
+        Raises:
+            ValueError: If all checkpoints are damaged.
+        """
+        self._checkpoint = self.checkpoints.newest()
+        if self._checkpoint is None:
+            return progress
+        _check_state(self._checkpoint)
+        self._written = Progress(**self._checkpoint.state["progress"])
+        return dataclasses.replace(self._written)
+
+    def restore(self, progress):
+        """Restores variables and logs from the newest checkpoint, if there is one.
+
+        The method checks the whole checkpoint before it changes anything.
+
+        Args:
+            progress: As in `read`.
+
         Returns:
-            `Progress` from which the training continues.
+            As `read`.
 
         Raises:
             ValueError: If all checkpoints are damaged or belong to another training, or a
                 log file has lost rows.
         """
-        checkpoint = self.checkpoints.newest()
-        if checkpoint is None:
+        result = dataclasses.replace(self._written or self.read(progress))
+        self._header = _to_plain(self.describe())
+        rates = _learning_rates(self.model)
+        if self._checkpoint is None:
+            self._header[_RATES] = rates
             callback_states.check_logs(self.callbacks, [])
-            return progress
-        path, header, state = checkpoint
-        check_same_training(path, header, self._header())
-        variables = agent_state.variables(self.agent)
-        _check_state(path, state, variables)
+            return result
+        path, header, state = self._checkpoint
+        check_same_training(path, header, self._header)
+        # A model that has been trained since may have other rates than at the start.
+        self._header[_RATES] = header.get(_RATES, rates)
+        steps = optimizers.step_count(self.model.optimizer)[1]
+        if steps == result.first_optimizer_step:
+            _compare(path, _RATES, self._header[_RATES], rates)
+        _check_variables(path, state, self.variables())
         callback_states.check_logs(self.callbacks, state["callbacks"])
-        for variable, value in zip(variables, state["variables"], strict=True):
-            variable.assign(value)
+        self.assign_variables()
         callback_states.truncate_logs(self.callbacks, state["callbacks"])
-        self._restored = state
-        self._written = Progress(**state["progress"])
-        return dataclasses.replace(self._written)
+        return result
+
+    def assign_variables(self):
+        """Gives all variables their values in the checkpoint."""
+        values = self._checkpoint.state["variables"]
+        for variable, value in zip(self.variables(), values, strict=True):
+            variable.assign(value)
 
     def restore_callbacks(self):
-        """Restores the states of callbacks, after `on_train_begin` has reset them."""
-        if self._restored is not None:
-            callback_states.set_states(self.callbacks, self._restored["callbacks"])
-            self.agent.stop_training = self._restored["progress"]["stopped"]
-            if self.agent.stop_training:
+        """Restores the states of callbacks, after `on_train_begin` has reset them.
+
+        If the training continues within an epoch, `on_epoch_begin` comes first, in which
+        callbacks make what they need in an epoch. It may change variables.
+        """
+        self._states.begin()
+        if self._checkpoint is not None:
+            state = self._checkpoint.state
+            callback_states.set_states(self.callbacks, state["callbacks"])
+            self.assign_variables()
+            self.model.stop_training = state["progress"].get("stopped", False)
+            if self.model.stop_training:
                 log.warning(
                     "A callback has ended this training after %s epochs. The training "
                     "makes no further update. To train further, use another folder.",
-                    self._restored["progress"]["epoch"],
+                    state["progress"]["epoch"],
                 )
+
+    def announce(self, epochs, verbose):
+        """Prints where a training continues that was restored, unless `verbose` is 0."""
+        progress = self._written
+        if verbose and progress is not None:
+            text = f"continuing after update {progress.number}"
+            if progress.stopped or progress.epoch >= epochs:
+                text = f"nothing left to train after epoch {progress.epoch}"
+            print(text)
 
     @contextlib.contextmanager
     def checkpoint_if_interrupted(self, progress):
@@ -187,39 +250,35 @@ class Recorder:
         Args:
             progress: `Progress` before the update for which the episodes are collected.
         """
-        updates = self.agent.updates
+        updates = int(self.model.updates)
         try:
             yield
         except BaseException:
-            if self.interrupted and self.agent.updates == updates:
+            if self.interrupted and int(self.model.updates) == updates:
                 self.write(progress)
                 self.raise_if_interrupted()
             raise
 
     def write_if_due(self, progress):
         """Writes a checkpoint if the last one is old enough."""
-        if self.checkpoints.is_due(progress.epoch):
+        if self.checkpoints.is_due(progress.number):
             self.write(progress)
 
     def write(self, progress):
         """Writes a checkpoint unless the newest checkpoint has the same progress."""
         if progress == self._written or not self.checkpoints.is_writer:
             return
-        variables = agent_state.variables(self.agent)
         state = {
             "progress": dataclasses.asdict(progress),
-            "variables": [np.asarray(variable.numpy()) for variable in variables],
-            "callbacks": callback_states.get_states(self.callbacks),
+            "variables": [np.asarray(x.numpy()) for x in self.variables()],
+            "callbacks": self._states.get(),
         }
         # If the process is killed between the two files, the older checkpoint is used,
         # and both files are written again.
         if self.checkpoints.agent_path is not None:
-            self.agent.save(self.checkpoints.agent_path)
-        self.checkpoints.write(progress.epoch, self._header(), state)
+            self.model.save(self.checkpoints.agent_path)
+        self.checkpoints.write(progress.number, self._header, state)
         self._written = dataclasses.replace(progress)
-
-    def _header(self):
-        return describe(self.agent, self.settings)
 
 
 def env_name(env):
@@ -245,11 +304,25 @@ def describe(agent, settings):
         "observation space": spaces.to_config(agent.observation_space),
         "action space": spaces.to_config(agent.action_space),
         "agent": agent_state.signature(agent),
-        "versions": version.installed(),
-        "flags": version.flags(),
+        **software(),
     }
-    # The result equals a description that was read from a manifest.
+    return _to_plain(description)
+
+
+def software():
+    """Returns the parts of a description that may differ when a training continues."""
+    return {"versions": version.installed(), "flags": version.flags()}
+
+
+def _to_plain(description):
+    """Returns a description as it is read from a manifest."""
     return json.loads(json.dumps(description, default=_to_json))
+
+
+def _learning_rates(model):
+    """Returns the constant learning rates of the optimizers of a model."""
+    configs = [x.get_config() for x in agent_state.optimizers(model)]
+    return [x["learning_rate"] for x in configs if isinstance(x["learning_rate"], float)]
 
 
 def check_same_training(path, expected, received):
@@ -270,25 +343,36 @@ def check_same_training(path, expected, received):
         _compare(path, part, stored, current)
 
 
-def _check_state(path, state, variables):
+def _check_state(checkpoint):
     """Raises a `ValueError` unless a state that was read from a file can be restored."""
+    path, _, state = checkpoint
     valid = isinstance(state, dict) and state.keys() == set(_STATE)
     valid = valid and isinstance(state["progress"], dict)
     valid = valid and callback_states.is_valid(state["callbacks"])
-    if valid:
-        kinds = {field.name: field.type for field in dataclasses.fields(Progress)}
-        progress = {name: type(value) for name, value in state["progress"].items()}
-        numbers = state["progress"].values()
-        shapes = [_shape_and_type(x) for x in _as_list(state["variables"])]
-        expected = [(tuple(x.shape), x.dtype) for x in variables]
-        valid = progress == kinds and shapes == expected
-        valid = valid and all(0 <= number < 2**63 for number in numbers)
-    if not valid:
-        raise ValueError(
-            f"The checkpoint {path} cannot be restored: its state is invalid. Expected: "
-            "the state that a training has written. To train from the start, use another "
-            "folder."
-        )
+    if not valid or not _is_progress(state["progress"]):
+        raise _invalid(path)
+
+
+def _is_progress(values):
+    """Returns whether the values of a `Progress` are valid; some may be missing."""
+    kinds = {field.name: field.type for field in dataclasses.fields(Progress)}
+    return "epoch" in values and all(
+        type(value) is kinds.get(name) and 0 <= value < 2**63
+        for name, value in values.items()
+    )
+
+
+def _check_variables(path, state, variables):
+    shapes = [_shape_and_type(x) for x in _as_list(state["variables"])]
+    if shapes != [(tuple(x.shape), x.dtype) for x in variables]:
+        raise _invalid(path)
+
+
+def _invalid(path):
+    return ValueError(
+        f"The checkpoint {path} cannot be restored: its state is invalid. Expected: the "
+        "state that a training has written. To train from the start, use another folder."
+    )
 
 
 def _as_list(value):
@@ -301,8 +385,10 @@ def _shape_and_type(value):
 
 
 def _to_json(value):
-    """Returns arrays as lists, and other objects as the names of their classes."""
-    return value.tolist() if hasattr(value, "tolist") else type(value).__name__
+    """Returns arrays as lists, functions as their names, and other objects as classes."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return getattr(value, "__qualname__", type(value).__name__)
 
 
 def _without_later(old, new):
@@ -321,7 +407,8 @@ def _compare(path, part, expected, received):
     """
     pairs = [(part, expected, received)]
     if isinstance(expected, dict) and isinstance(received, dict):
-        names = {**expected, **received}
+        # An earlier version had fewer settings.
+        names = expected if part == "settings" else {**expected, **received}
         pairs = [(f"{part}, {x}", expected.get(x), received.get(x)) for x in names]
     for name, old, new in pairs:
         new = _without_later(old, new)
