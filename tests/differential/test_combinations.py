@@ -42,7 +42,7 @@ NOT_DRAWN = {
     *("steps_per_epoch", "callbacks", "validation_env", "validation_freq"),
     *("validation_episodes", "initial_epoch", "env_kwargs", "max_episode_steps"),
     *("resume", "on_bad_env", "on_env_error", "step_timeout", "verbose"),
-    "reset_options",
+    *("reset_options", "env_attrs"),
 }
 
 
