@@ -180,6 +180,9 @@ class RenderedEnvs(batched_envs.BatchedEnvs):
     def checked(self, float_dtype):
         return self._batch.checked(float_dtype)
 
+    def set(self, settings):
+        self._batch.set(settings)
+
     def reset(self, seed, out):
         self._tiles, self._running = [None] * self.num_envs, set()
         self._episodes = 0
