@@ -234,6 +234,8 @@ def total(inputs, outputs):
     """The sum of the outputs of all words, without padding."""
     parts = [np.asarray(x, "float64") for x in keras.tree.flatten(outputs)]
     valid = (inputs > 0).astype("float64")
+    if parts[0].shape[:2] != valid.shape:
+        return parts[0].sum(-1)
     return sum((x.reshape(*valid.shape, -1).sum(-1) * valid).sum(-1) for x in parts)
 
 
@@ -295,6 +297,22 @@ def test_shape_of_weights_changes_no_fit_and_no_evaluation(kind):
     assert_close(*[list(evaluation.values()) for evaluation, _ in results[:2]])
     assert_close(*[list(evaluation.values()) for evaluation, _ in results[::2]])
     assert_close(*[history for _, history in results[:2]])
+
+
+@pytest.mark.parametrize("kind", ["loss", "reward"])
+def test_shape_of_weights_changes_no_gradient_of_single_samples(kind):
+    """The loss of an example has no axes after the first, so `[N, 1]` would broadcast."""
+    inputs = keras.Input((3,))
+    sample = tfr.layers.Sample(heads.Gaussian(2))(keras.layers.Dense(2)(inputs))
+    options = {"loss": {"loss": "mse"}, "reward": {"reward": total}}[kind]
+    model = tfr.ScoreFunction(keras.Model(inputs, sample), samples=1, **options)
+    data = WORDS.astype("float32"), TARGETS[:, 0] if kind == "loss" else None
+    replayed = [TARGETS[:, 1]]
+    plain, column = (
+        model.gradients(*data, weights, replayed=replayed)
+        for weights in (WEIGHTS, WEIGHTS[:, None])
+    )
+    assert_close(plain[:2], column[:2])
 
 
 # Logged decisions
