@@ -92,7 +92,7 @@ def agent_of(name, jit_compile):
     elif name.startswith("image"):
         size = int(name.split()[1])
         space = images(size, size, 4 if size == 84 else 2)
-        steps, passes = (8_000, 2) if name.endswith("2 passes") else (1_600, 10)
+        steps, passes = (8_000, 2) if name.endswith("twice") else (1_600, 10)
         if jit_compile is True:  # fewer steps, because each is slow
             steps, passes = 1_600, 1
         policy = convolutional(space, ACTIONS)
@@ -118,7 +118,7 @@ CASES = (
     "gru",
     "image 24",
     "image 84",
-    "image 84, 2 passes",
+    "image 84 twice",
 )
 
 
