@@ -75,7 +75,8 @@ OTHERS = {
 
 def test_every_option_of_a_sampling_model_is_compared():
     cls = tfr.ScoreFunction
-    signatures = [inspect.signature(x) for x in (cls.__init__, cls.compile, cls.fit)]
+    methods = cls.__init__, cls.compile, cls.fit, keras.Model.fit
+    signatures = [inspect.signature(x) for x in methods]
     pairwise.expect_listed(signatures, [SAVES, CHANGES, OTHERS])
 
 

@@ -55,7 +55,8 @@ def expect_listed(functions, tables):
         name
         for signature in functions
         for name, parameter in signature.parameters.items()
-        if name != "self" and parameter.kind is not parameter.VAR_KEYWORD
+        if name != "self"
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
     counts = {name: sum(name in table for table in tables) for name in arguments}
     unlisted = sorted(name for name, count in counts.items() if count != 1)
