@@ -7,22 +7,9 @@ import numbers
 import os
 import sys
 
-import numpy as np
-
 MAX_SIZE = 2**24  # of one axis, for example the number of actions
 MAX_WEIGHTS = 2**28  # of a default network: 1 GiB in float32
 MAX_REPEATS = 10**4  # in files, of the passes, and of the updates in one call
-
-
-def unmasked(name, values):
-    """Returns values as a NumPy array; raises `ValueError` if an entry is masked."""
-    if np.ma.is_masked(values):
-        raise ValueError(
-            f"`{name}` must have no masked entries, because the numbers below a mask are "
-            f"arbitrary. Received: {np.ma.count_masked(values)} masked entries. Remove "
-            "them, or replace them with `.filled(…)`."
-        )
-    return np.asarray(values)
 
 
 def positive_int(name, value):

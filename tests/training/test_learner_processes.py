@@ -24,6 +24,7 @@ from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.experiments import video_recorder
 from tf_reinforce.experiments import wandb_logger
+from tf_reinforce.score_function import resumed_fit
 from tf_reinforce.training import learner_processes
 from tf_reinforce.training import loop
 from tf_reinforce.training import recorder
@@ -80,7 +81,7 @@ EVERY_PROCESS = {
     *(keras.callbacks.SwapEMAWeights, keras.callbacks.TerminateOnNaN),
     *(tfr.callbacks.EpisodeCallback, tfr.callbacks.StopAtReturn),
     *(evaluation.EvaluationCallback, slow_env.SlowEnvLine, loop.CallbackList),
-    tuning_trial.TrialCallback,
+    *(tuning_trial.TrialCallback, resumed_fit.RecordedCallbacks),
 }
 CHIEF_ONLY = {
     *(keras.callbacks.CSVLogger, keras.callbacks.ModelCheckpoint),

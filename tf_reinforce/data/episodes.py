@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import validation
+from tf_reinforce.functional import shapes
 
 
 class Episodes(NamedTuple):
@@ -200,7 +200,7 @@ def validate(episodes, observation_spec, action_spec, mask_size=0):
     Raises:
         ValueError: If a field of `episodes` has a wrong shape, type or value.
     """
-    rewards = validation.unmasked("rewards", episodes.rewards)
+    rewards = shapes.unmasked("rewards", episodes.rewards)
     if rewards.ndim != 2 or rewards.size == 0:
         raise ValueError(
             "`rewards` must be [T, B] with at least one step and one episode. "
@@ -259,14 +259,14 @@ def _masks(masks, shape):
         )
     if masks is None:
         return np.zeros(shape, "int8")
-    masks = validation.unmasked("masks", masks)
+    masks = shapes.unmasked("masks", masks)
     return _array(
         "masks", masks.astype("int8") if masks.dtype == bool else masks, shape, "int8"
     )
 
 
 def _array(name, values, shape, dtype):
-    values = validation.unmasked(name, values)
+    values = shapes.unmasked(name, values)
     if values.shape != shape:
         raise ValueError(
             f"`{name}` must have the shape {shape}. Received: shape {values.shape}. "

@@ -1,4 +1,4 @@
-"""Checks that arrays have the shapes that a function expects."""
+"""Checks the shapes of arrays, and that no entry of an array is masked."""
 
 import numpy as np
 import tensorflow as tf
@@ -49,3 +49,14 @@ def expect(arrays):
 
 def _static_shape(array):
     return tf.TensorShape(array.shape if hasattr(array, "shape") else np.shape(array))
+
+
+def unmasked(name, values):
+    """Returns values as a NumPy array; raises `ValueError` if an entry is masked."""
+    if np.ma.is_masked(values):
+        raise ValueError(
+            f"`{name}` must have no masked entries, because the numbers below a mask are "
+            f"arbitrary. Received: {np.ma.count_masked(values)} masked entries. Remove "
+            "them, or replace them with `.filled(…)`."
+        )
+    return np.asarray(values)

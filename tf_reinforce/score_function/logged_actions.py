@@ -15,6 +15,7 @@ from tf_reinforce import validation
 from tf_reinforce.data import spaces
 from tf_reinforce.functional import losses
 from tf_reinforce.functional import off_policy
+from tf_reinforce.functional import shapes
 from tf_reinforce.layers import recording
 from tf_reinforce.layers import sample
 
@@ -143,7 +144,7 @@ def _vector(name, values):
 
 def _numbers(name, values):
     """Returns a column of a log as an array of numbers, or raises an error for a row."""
-    values = validation.unmasked(name, values) if np.ma.isMA(values) else values
+    values = shapes.unmasked(name, values) if np.ma.isMA(values) else values
     try:
         array = np.asarray(values)
     except ValueError:  # rows of several shapes

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.types import experimental
 
 from tf_reinforce import user_warnings
-from tf_reinforce import validation
+from tf_reinforce.functional import shapes
 
 
 class RewardFunction:
@@ -79,7 +79,7 @@ class RewardFunction:
         """Returns the rewards as an array `[rows]`, or raises an error."""
         if rewards is None:
             raise TypeError(f"{self._requirement} Received: None")
-        rewards = validation.unmasked("rewards", rewards)
+        rewards = shapes.unmasked("rewards", rewards)
         if rewards.dtype.kind not in "biuf":
             raise TypeError(f"{self._requirement} Received: type {rewards.dtype}")
         if rewards.shape != (rows,):

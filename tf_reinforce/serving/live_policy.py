@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_reinforce import validation
 from tf_reinforce.data import spaces
+from tf_reinforce.functional import shapes
 from tf_reinforce.serving import policy_functions
 
 
@@ -199,7 +200,7 @@ def _single_hint(name, spec, array):
 
 def _batch(name, spec, array):
     """Returns an array of N rows as a tensor with the row shape and type of a spec."""
-    array = validation.unmasked(name, array) if np.ma.isMA(array) else array
+    array = shapes.unmasked(name, array) if np.ma.isMA(array) else array
     try:
         array = np.asarray(array)
     except ValueError as error:
