@@ -229,11 +229,11 @@ class Reinforce(keras_agent.KerasAgent):
         arguments = {"hidden": hidden, "learning_rate": learning_rate, **kwargs}
         with make_envs.open_envs(env, 1, env_kwargs=env_kwargs) as envs:
             env_spaces = envs.observation_space, envs.action_space
-            options, fit = default_settings.merge(preset, arguments, envs)
+            has_quantities = spaces.has_quantities(envs.observation_space)
+            options, fit = default_settings.merge(preset, arguments, envs, has_quantities)
         spaces.check_action_space(env_spaces[1])
         options, rates = factory.build_parts(options, *env_spaces, seed)
-        head, hidden = options.pop("head"), options.pop("hidden")
-        optimizer = keras.optimizers.Adam(options.pop("learning_rate"))
+        head, hidden, rate = map(options.pop, ("head", "hidden", "learning_rate"))
         compiling = {x: options.pop(x) for x in ("steps_per_execution", "jit_compile")}
         size, scaling = head.outputs_size, head.output_scaling()
         normalizes = options.get("normalize_observations", False)
@@ -243,7 +243,7 @@ class Reinforce(keras_agent.KerasAgent):
         agent = cls(policy, head, **options)
         agent._fit_defaults = {**fit, "env_kwargs": env_kwargs or {}}
         agent.build_for_spaces(*env_spaces)
-        agent.compile(optimizer, **compiling)
+        agent.compile(keras.optimizers.Adam(rate), **compiling)
         agent._learning_rates = rates
         return agent
 

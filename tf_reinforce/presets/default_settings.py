@@ -4,8 +4,6 @@ import logging
 import math
 
 from tf_reinforce import config
-from tf_reinforce.data import nests
-from tf_reinforce.data import spaces
 from tf_reinforce.presets import toml_files
 
 # The settings of a value network that is given by its name, "value".
@@ -113,7 +111,7 @@ def describe(space, max_episode_steps, agent, fit):
     )
 
 
-def merge(preset, arguments, envs):
+def merge(preset, arguments, envs, has_quantities):
     """Returns all arguments for `factory.build_parts`, and the defaults of `fit`.
 
     The arguments of the user override the settings of the preset, and the preset
@@ -125,6 +123,7 @@ def merge(preset, arguments, envs):
         arguments: Dict of the arguments of `Reinforce.for_env`. The values of `hidden`
             and `learning_rate` may be `None`.
         envs: `collect.environments.Environments`.
+        has_quantities: Bool, whether observations can be normalized.
     """
     optional = "hidden", "learning_rate"
     arguments = {
@@ -136,8 +135,7 @@ def merge(preset, arguments, envs):
     if preset is toml_files.EMPTY_PRESET and arguments.get("baseline") == "value":
         task = envs.action_space, _limit(envs)
         agent, fit = for_task(*task, envs.in_graph)
-        parts = nests.flatten(spaces.to_nest(envs.observation_space))
-        agent["normalize_observations"] = any(map(spaces.is_quantity, parts))
+        agent["normalize_observations"] = has_quantities
         if arguments.get("returns") == "whole":
             agent["gae_lambda"] = 1  # the only value that whole returns allow
         text = describe(*task, {**agent, **arguments}, fit)
