@@ -5,11 +5,14 @@ then continues with new objects, as in a new process.
 """
 
 import csv
+import functools
 import importlib
 import inspect
-import io
 import os
 import pkgutil
+import re
+import shutil
+import signal
 
 import keras
 import numpy as np
@@ -18,13 +21,17 @@ import sweeps
 
 pytest.importorskip("keras_hub", reason='needs pip install ".[text]"')
 import language_models
+import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
+from tf_reinforce import locks
+from tf_reinforce.training import interruption
 
 EPOCHS = 3
-STEPS = {"agent": 1, "SequenceReinforce.fit": 2}  # of an epoch; 3 for the others
+# After how many steps each process ends; an epoch of an agent has one, the others two.
+ENDS = {"agent": (2, 2), "SequenceReinforce.fit": (4,)}
 MONITOR = {
     "agent": "episode_return",
     "ScoreFunction.fit": "reward",
@@ -55,7 +62,8 @@ def agent(compile_options=None, **options):
         return keras.layers.Dense(size, "tanh", kernel_initializer=initializer)
 
     policy = keras.Sequential([keras.Input((1,)), dense(3), dense(2)])
-    result = tfr.Reinforce(policy, **{"baseline": "moving_average", **options})
+    defaults = dict(policy=policy, baseline="moving_average")
+    result = tfr.Reinforce(**{**defaults, **options})
     result.compile(**{"optimizer": adam(), **(compile_options or {})})
     return result
 
@@ -66,23 +74,39 @@ def sampling_model(compile_options=None, **options):
     hidden = keras.layers.Dropout(0.2)(keras.layers.BatchNormalization()(inputs))
     choice = tfr.layers.Sample(heads.Categorical(3))(keras.layers.Dense(3)(hidden))
     value = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model = keras.Model(inputs, choice)
+    defaults = dict(model=keras.Model(inputs, choice), baseline=value, samples=2)
     if "loss" not in options:
-        options = {"reward": is_largest, **options}
-    result = tfr.ScoreFunction(model, **{"baseline": value, "samples": 2, **options})
+        defaults["reward"] = is_largest
+    result = tfr.ScoreFunction(**{**defaults, **options})
     options = {"optimizer": adam(), "run_eagerly": True, **(compile_options or {})}
     result.compile(**options)
     return result
 
 
-def language_model(compile_options=None, rewards=sevens, **options):
-    defaults = dict(group_size=2, max_completion_length=3, seed=3)
-    result = tfr.sequences.SequenceReinforce(
-        language_models.text_gpt2(), rewards, **{**defaults, **options}
-    )
+def language_model(compile_options=None, **options):
+    defaults = dict(causal_lm=language_models.text_gpt2(), rewards=sevens)
+    defaults |= dict(group_size=2, max_completion_length=2)
+    defaults["seed"] = 5  # the epochs begin and end with different prompts
+    result = tfr.sequences.SequenceReinforce(**{**defaults, **options})
     result.compile(
         **{"optimizer": adam(), "run_eagerly": True, **(compile_options or {})}
     )
+    return result
+
+
+@functools.cache
+def rewound_agent():
+    """Returns an agent, and a function that restores its first state.
+
+    It traces its programs once. New agents give equal results (`make slow`).
+    """
+    result = agent()
+    return result, toys.rewinding(result, toys.Bandit())
+
+
+def new_agent():
+    result, rewind = rewound_agent()
+    rewind()
     return result
 
 
@@ -94,7 +118,7 @@ def fit_agent(model, **options):
 
 
 def fit_sampling_model(model, **options):
-    defaults = dict(x=INPUTS, y=TARGETS, batch_size=4, epochs=EPOCHS)
+    defaults = dict(x=INPUTS, y=TARGETS, batch_size=5, epochs=EPOCHS)
     defaults["validation_data"] = INPUTS[:5], TARGETS[:5]
     return model.fit(**{**defaults, "verbose": 0, **options})
 
@@ -102,17 +126,17 @@ def fit_sampling_model(model, **options):
 def fit_logged(model, **options):
     names = "contexts", "actions", "rewards", "propensities"
     log = INPUTS, np.arange(10) % 3, TARGETS[:, 0], np.full(10, 0.5)
-    defaults = dict(zip(names, log), batch_size=4, epochs=EPOCHS)
+    defaults = dict(zip(names, log), batch_size=5, epochs=EPOCHS)
     return model.fit_logged(**{**defaults, "verbose": 0, **options})
 
 
 def fit_language_model(model, **options):
-    defaults = dict(batch_size=2, epochs=EPOCHS, validation_data=PROMPTS[:1])
+    defaults = dict(batch_size=2, epochs=2)
     return model.fit(**{"prompts": PROMPTS, **defaults, "verbose": 0, **options})
 
 
 TRAINERS = {
-    "agent": (agent, fit_agent),
+    "agent": (new_agent, fit_agent),
     "ScoreFunction.fit": (sampling_model, fit_sampling_model),
     "fit_logged": (sampling_model, fit_logged),
     "SequenceReinforce.fit": (language_model, fit_language_model),
@@ -166,7 +190,6 @@ def new_callbacks(monitor):
         ),
         "ReduceLROnPlateau": dict(patience=1, cooldown=2, min_delta=9.0, **monitored),
         "Diagnostics": dict(every=2, verbose=0),
-        "ProgressLine": dict(stream=io.StringIO(), live=False),
         "StopAtReturn": dict(target=99.0),
         "SwapEMAWeights": dict(swap_on_epoch=True),
         "TensorBoard": dict(log_dir="board", update_freq=2),
@@ -194,6 +217,7 @@ def package(module):
 
 
 LEFT_OUT = {
+    "ProgressLine": "measures seconds",
     "BackupAndRestore": "is refused",
     "CallbackList": "is no callback of a user",
     "EvaluationCallback": "is tested with runs",
@@ -205,7 +229,7 @@ LEFT_OUT = {
 
 def attributes(callback):
     """Returns the attributes of a callback that are data, for a comparison."""
-    left_out = {"params", "_model", "append_header"}  # `append_header` is of the file
+    left_out = {"params", "_model", "append_header", "_training", "_update_start"}
     return {
         f"{type(callback).__name__}.{name}": data(value)
         for name, value in vars(callback).items()
@@ -215,7 +239,8 @@ def attributes(callback):
 
 def data(value):
     if isinstance(value, dict):
-        return {k: data(x) for k, x in value.items() if "second" not in str(k)}
+        timed = re.compile("second|_share")
+        return {k: data(x) for k, x in value.items() if not timed.search(str(k))}
     if isinstance(value, (list, tuple, set)):
         return type(value)(map(data, value)) if type(value) is list else repr(value)
     if isinstance(value, np.ndarray):
@@ -262,15 +287,291 @@ def differences(one, other):
     "name", sweeps.some(TRAINERS, always=TRAINERS.keys() - {"fit_logged"})
 )
 def test_every_callback_continues_after_an_interruption_in_each_epoch(name, tmp_path):
-    """All attributes, weights, optimizer variables, logs and the history are equal.
-
-    An attribute that differs between two trainings without interruption is a time.
-    """
+    """All attributes, weights, optimizer variables, logs and the history are equal."""
     whole = train(name, tmp_path / "whole")
-    of_time = differences(whole, train(name, tmp_path / "again"))
-    assert not any(x.startswith(("variable", "log", "History")) for x in of_time)
-    parts, steps = tmp_path / "parts", STEPS.get(name, 3)
-    for after in (steps + 1, *range(max(steps, 2), 1, -1)):
+    for after in ENDS.get(name, (3, 2)):
         with pytest.raises(RuntimeError, match="the process ends"):
-            train(name, parts, [Interrupt(after, fail)])
-    assert differences(whole, train(name, parts)) <= of_time
+            train(name, tmp_path / "parts", [Interrupt(after, fail)])
+    assert differences(whole, train(name, tmp_path / "parts")) == set()
+
+
+def batches():
+    rows = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS))
+    return rows.shuffle(10, seed=4).batch(5)
+
+
+class Subclassed(keras.Model):
+    """A model that is built by its first batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.logits = keras.layers.Dense(3)
+        self.choice = tfr.layers.Sample(heads.Categorical(3))
+
+    def call(self, inputs, training=False):
+        return self.choice(self.logits(inputs), training=training)
+
+
+class Rows(keras.utils.PyDataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return INPUTS[index::3], TARGETS[index::3]
+
+
+def generate():
+    rng = np.random.default_rng(5)
+    while True:
+        rows = rng.integers(0, 10, 4)
+        yield INPUTS[rows], TARGETS[rows]
+
+
+DATA = {
+    "shuffled dataset": lambda: dict(x=batches()),
+    "generator": lambda: dict(x=generate(), steps_per_epoch=3),
+    "steps": lambda: dict(x=INPUTS, y=TARGETS, steps_per_epoch=2),
+    "PyDataset": lambda: dict(x=Rows(), shuffle=False),
+    "split": lambda: dict(
+        x=INPUTS, y=TARGETS, batch_size=3, validation_split=0.3, validation_data=None
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", sweeps.some(DATA, always=["shuffled dataset"]))
+def test_data_of_every_kind_is_read_again_up_to_the_checkpoint(
+    kind, tmp_path, monkeypatch
+):
+    """The model is not built before, and the metrics of `compile` are neither."""
+
+    def train(folder, *callbacks):
+        keras.utils.set_random_seed(2)
+        options = dict(baseline="moving_average", reward=is_largest, samples=2)
+        model = tfr.ScoreFunction(Subclassed(), **options)
+        model.compile(adam(), metrics=["mae"], run_eagerly=True)
+        defaults = {"y": None, "batch_size": None, **DATA[kind]()}
+        resume = tfr.Checkpoints(tmp_path / folder, every_updates=1)
+        options = {**defaults, "resume": resume, "callbacks": list(callbacks)}
+        history = fit_sampling_model(model, **options)
+        return data(model.get_weights()), data(history.history)
+
+    whole = train("whole")
+    for after in (2, 3):
+        with pytest.raises(RuntimeError, match="the process ends"):
+            train("parts", Interrupt(after, fail))
+    assert train("parts") == whole
+
+
+def test_data_that_cannot_be_read_again_is_refused(tmp_path):
+    model, resume = sampling_model(), tmp_path / "run"
+    with pytest.raises(ValueError, match="Received: resume and shuffle=True"):
+        model.fit(Rows(), resume=resume)
+    with pytest.raises(TypeError, match="must be arrays, a tf.data.Dataset, a keras"):
+        model.fit([object()], resume=resume)
+    rows = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).batch(5)
+    unknown = rows.filter(lambda *_: True)  # of unknown size
+    options = dict(y=None, batch_size=None, steps_per_epoch=2, resume=resume)
+    with pytest.raises(KeyboardInterrupt, match="the same call of `fit` continues"):
+        stop = Interrupt(2, lambda: signal.raise_signal(signal.SIGINT))
+        fit_sampling_model(model, x=unknown, callbacks=[stop], **options)
+    with pytest.raises(ValueError, match="another training: its settings, x differs"):
+        fit_sampling_model(sampling_model(), x=rows, **options)
+    with (
+        pytest.raises(ValueError, match="ended in epoch 0 .from 0. before step 2"),
+        pytest.warns(UserWarning, match="ran out of data"),
+    ):
+        fit_sampling_model(sampling_model(), x=unknown.take(1), **options)
+
+
+SIGNALS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: interruption.Terminated}
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    sweeps.some(
+        [(name, number) for name in OTHERS for number in SIGNALS],
+        always=[("fit_logged", signal.SIGINT)],
+    ),
+)
+def test_signal_ends_training_after_the_step_and_a_checkpoint(name, number, tmp_path):
+    """Another training in the folder is refused, and disturbs nothing."""
+
+    def interrupt():
+        with pytest.raises(locks.FolderLocked, match="Another training uses the folder"):
+            train(name, tmp_path / "parts", callbacks=False)
+        signal.raise_signal(number)
+
+    last = Interrupt(3, lambda: pytest.fail("the step after the signal must not run"))
+    with pytest.raises(SIGNALS[number]):
+        interrupts = [Interrupt(2, interrupt), last]
+        options = dict(callbacks=False, resume="run")
+        train(name, tmp_path / "parts", interrupts, **options)
+    (checkpoint,) = (tmp_path / "parts" / "run" / "checkpoints").iterdir()
+    assert checkpoint.name == "00000002"
+    whole = train(name, tmp_path / "whole", callbacks=False)
+    assert train(name, tmp_path / "parts", callbacks=False) == whole
+
+
+KERAS_FIT = dict(
+    batch_size=4,
+    shuffle=False,
+    initial_epoch=1,
+    steps_per_epoch=2,
+    epochs=EPOCHS + 1,
+    verbose=2,
+    callbacks=[],
+)
+
+
+class Other(toys.Bandit):
+    """An environment of another name."""
+
+
+SWAPPED = {"values": (1.0, 0.0)}
+COMPILE = dict(optimizer=0.04, run_eagerly=False, jit_compile=False)
+# Another value for each argument, and the arguments that are honoured: they change what
+# follows, or nothing that is trained. All others are refused.
+CHANGES = {
+    "agent": lambda: (
+        {
+            **dict(policy=keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])),
+            **dict(head=heads.Categorical(2), baseline="mean", gamma=0.5, gae_lambda=0.9),
+            **dict(returns="whole", discount_states=True, scale_advantages="batch"),
+            **dict(scale_rewards=True, mean_over="steps", on_truncation="drop"),
+            **dict(minibatch_size=2, passes=2, ratio_clip=3.0, max_kl=1.0, name="other"),
+            **dict(entropy_coef=0.1, normalize_observations=True, action_mask="info/m"),
+        },
+        dict(optimizer=adam(beta_1=0.8)),
+        {
+            **dict(env=Other, epochs=EPOCHS + 1, steps=8, episodes_per_epoch=5),
+            **dict(steps_per_epoch=9, num_envs=2, workers=1, seed=3, callbacks=[]),
+            **dict(validation_env=toys.Bandit, validation_freq=2, validation_episodes=2),
+            **dict(
+                initial_epoch=1, env_kwargs={"values": (1, 0)}, reset_options={"a": 1}
+            ),
+            **dict(
+                env_attrs={"values": (1, 0)},
+                max_episode_steps=7,
+                on_bad_env="drop_episode",
+            ),
+            **dict(on_env_error="restart", step_timeout=9.0, verbose=2),
+        },
+        # The head is that of the action space, and `steps` is another budget. Tests of
+        # workers compare their results.
+        {"head", "name", "epochs", "steps", "num_envs", "workers", "callbacks"}
+        | {"validation_env", "validation_freq", "validation_episodes"}
+        | {"step_timeout", "verbose"},
+    ),
+    "ScoreFunction.fit": lambda: (
+        dict(model=Subclassed(), loss="mse", samples=3, baseline=None, entropy_coef=0.1)
+        | dict(reward=lambda inputs, choices, targets: choices * 1.0),
+        dict(**COMPILE, metrics=["mae"], weighted_metrics=["mae"], steps_per_execution=2)
+        | dict(auto_scale_loss=False, loss=None, loss_weights=None),
+        dict(**KERAS_FIT, x=INPUTS + 1, y=TARGETS + 1, sample_weight=TARGETS[:, 0] + 1)
+        | dict(validation_data=None, validation_steps=1, validation_batch_size=2)
+        | dict(validation_freq=2, validation_split=0.2, class_weight={0: 2.0}),
+        {"run_eagerly", "jit_compile", "auto_scale_loss", "loss", "loss_weights"}
+        | {"epochs", "verbose", "callbacks", "validation_data", "validation_steps"}
+        | {"validation_batch_size", "validation_freq"},
+    ),
+    "fit_logged": lambda: (
+        {},
+        {},
+        dict(**KERAS_FIT, contexts=INPUTS + 1, actions=np.arange(10) % 2)
+        | dict(rewards=np.ones(10), propensities=np.full(10, 0.4), estimator="snips")
+        | dict(clip=2.0, top_k=2, reward_model=None),
+        {"epochs", "verbose", "callbacks", "reward_model"},
+    ),
+    "SequenceReinforce.fit": lambda: (
+        dict(
+            causal_lm=2,  # layers
+            rewards=lambda completions: [1.0 for _ in completions],
+            reward_weights=[2.0],
+            reply=lambda completions: [None for _ in completions],
+            max_turns=2,
+        )
+        | dict(group_size=3, kl_coef=0.1, temperature=2.0, max_completion_length=3)
+        | dict(stop_token_ids=[3], passes=2, minibatch_size=2)
+        | dict(microbatch_size=2, ratio_clip=3.0, scale_advantages=True)
+        | dict(length_normalization=True, seed=4),
+        dict(**COMPILE, auto_scale_loss=False),
+        {**KERAS_FIT, "batch_size": 3, "steps_per_epoch": 3, "prompts": ["1=", "2="]}
+        | dict(validation_data=PROMPTS, validation_freq=2),
+        {"run_eagerly", "jit_compile", "auto_scale_loss", "epochs", "verbose"}
+        | {"callbacks", "validation_data", "validation_freq"},
+    ),
+}
+
+METHODS = {
+    "agent": (tfr.Reinforce, "compile", "fit"),
+    "ScoreFunction.fit": (tfr.ScoreFunction, "compile", "fit"),
+    "fit_logged": (None, None, "fit_logged"),
+    "SequenceReinforce.fit": (tfr.sequences.SequenceReinforce, "compile", "fit"),
+}
+
+
+def parameters(name):
+    """Returns the names of the arguments of constructor, `compile` and training."""
+    kind, compiles, trains = METHODS[name]
+    owner = kind or tfr.ScoreFunction
+    functions = [kind, compiles and getattr(owner, compiles), getattr(owner, trains)]
+    if name == "ScoreFunction.fit":
+        functions[2] = keras.Model.fit
+    for function in functions:
+        names = inspect.signature(function).parameters if function else ()
+        yield {x for x in names if x not in ("self", "args", "kwargs", "resume")}
+
+
+def options_with(name, part, option, value):
+    """Returns arguments of constructor, `compile` and training with one change."""
+    parts = [{}, {}, {}]
+    parts[part][option] = value
+    for together in (("reply", "max_turns"), ("max_kl", "passes")):
+        if (
+            option in together and together[0] in CHANGES[name]()[0]
+        ):  # one needs the other
+            parts[0] |= {x: CHANGES[name]()[0][x] for x in together}
+    if option == "causal_lm":
+        parts[0][option] = language_models.text_gpt2(num_layers=value)
+    if option == "gae_lambda":
+        value_model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        parts[0]["baseline"] = tfr.baselines.Value(value_model)
+    if option == "optimizer" and isinstance(value, float):
+        parts[1][option] = adam(value)
+    return parts
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_every_option_has_another_value(name):
+    """A new option needs a value in `CHANGES`, and a decision."""
+    for part, names in enumerate(parameters(name)):
+        listed = {*KERAS_FIT} if name == "fit_logged" and part == 2 else set()
+        assert names | listed == CHANGES[name]()[part].keys(), part
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINERS)
+def test_each_changed_option_is_refused_or_honoured(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make, fit = TRAINERS[name]
+    make = agent if name == "agent" else make
+    fit(make(), epochs=1, resume="run")
+    *changes, honoured = CHANGES[name]()
+    outcomes = {}
+    for part, values in enumerate(changes):
+        for option, value in values.items():
+            shutil.copytree("run", "copy")
+            built, compiled, options = options_with(name, part, option, value)
+            model = make(compiled, **built)
+            try:
+                epochs = {} if option == "steps" else {"epochs": 2}
+                fit(model, **{"resume": "copy", **epochs, **options})
+                outcomes[option] = "honoured"
+            except ValueError as error:
+                outcomes[option] = str(error)
+            shutil.rmtree("copy")
+    refused = "belongs to another training"
+    wrong = {x for x in outcomes if (refused in outcomes[x]) is (x in honoured)}
+    assert not wrong, {x: outcomes[x] for x in wrong}
+    failed = {x: outcomes[x] for x in honoured if outcomes[x] != "honoured"}
+    assert not failed
