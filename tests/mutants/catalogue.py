@@ -898,8 +898,8 @@ EPISODES = [
         "clipped_action_stored",
         "B6: The record contains the clipped action instead of the sampled action.",
         "collect/host_loop.py::CollectionLoop._run",
-        "zip(buffer.actions, raw_actions)",
-        "zip(buffer.actions, env_actions)",
+        "zip(views[count:], raw_actions)",
+        "zip(views[count:], env_actions)",
     ),
     Mutant(
         "phantom_row",

@@ -28,7 +28,9 @@ def outside_bounds(space, episodes):
             # Round the bounds like the observations, so that rounding moves no
             # observation outside.
             low, high = leaf.low.astype(array.dtype), leaf.high.astype(array.dtype)
-            if (array < low).any() or (array > high).any():
+            # In parts, so that long episodes need no memory for the comparisons.
+            parts = (array[i : i + 1024] for i in range(0, len(array), 1024))
+            if any((x < low).any() or (x > high).any() for x in parts):
                 text = _describe(name, array, low, high, episodes.lengths)
                 if text is not None:
                     return text

@@ -3,16 +3,31 @@
 Row i of a buffer contains step i of the collection, with one column per environment.
 """
 
+import math
+import mmap
+
 import numpy as np
 
+from tf_reinforce.data import acting_specs
+
 _NOISE_ROWS = 128  # rows of noise that are drawn at once
+BLOCK_ROWS = 256  # rows of each block of a `StepBuffer`
 
 
-_INITIAL_ROWS = 256  # rows of a new `StepBuffer`; a full buffer doubles
+def zeros(shape, dtype):
+    """Returns an array of zeros whose memory the system gets back when it is deleted.
+
+    The memory of `np.zeros` can stay in the process, between arrays that are still used.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return np.ndarray(shape, dtype, mmap.mmap(-1, max(size, 1)))
 
 
 class StepBuffer:
-    """Stores the steps of all environments in time-major arrays, which can grow.
+    """Stores the steps of all environments in blocks of time-major arrays.
+
+    A buffer grows by a further block, so that no step is ever copied to make room, and
+    its memory is freed block by block, see `results.episode_arrays`.
 
     Args:
         size: Int, the number of environments.
@@ -22,36 +37,36 @@ class StepBuffer:
             is, of an action as sampled, before its conversion for the environment.
 
     Attributes:
-        length: Int, the number of steps that the arrays can hold.
-        observations: List of arrays `[length + 1, size, …]`, with any action masks last.
-        actions: List of arrays `[length, size, …]`, the raw actions.
-        rewards: `[length, size]` float64 array.
+        blocks: List of lists of arrays `[256, size, …]`: the observations, with any
+            action masks last, then the raw actions, then the rewards, in float64.
+            Row i is row i % 256 of block i // 256. A block that was freed is empty.
+        num_observations: Int, how many arrays of a block are observations.
     """
 
     def __init__(self, size, observation_specs, action_specs):
-        self.length = _INITIAL_ROWS
-        self.observations = _zeros((_INITIAL_ROWS + 1, size), observation_specs)
-        self.actions = _zeros((_INITIAL_ROWS, size), action_specs)
-        self.rewards = np.zeros((_INITIAL_ROWS, size))
+        rewards = acting_specs.ArraySpec((), "float64")
+        self._size, self._specs = size, [*observation_specs, *action_specs, rewards]
+        self.num_observations = len(observation_specs)
+        self.blocks, self._rows = [], iter(())
 
-    def grow(self):
-        """Replaces the arrays by larger arrays, for twice as many steps."""
-        self.observations = [_extended(x, len(x) - 1) for x in self.observations]
-        self.actions = [_extended(x, self.length) for x in self.actions]
-        self.rewards = _extended(self.rewards, self.length)
-        self.length *= 2
+    def next_row(self):
+        """Returns views of the next row, at first of row 0, as a tuple of arrays."""
+        views = next(self._rows, None)
+        if views is None:
+            shape = BLOCK_ROWS, self._size
+            arrays = [zeros((*shape, *x.shape), x.dtype) for x in self._specs]
+            self.blocks.append(arrays)
+            self._rows = zip(*arrays, strict=True)
+            views = next(self._rows)
+        return views
 
-    def observation_row(self, row):
-        """Returns a list with a view of one row of each array of `observations`."""
-        return [array[row] for array in self.observations]
-
-
-def _zeros(leading_shape, specs):
-    return [np.zeros((*leading_shape, *x.shape), x.dtype) for x in specs]
-
-
-def _extended(array, count):
-    return np.concatenate([array, np.zeros((count, *array.shape[1:]), array.dtype)])
+    def observations(self, start, stop, env_index):
+        """Returns copies of the observations of one environment in a range of rows."""
+        places = [divmod(row, BLOCK_ROWS) for row in range(start, stop)]
+        return [
+            np.stack([self.blocks[block][i][row, env_index] for block, row in places])
+            for i in range(self.num_observations)
+        ]
 
 
 class NoiseBuffer:

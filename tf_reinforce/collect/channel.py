@@ -7,7 +7,10 @@ import struct
 
 import numpy as np
 
+from tf_reinforce.collect import buffers
+
 _LENGTH = struct.Struct("!Q")
+_MAX_JOINED = 2**20  # bytes of a message that is sent at once, at the price of a copy
 
 
 class Closed(EOFError):
@@ -39,7 +42,11 @@ class Channel:
 
     def send(self, header, arrays=()):
         """Sends a dict of JSON values and a list of NumPy arrays."""
-        self.send_encoded(encode(header, arrays))
+        parts = _parts(header, arrays)
+        if sum(map(len, parts)) < _MAX_JOINED:
+            parts = [b"".join(parts)]
+        for part in parts:
+            self.send_encoded(part)
 
     def send_encoded(self, message):
         """Sends the bytes that `encode` returned."""
@@ -63,7 +70,7 @@ class Channel:
         return header, [self._array(*spec) for spec in specs]
 
     def _array(self, name, shape):
-        array = np.empty(shape, name)
+        array = buffers.zeros(shape, name)
         if array.nbytes:
             self._read_into(memoryview(array.reshape(-1)).cast("B"))
         return array
@@ -86,6 +93,11 @@ class Channel:
 
 def encode(header, arrays=()):
     """Returns the message of a dict and a list of NumPy arrays as bytes."""
+    return b"".join(_parts(header, arrays))
+
+
+def _parts(header, arrays):
     specs = [[array.dtype.name, array.shape] for array in arrays]
     text = json.dumps([header, specs]).encode()
-    return b"".join([_LENGTH.pack(len(text)), text, *(x.tobytes() for x in arrays)])
+    contents = (np.ascontiguousarray(array).reshape(-1) for array in arrays)
+    return [_LENGTH.pack(len(text)) + text, *(x.view("uint8").data for x in contents)]

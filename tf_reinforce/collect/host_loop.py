@@ -77,7 +77,9 @@ class CollectionLoop:
 
     def episode_arrays(self, episodes):
         """Returns the `results.EpisodeArrays` of finished episodes."""
-        return results.episode_arrays(episodes, self.buffer, self.envs.first_index)
+        rows = [self.row, *(episode.start_row for episode in self.active.values())]
+        buffer, first_index = self.buffer, self.envs.first_index
+        return results.episode_arrays(episodes, buffer, first_index, min(rows))
 
     def take_stepping(self):
         """Returns the seconds in the environments since the previous call."""
@@ -89,28 +91,27 @@ class CollectionLoop:
         policy_states, words = self.recurrent_states.arrays, envs.progress.words
         clock, stepping = time.perf_counter, 0.0
         unbatch = unbatching.action_unbatcher(envs.action_space)
-        observations = buffer.observation_row(0)
+        views, count = buffer.next_row(), buffer.num_observations
+        observations = views[:count]
         envs.reset(self.seeds.reset_seed(0), observations)
         self._start_episodes(observations)
         episodes = self.scheduler.result()  # a worker may have claimed no episode
         while episodes is None:
             row = self.row
-            if row + 1 == buffer.length:
-                buffer.grow()
-                observations = buffer.observation_row(row)
             if self.mask_layout is not None:
                 self._check_masks(observations)
             inputs = [*observations, *policy_states, *noise.row(row, active)]
             raw_actions, env_actions, states, finite = act(inputs)
             if not finite:
                 raw_actions, env_actions, states = self._retry_without_idle(act, inputs)
-            for array, part in zip(buffer.actions, raw_actions):
-                array[row] = part
+            for array, part in zip(views[count:], raw_actions):
+                array[:] = part
             for array, part in zip(policy_states, states):
                 array[:] = part
-            rewards, next_row = buffer.rewards[row], row + 1
+            rewards, next_row = views[-1], row + 1
             # Views: the environments write the next observations into the buffer.
-            observations = buffer.observation_row(next_row)
+            views = buffer.next_row()
+            observations = views[:count]
             is_due = next_row >= self.time_limit_row
             time_limit_envs = self._time_limit_envs(next_row) if is_due else ()
             actions = unbatch(env_actions)
@@ -129,6 +130,7 @@ class CollectionLoop:
             if ends:
                 self.stepping, stepping = self.stepping + stepping, 0.0
                 episodes = self.scheduler.result()
+        active.clear()  # no result contains the episodes that have not ended
         return episodes
 
     def _check_masks(self, observations):
@@ -214,8 +216,8 @@ class CollectionLoop:
     def _raise_not_finite(self, inputs):
         """Raises an error for a non-finite observation, else `OutputsNotFinite`."""
         for episode in self.active.values():
-            for array in self.buffer.observations:
-                values = array[episode.start_row : self.row + 1, episode.env_index]
+            steps = episode.start_row, self.row + 1, episode.env_index
+            for values in self.buffer.observations(*steps):
                 results.check_observations(values, episode, self.envs.first_index)
         raise results.OutputsNotFinite(
             "The policy's outputs are not finite, although its observations and weights "

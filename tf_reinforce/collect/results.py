@@ -1,10 +1,14 @@
 """Defines played episodes as arrays, and the errors that a collection raises."""
 
 import dataclasses
+import itertools
 import math
+import operator
 from typing import NamedTuple
 
 import numpy as np
+
+from tf_reinforce.collect import buffers
 
 # The causes of policy outputs that are not finite for finite observations and weights.
 OUTPUTS_REMEDY = (
@@ -95,13 +99,17 @@ def _check_finite(name, values, episode, first_index):
         )
 
 
-def episode_arrays(episodes, buffer, first_index):
-    """Copies episodes from a step buffer into arrays with one episode per column.
+def episode_arrays(episodes, buffer, first_index, needed_row):
+    """Moves episodes from a step buffer into arrays with one episode per column.
+
+    Each block of the buffer is freed as soon as it has been copied, so that long episodes
+    are not in memory twice.
 
     Args:
         episodes: List of finished `scheduler.EpisodeInProgress`.
         buffer: `buffers.StepBuffer`.
         first_index: Int, the attribute of `batched_envs.BatchedEnvs`.
+        needed_row: Int. The blocks that end before this row of the buffer are freed.
 
     Returns:
         `EpisodeArrays`, with the episodes in the order of the list `episodes`.
@@ -111,33 +119,50 @@ def episode_arrays(episodes, buffer, first_index):
     """
     lengths = np.array([episode.length for episode in episodes], "int32")
     rows, count = lengths.max(initial=0), len(episodes)
-
-    def zeros(array, rows):
-        return np.zeros((rows, count, *array.shape[2:]), array.dtype)
-
-    observations = [zeros(array, rows + 1) for array in buffer.observations]
-    source = [*buffer.actions, buffer.rewards]
-    others = [zeros(array, rows) for array in source]
+    num_observations = buffer.num_observations
+    copies = [
+        buffers.zeros(
+            (rows + (i < num_observations), count, *array.shape[2:]), array.dtype
+        )
+        for i, array in enumerate(buffer.blocks[-1])
+    ]
+    _move_steps(episodes, buffer, copies, needed_row)
     for b, episode in enumerate(episodes):
-        start, length = episode.start_row, episode.length
-        steps = (slice(start, start + length), episode.env_index)
-        parts = zip(observations, buffer.observations, episode.last_observation)
-        for copy, array, last in parts:
-            copy[:length, b] = array[steps]
-            copy[length, b] = last
-        for copy, array in zip(others, source):
-            copy[:length, b] = array[steps]
-        for copy in observations:
-            check_observations(copy[: length + 1, b], episode, first_index)
-        _check_finite("reward", others[-1][:length, b], episode, first_index)
+        for copy, last in zip(copies, episode.last_observation):
+            copy[episode.length, b] = last
+            check_observations(copy[: episode.length + 1, b], episode, first_index)
+        _check_finite("reward", copies[-1][: episode.length, b], episode, first_index)
     return EpisodeArrays(
         np.array([episode.number for episode in episodes], "int64"),
         lengths,
         np.array([episode.end.terminated for episode in episodes], bool),
         np.array([_success_or_nan(x.end.success) for x in episodes], "float64"),
-        observations,
-        others,
+        copies[:num_observations],
+        copies[num_observations:],
     )
+
+
+def _move_steps(episodes, buffer, copies, needed_row):
+    size = buffers.BLOCK_ROWS
+    ends = [episode.start_row + episode.length for episode in episodes]
+    blocks = sorted(
+        (number, b)
+        for b, episode in enumerate(episodes)
+        for number in range(episode.start_row // size, -(-ends[b] // size))
+    )
+    for number, pairs in itertools.groupby(blocks, operator.itemgetter(0)):
+        first_row = number * size
+        for _, b in pairs:
+            start, first = episodes[b].start_row, max(episodes[b].start_row, first_row)
+            last = min(ends[b], first_row + size)
+            steps = slice(first - first_row, last - first_row), episodes[b].env_index
+            place = slice(first - start, last - start), b
+            for copy, array in zip(copies, buffer.blocks[number]):
+                copy[place] = array[steps]
+        if first_row + size <= needed_row:
+            buffer.blocks[number].clear()
+    for block in buffer.blocks[: needed_row // size]:
+        block.clear()  # of episodes that were dropped
 
 
 def _success_or_nan(success):

@@ -21,6 +21,7 @@ import traceback
 
 import cloudpickle
 
+from tf_reinforce.collect import buffers
 from tf_reinforce.collect import channel as channels
 from tf_reinforce.collect import env_outputs
 from tf_reinforce.collect import host_loop
@@ -158,9 +159,15 @@ class EpisodeWorker:
             "seconds": loop.take_stepping(),
             "faults": [dataclasses.asdict(episode.faults) for episode in episodes],
             "num_observations": len(arrays.observations),
+            "num_others": len(arrays.others),
         }
-        message = [*arrays[:4], *arrays.observations, *arrays.others]
-        self._channel.send(header, message)
+        size = buffers.BLOCK_ROWS
+        blocks = (
+            array[start : start + size]
+            for array in (*arrays.observations, *arrays.others)
+            for start in range(0, len(array), size)
+        )
+        self._channel.send(header, [*arrays[:4], *blocks])
 
 
 class EpisodeQueue:
@@ -222,9 +229,21 @@ def shorten(text, limit):
 
 
 def to_episode_arrays(header, arrays):
-    """Returns the `results.EpisodeArrays` in a message of an `EpisodeWorker`."""
-    stop = 4 + header["num_observations"]
-    return results.EpisodeArrays(*arrays[:4], arrays[4:stop], arrays[stop:])
+    """Returns the `results.EpisodeArrays` in a message of an `EpisodeWorker`.
+
+    Observations, actions and rewards are lists of blocks of rows, which the pool can free
+    one by one. The list `arrays` is emptied.
+    """
+    first, blocks = arrays[:4], iter(arrays[4:])
+    arrays.clear()
+    rows = int(first[1].max())
+
+    def take(count, rows):
+        starts = range(0, rows, buffers.BLOCK_ROWS)
+        return [[next(blocks) for _ in starts] for _ in range(count)]
+
+    observations = take(header["num_observations"], rows + 1)
+    return results.EpisodeArrays(*first, observations, take(header["num_others"], rows))
 
 
 def main(channel_fd, progress_fd):

@@ -17,6 +17,7 @@ import cloudpickle
 import keras
 import numpy as np
 
+from tf_reinforce.collect import buffers
 from tf_reinforce.collect import channel as channels
 from tf_reinforce.collect import collected
 from tf_reinforce.collect import dispatcher
@@ -428,7 +429,8 @@ def _merge_shares(shares, steps):
 
     Args:
         shares: List of `results.EpisodeArrays` from the workers, which together contain
-            the episodes 0, 1, 2, …
+            the episodes 0, 1, 2, …, each array as a list of blocks. The blocks are
+            removed, so that long episodes are not in memory twice.
         steps: Int, or `None`. With an int, the result contains the first episodes in
             starting order, until the episodes have at least `steps` steps.
     """
@@ -441,10 +443,13 @@ def _merge_shares(shares, steps):
     count, rows = len(permutation), lengths[permutation].max()
 
     def merge(parts, rows):
-        merged = np.zeros((rows, count, *parts[0].shape[2:]), parts[0].dtype)
-        for share, part in zip(shares, parts, strict=True):
-            used = share.numbers < count
-            merged[: len(part), share.numbers[used]] = part[:rows, used]
+        merged = buffers.zeros((rows, count, *parts[0][0].shape[2:]), parts[0][0].dtype)
+        for start in range(0, rows, buffers.BLOCK_ROWS):
+            for share, blocks in zip(shares, parts, strict=True):
+                if blocks:
+                    used, block = share.numbers < count, blocks.pop(0)
+                    stop = min(start + len(block), rows)
+                    merged[start:stop, share.numbers[used]] = block[: stop - start, used]
         return merged
 
     observations, others = (

@@ -138,12 +138,16 @@ class Learner:
             ValueError: If XLA cannot compile a layer. All weights are unchanged.
         """
         step = self.make_train_step(optimizer)
+        if self.actor.recurrent is None and np.sum(episodes.lengths) > _MICROBATCH:
+            microbatch_size = microbatch_size or _MICROBATCH
         step.microbatch_size = microbatch_size
         compiled = self._compiled_networks(permutations.shape[1])
         step.jit_compile = "policy" in compiled
         step.jit_compile_baseline = "value network" in compiled
         graph = self._graph(
-            " and ".join(["update", *compiled]),
+            " and ".join(
+                ["update", *compiled, *["microbatches"] * bool(microbatch_size)]
+            ),
             lambda: step,
             (self._episodes_specs(), tf.TensorSpec((None, None), tf.int32)),
             (optimizer, microbatch_size),
@@ -437,7 +441,16 @@ def _schedule(rate):
 
 
 def _tensors(episodes):
-    return keras.tree.map_structure(tf.constant, episodes)
+    return keras.tree.map_structure(_tensor, episodes)
+
+
+def _tensor(array):
+    """Returns an array as a tensor, which shares the memory of large observations."""
+    is_large = getattr(array, "nbytes", 0) > 2**20 and array.dtype.kind in "fiu"
+    # TensorFlow requires the alignment.
+    if is_large and array.flags.carray and array.ctypes.data % 64 == 0:
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    return tf.constant(array)
 
 
 def _call_compiled(step, graph, *arguments):
