@@ -136,6 +136,22 @@ def test_generate_selects_the_most_likely_tokens():
     assert model.generate(["1+1="]) == [expected]
 
 
+def test_completions_that_are_no_utf8_are_judged_with_replacement_characters(monkeypatch):
+    """The byte C3 begins a character, which no other token of the model can end."""
+    monkeypatch.setattr(language_models, "CHARACTERS", "012345678\u00c3+=")
+    texts = []
+
+    def judge(completions):
+        texts.extend(completions)
+        return [float(text.count("\ufffd")) for text in completions]
+
+    model = make(rewards=judge)
+    logs = model.train_on_prompts({"prompts": PROMPTS})
+    model.evaluate(PROMPTS)
+    assert logs["reward"] > 0
+    assert all(isinstance(text, str) for text in texts)
+
+
 def test_evaluate_uses_greedy_completions():
     model = make(rewards=[sevens, lambda truncated: [1.0 for _ in truncated]])
     logs = model.evaluate(PROMPTS, batch_size=3)

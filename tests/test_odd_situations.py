@@ -1,0 +1,330 @@
+"""Tests agents in situations that are allowed and rare."""
+
+import asyncio
+import concurrent.futures
+import copy
+import functools
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+
+import cloudpickle
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium import wrappers
+
+import tf_reinforce as tfr
+
+BUDGET = dict(epochs=2, episodes_per_epoch=4, max_episode_steps=12, verbose=0)
+
+
+def make_agent(env="CartPole-v1", **options):
+    return tfr.Reinforce.for_env(env, hidden=(4,), seed=0, **options)
+
+
+def trained(env="CartPole-v1", agent=None, **options):
+    """Returns the weights after two updates as bytes."""
+    agent = agent or make_agent(env)
+    agent.fit(env, **BUDGET, **options)
+    return [x.tobytes() for x in agent.get_weights()]
+
+
+class Walk(gym.Env):
+    """A random walk, which ends outside of [-3, 3]."""
+
+    observation_space = gym.spaces.Box(-9, 9, (2,))
+    action_space = gym.spaces.MultiDiscrete([2, 2])
+    mutates = False
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.info = np.zeros(2, np.float32), {"legal": np.ones(4, np.int8)}
+        return self._result()[0], self._result()[-1]
+
+    def step(self, action):
+        self.place += action - self.np_random.random(2).astype("f")
+        reward = np.float64(self.place[0])
+        self.info["legal"][:] = [1, self.place[0] < 1, 1, 1]
+        if self.mutates:
+            action[:] = 0
+        ended = bool(abs(self.place).max() > 3)
+        observation, info = self._result()
+        return observation, reward, ended, False, info
+
+    def _result(self):
+        if self.mutates:
+            return self.place, self.info
+        return self.place.copy(), copy.deepcopy(self.info)
+
+
+class MutatingWalk(Walk):
+    """Returns its own arrays, and changes them and the action in the next step."""
+
+    mutates = True
+
+
+def walk_with(env, **options):
+    return trained(env, make_agent(env, action_mask="info/legal"), **options)
+
+
+def test_environment_may_change_its_arrays_in_place():
+    assert walk_with(MutatingWalk, num_envs=3) == walk_with(Walk, num_envs=3)
+
+
+@pytest.mark.slow
+def test_environment_may_change_its_arrays_in_place_in_one_and_in_workers():
+    expected = walk_with(Walk)
+    assert walk_with(MutatingWalk, num_envs=1) == expected
+    assert walk_with(MutatingWalk, workers=2) == expected
+
+
+@pytest.mark.slow
+def test_vector_environment_may_change_its_arrays_in_place():
+    """Without `copy`, Gymnasium's `SyncVectorEnv` returns one array at all steps."""
+
+    def with_limit(env):
+        return lambda: wrappers.TimeLimit(env(), 9)
+
+    weights = [
+        trained(
+            gym.vector.SyncVectorEnv([with_limit(env)] * 2, copy=copies), make_agent(env)
+        )
+        for env, copies in ((Walk, True), (MutatingWalk, False))
+    ]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_agent_trains_in_a_thread_in_asyncio_and_beside_another_agent():
+    expected = trained()
+
+    async def in_asyncio():
+        return trained()
+
+    assert asyncio.run(in_asyncio()) == expected
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda _: trained(), range(2))) == [expected] * 2
+
+
+@pytest.mark.slow
+def test_copied_and_pickled_agents_act_and_train_on_alike():
+    agent = make_agent(normalize_observations=True)
+    agent.fit("CartPole-v1", **BUDGET)
+    copies = [
+        copy.deepcopy(agent),
+        pickle.loads(pickle.dumps(agent)),
+        cloudpickle.loads(cloudpickle.dumps(agent)),
+    ]
+    observations = np.random.default_rng(0).normal(size=(9, 4)).astype("float32")
+    expected = agent.act(observations, seed=1).tolist()
+    for other in copies:
+        assert other.act(observations, seed=1).tolist() == expected
+        for one, another in zip(
+            agent.optimizer.variables, other.optimizer.variables, strict=True
+        ):
+            np.testing.assert_array_equal(one, another)
+
+
+@pytest.mark.slow
+def test_exported_policy_is_a_keras_layer_and_an_int8_model(tmp_path):
+    agent = make_agent()
+    agent.export(tmp_path)
+    observations = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+    expected = agent.act(observations, deterministic=True)
+    layer = keras.layers.TFSMLayer(tmp_path, call_endpoint="act")
+    np.testing.assert_array_equal(layer(observations)["action"], expected)
+    converter = tf.lite.TFLiteConverter.from_saved_model(
+        os.fspath(tmp_path), signature_keys=["distribution"]
+    )
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: ([x[None]] for x in observations)
+    from ai_edge_litert.interpreter import Interpreter
+
+    runner = Interpreter(model_content=converter.convert()).get_signature_runner()
+    logits = runner(observation=observations)["logits"]
+    live = agent(observations).numpy()
+    np.testing.assert_allclose(logits, live, rtol=0.0, atol=0.1 * np.abs(live).max())
+
+
+OPTIMIZERS = (
+    *("SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "Adafactor"),
+    *("Nadam", "Ftrl", "Lion", "Lamb", "Muon"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_accumulate_the_gradients_of_several_updates(name, tmp_path):
+    """With K steps of accumulation, the weights change at each K-th update."""
+    optimizer = getattr(keras.optimizers, name)(0.1, gradient_accumulation_steps=2)
+    agent = make_agent()
+    agent.compile(optimizer)
+    weights = []
+    record = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: weights.append(
+            [x.numpy().tobytes() for x in agent.policy_variables]
+        )
+    )
+    options = {**BUDGET, "epochs": 4}
+    agent.fit("CartPole-v1", callbacks=[record], **options)
+    assert weights[0] != weights[1] == weights[2] != weights[3]
+    agent.save(tmp_path / "a.keras")
+    assert trained(agent=tfr.load(tmp_path / "a.keras")) == trained(agent=agent)
+
+
+ENV_WRAPPERS = {
+    "Autoreset-free": lambda env: env,
+    "ClipReward": lambda env: wrappers.ClipReward(env, -1.0, 0.5),
+    "DelayObservation": lambda env: wrappers.DelayObservation(env, 2),
+    "DtypeObservation": lambda env: wrappers.DtypeObservation(env, np.float64),
+    "FilterObservation": lambda env: wrappers.FilterObservation(
+        wrappers.TimeAwareObservation(env, flatten=False), ["obs"]
+    ),
+    "FlattenObservation": wrappers.FlattenObservation,
+    "FrameStackObservation": lambda env: wrappers.FrameStackObservation(env, 3),
+    "MaxAndSkipObservation": lambda env: wrappers.MaxAndSkipObservation(env, 2),
+    "NormalizeObservation": wrappers.NormalizeObservation,
+    "NormalizeReward": wrappers.NormalizeReward,
+    "OrderEnforcing": wrappers.OrderEnforcing,
+    "PassiveEnvChecker": wrappers.PassiveEnvChecker,
+    "RecordEpisodeStatistics": wrappers.RecordEpisodeStatistics,
+    "RepeatAction": lambda env: wrappers.RepeatAction(env, 2),
+    "ReshapeObservation": lambda env: wrappers.ReshapeObservation(env, (2, 2)),
+    "StickyAction": lambda env: wrappers.StickyAction(env, 0.2),
+    "TimeAwareObservation": wrappers.TimeAwareObservation,
+    "TimeLimit": lambda env: wrappers.TimeLimit(env, 7),
+    "TransformObservation": lambda env: wrappers.TransformObservation(
+        env, lambda x: 2 * x, env.observation_space
+    ),
+    "TransformReward": lambda env: wrappers.TransformReward(env, lambda x: 2 * x),
+}
+VECTOR_WRAPPERS = {
+    "ClipReward": lambda env: wrappers.vector.ClipReward(env, -1.0, 0.5),
+    "DictInfoToList-free": lambda env: env,
+    "DtypeObservation": lambda env: wrappers.vector.DtypeObservation(env, np.float64),
+    "FlattenObservation": wrappers.vector.FlattenObservation,
+    "NormalizeObservation": wrappers.vector.NormalizeObservation,
+    "NormalizeReward": wrappers.vector.NormalizeReward,
+    "RecordEpisodeStatistics": wrappers.vector.RecordEpisodeStatistics,
+    "ReshapeObservation": lambda env: wrappers.vector.ReshapeObservation(env, (2, 2)),
+    "TransformReward": lambda env: wrappers.vector.TransformReward(env, lambda x: 2 * x),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENV_WRAPPERS)
+def test_agent_trains_in_wrapped_environments_alike_with_one_and_three(name):
+    """A wrapper with statistics of its own changes with the number of environments."""
+
+    def make():
+        return ENV_WRAPPERS[name](gym.make("CartPole-v1"))
+
+    agents = [make_agent(make) for _ in range(2)]
+    weights = [trained(make, a, num_envs=n) for a, n in zip(agents, (1, 3), strict=True)]
+    assert (weights[0] == weights[1]) == (not name.startswith("Normalize"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VECTOR_WRAPPERS)
+def test_agent_trains_in_wrapped_vector_environments(name):
+    def short():
+        return gym.make("CartPole-v1", max_episode_steps=9)
+
+    def make():
+        return VECTOR_WRAPPERS[name](gym.vector.SyncVectorEnv([short] * 2))
+
+    weights = [trained(make(), make_agent(make())) for _ in range(2)]
+    assert weights[0] == weights[1]
+
+
+TRAIN = """
+import os, tf_reinforce as tfr
+agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,), seed=0)
+agent.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, workers=2, verbose=0,
+          resume="run")
+agent.save("agent.keras")
+agent.export("policy", format="litert")
+print(tfr.load("agent.keras").act([[0.0, 0, 0, 0]], deterministic=True))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "situation", ["no home", "read-only TMPDIR", "LC_ALL=C", "odd path", "20 files"]
+)
+def test_process_in_an_odd_situation_trains_saves_and_exports(situation, tmp_path):
+    environment = dict(os.environ)
+    folder = tmp_path / "plain"
+    before = None
+    if situation == "no home":
+        environment.pop("HOME", None)
+    elif situation == "read-only TMPDIR":
+        (tmp_path / "tmp").mkdir(mode=0o500)
+        environment["TMPDIR"] = str(tmp_path / "tmp")
+    elif situation == "LC_ALL=C":
+        environment["LC_ALL"] = "C"
+    elif situation == "odd path":
+        folder = tmp_path / "a b 'c' %d {x} $y ; é"
+    else:
+        limits = 40, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        before = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+    folder.mkdir()
+    options = dict(cwd=folder, env=environment, preexec_fn=before, text=True)
+    process = subprocess.run(
+        [sys.executable, "-c", TRAIN], capture_output=True, **options
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() in ("[0]", "[1]")
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"agent.keras", "policy", "run"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Returns a folder with a run `run`."""
+    folder = tmp_path_factory.mktemp("killed")
+    command(folder, "train", "CartPole-v1", "--epochs", "1", "--run-dir", "run").wait()
+    return folder
+
+
+def command(folder, *words):
+    words = [sys.executable, "-m", "tf_reinforce", *words]
+    pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(words, cwd=folder, **pipes)
+
+
+def contents(path):
+    paths = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return {str(x): x.read_bytes() for x in paths if x.is_file()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("export", "run", "--out", "policy"),
+        ("plot", "run", "--out", "plot.png"),
+        ("record", "run", "--episodes", "1", "--out", "video.gif"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_killed_command_keeps_the_file_that_it_replaces(words, run):
+    """It is killed while it writes to a temporary folder beside the file."""
+    name = words[-1]
+    assert command(run, *words).wait() == 0
+    before = contents(run / name)
+    assert before
+    process = command(run, *words)
+    while process.poll() is None and not list(run.glob(f".{name}.*.tmp")):
+        pass
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert contents(run / name) == before
+    assert command(run, *words).wait() == 0
+    assert not list(run.glob(".*.tmp"))
