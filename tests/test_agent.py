@@ -573,7 +573,7 @@ class OddSucceeds(toys.Lengths):
         return *answer, {"is_success": True} if answer[2] and self.length % 2 else info
 
 
-@pytest.mark.parametrize("kind", ["plain", "workers", "vector"])
+@pytest.mark.parametrize("kind", ["plain", sweeps.rare("workers"), "vector"])
 def test_episodes_that_do_not_report_success_did_not_succeed(kind):
     """Epochs before the first success do not know the key; later ones count failures."""
     lengths = {}

@@ -739,6 +739,7 @@ def test_command_that_ctrl_c_ends_at_any_stage_can_be_repeated_or_continued(
 
     gym.register("InterruptedBandit-v0", Interrupted)
     arguments = ["train", "InterruptedBandit-v0", "--epochs", "1", "--hidden", "4"]
+    arguments += ["--episodes-per-epoch", "4", "--num-envs", "1"]
     arguments += ["--run-dir", str(run), "--eval-episodes", "2"]
     with monkeypatch.context() as patch:
         interrupt = lambda: signal.raise_signal(signal.SIGINT)  # noqa: E731

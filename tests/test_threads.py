@@ -179,7 +179,7 @@ def score_function():
     inputs = keras.Input((2,))
     choice = tfr.layers.Sample(tfr.heads.Categorical(3))(keras.layers.Dense(3)(inputs))
     model = tfr.ScoreFunction(keras.Model(inputs, choice), reward=lambda x, y: y * 0.5)
-    model.compile("sgd")
+    model.compile("sgd", run_eagerly=True)
     return model
 
 
@@ -189,7 +189,7 @@ def language_model():
         lambda completions: [0.0] * len(completions),
         max_completion_length=4,
     )
-    model.compile("sgd")
+    model.compile("sgd", run_eagerly=True)
     return model
 
 

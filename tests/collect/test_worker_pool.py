@@ -120,7 +120,7 @@ def test_worker_episodes_are_identical_for_a_number_of_steps(agent, steps):
 
 
 @pytest.mark.parametrize(
-    "name", sweeps.some(repeatable_runs.NAMES, always=["Pendulum-v1"])
+    "name", sweeps.some(repeatable_runs.NAMES, always=["CartPole-v1"])
 )
 def test_training_does_not_depend_on_the_number_of_processes(name):
     agent = repeatable_runs.renewed(name)
@@ -217,9 +217,17 @@ def test_worker_plays_where_importing_tensorflow_is_an_error(agent, monkeypatch)
     )
 
 
+class OddSucceeds(toy_envs.Lengths):
+    """Reports success only at the end of an episode of odd length."""
+
+    def step(self, action):
+        *answer, info = super().step(action)
+        return *answer, {"is_success": True} if answer[2] and self.length % 2 else info
+
+
 def test_evaluation_does_not_depend_on_the_number_of_processes(agent):
-    one = agent.evaluate(toy_envs.Lengths, 20)
-    assert agent.evaluate(toy_envs.Lengths, 20, workers=2) == one
+    one = agent.evaluate(OddSucceeds, 20)
+    assert agent.evaluate(OddSucceeds, 20, workers=2) == one and 0 < one["success"] < 1
 
 
 # Errors
@@ -515,7 +523,7 @@ class Last(toy_envs.Lengths):
 
 
 @pytest.mark.filterwarnings("ignore:Worker .. the process was killed by the signal")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [sweeps.rare(signal.SIGKILL), signal.SIGSTOP])
 def test_episode_that_a_dead_worker_did_not_receive_is_not_counted_as_lost(
     agent, monkeypatch, tmp_path, number
 ):

@@ -54,7 +54,7 @@ def test_twin_has_the_spaces_limit_and_threshold_of_gymnasium(id):
 @pytest.mark.parametrize("starts", sweeps.some([15, 100], always=[15]))
 @pytest.mark.parametrize("id", SMOOTH)
 def test_twin_steps_equal_those_of_gymnasium(id, starts):
-    """Each of 500 steps starts from the state of the Gymnasium environment.
+    """Each of up to 500 steps starts from the state of the Gymnasium environment.
 
     The systems are chaotic, so that only single steps are equal, within 1e-5. The test
     includes rewards, terminations and time limits.
@@ -67,7 +67,8 @@ def test_twin_steps_equal_those_of_gymnasium(id, starts):
         original.action_space.seed(seed)
     over = np.zeros(starts, bool)
     ends = np.zeros(2, int)
-    for _ in range(STEPS):
+    most_end = id != "Acrobot-v1" and starts == 15  # all others, within 200 steps
+    for _ in range(210 if most_end else STEPS):
         set_state(worlds, originals, id)
         actions = np.array([env.action_space.sample() for env in originals])
         answers = worlds.step(actions)

@@ -121,7 +121,7 @@ class Trap(Closed):
 
 
 @pytest.mark.parametrize(
-    "env", [sweeps.rare(Closed([0, 0])), Trap([0, 0]), Lamps()], ids=repr
+    "env", [sweeps.rare(Closed([0, 0])), Trap([0, 0]), sweeps.rare(Lamps())], ids=repr
 )
 @pytest.mark.parametrize("trains", [True, sweeps.rare(False)])
 def test_invalid_mask_raises_and_names_the_step(env, trains):

@@ -12,14 +12,17 @@ FAIR = [[[(1.0, 0, 0.0, False)], [(0.25, 1, 2.0, False), (0.75, 0, -1.0, True)]]
 
 
 def outcomes_at(env, state, action, noise):
-    """Returns next state, reward and end for each number of the noise."""
+    """Returns next state, reward and end for each number of the noise.
+
+    State and action are numbers, or arrays with an entry for each number of the noise.
+    """
     count = len(noise)
     states = {
-        "cell": tf.fill([count], tf.constant(state, tf.int64)),
+        "cell": tf.constant(np.broadcast_to(state, count), tf.int64),
         "reward": tf.zeros([count], env.dtype),
         "terminal": tf.zeros([count], tf.bool),
     }
-    actions = tf.fill([count], tf.constant(action, tf.int64))
+    actions = tf.constant(np.broadcast_to(action, count), tf.int64)
     noise = None if env.transition_noise is None else tf.constant(noise, env.dtype)
     after = env.transition(states, actions, noise)
     rewards = env.reward(states, actions, after).numpy()
@@ -31,12 +34,15 @@ def test_every_outcome_of_every_action_is_that_of_gymnasium(id):
     """The noise lies in the middle of the interval of each outcome."""
     twin, table = envs.make(id, dtype="float64"), gym.make(id).unwrapped.P
     assert len(table) == twin.observation_space.n
+    rows, expected = [], []  # (state, action, noise), (next state, reward, end)
     for state, actions in table.items():
         for action, outcomes in actions.items():
             probs = np.array([float(outcome[0]) for outcome in outcomes])
-            noise = np.cumsum(probs) - probs / 2
-            expected = [(int(s), float(r), bool(end)) for _, s, r, end in outcomes]
-            assert outcomes_at(twin, state, action, noise) == expected
+            for noise in np.cumsum(probs) - probs / 2:
+                rows.append((state, action, noise))
+            expected += [(int(s), float(r), bool(end)) for _, s, r, end in outcomes]
+    states, actions, noise = map(np.array, zip(*rows, strict=True))
+    assert outcomes_at(twin, states, actions, noise) == expected
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -39,6 +39,7 @@ def test_environment_that_waits_gets_more_workers_than_cores(
     assert "mostly wait" in str(benchmark(costs=costs)) or waiting_share < 0.5
 
 
+@pytest.mark.slow
 def test_host_environment_is_measured_with_one_process_and_with_workers():
     result = bench_env.bench_env(toys.Bandit, seconds=0.01, episodes=2, workers=[2])
     assert [x[:2] for x in result.combinations] == [(1, 1), (8, 1), (16, 1), (16, 2)]
@@ -48,12 +49,14 @@ def test_host_environment_is_measured_with_one_process_and_with_workers():
     assert "recommended: num_envs=" in str(result)
 
 
+@pytest.mark.slow
 def test_compiled_engine_of_a_tensor_environment_is_measured():
     result = bench_env.bench_env(envs.Bandit(), seconds=0.01, episodes=2)
     assert result.combinations == () and result.recommended is None
     assert "do not apply" in str(result)
 
 
+@pytest.mark.slow
 def test_compiled_engine_is_measured_with_action_masks():
     options = dict(seconds=0.01, episodes=2, workers=[1], max_episode_steps=9)
     mask = "info/action_mask"

@@ -281,6 +281,7 @@ def test_fit_with_resume_saves_a_refused_update(engine, tmp_path, monkeypatch):
     assert cli.main(["replay", str(folder)]) == 1
 
 
+@pytest.mark.slow
 def test_replay_of_an_update_that_is_now_finite_says_so(tmp_path, capsys, monkeypatch):
     agent = made(entropy_coef=NaNFrom(0))
     refused(agent, record(), tmp_path)

@@ -12,6 +12,8 @@ import pytest
 from tf_reinforce import cli
 from tf_reinforce.experiments import run_config
 
+pytestmark = pytest.mark.slow
+
 MENDED = (
     "300,000 layers",
     "layers of 1 GB",

@@ -247,11 +247,30 @@ def far_agent(env, **options):
     agent = tfr.Reinforce.for_env(env, **options)
     agent.compile(keras.optimizers.SGD(0.0))
     agent.fit(env, epochs=1, episodes_per_epoch=8, seed=2, verbose=0)
-    agent.compile(keras.optimizers.SGD(1.0))
+    agent.optimizer.learning_rate = 1.0
     return agent
 
 
 FAR = [(1.7e9, "float64"), (1e5, "int32"), sweeps.rare(1.7e9, "int64")]
+
+
+OFFSETS = np.arange(-30.0, 30.0)[:, None]
+
+
+@functools.cache
+def results_at(origin=0.0, dtype="float64"):
+    """Returns an agent far from zero, its episodes, and what it computes by all ways."""
+    env = lambda: Far(origin, dtype)  # noqa: E731
+    agent = far_agent(env)
+    episodes = agent.collect(env, 8, seed=3)
+    actions = [
+        agent.act(OFFSETS + origin, deterministic=deterministic, seed=4)
+        for deterministic in (True, False)
+    ]
+    gradients = [np.array(x) for x in agent.gradients(episodes)[0]]
+    options = dict(epochs=2, episodes_per_epoch=8, seed=5, verbose=0)
+    returns = agent.fit(env, **options).history["episode_return"]
+    return agent, episodes, actions, gradients, [returns, agent.evaluate(env, episodes=8)]
 
 
 @pytest.mark.parametrize("origin, dtype", FAR)
@@ -259,40 +278,25 @@ def test_large_observations_with_small_differences_are_normalized_everywhere(
     origin, dtype, tmp_path, caplog
 ):
     """All results equal those for observations near zero, which are exact in float32."""
-    near, far = lambda: Far(), lambda: Far(origin, dtype)
-    agents = far_agent(near), far_agent(far)
-    plain, large = (
-        agent.collect(env, 8, seed=3) for agent, env in zip(agents, (near, far))
-    )
+    near, plain, *expected = results_at()
+    agent, large, *results = results_at(origin, dtype)
     assert "TensorFlow instead" not in caplog.text
     np.testing.assert_array_equal(plain.observations + origin, large.observations)
     np.testing.assert_array_equal(plain.actions, large.actions)
-    observations = np.arange(-30.0, 30.0)[:, None]
-    for deterministic in (True, False):
-        actions = [
-            agent.act(observations + x, deterministic=deterministic, seed=4)
-            for agent, x in zip(agents, (0, origin))
-        ]
-        np.testing.assert_array_equal(*actions)
-    for one, other in zip(agents[0].gradients(plain)[0], agents[1].gradients(large)[0]):
+    np.testing.assert_array_equal(results[0], expected[0])
+    for one, other in zip(expected[1], results[1]):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-    histories = [
-        agent.fit(env, epochs=2, episodes_per_epoch=8, seed=5, verbose=0).history
-        for agent, env in zip(agents, (near, far))
-    ]
-    assert histories[0]["episode_return"] == histories[1]["episode_return"]
-    results = [a.evaluate(env, episodes=8) for a, env in zip(agents, (near, far))]
-    assert results[0] == results[1]
-    agents[1].save(tmp_path / "agent.keras")
+    assert results[2] == expected[2]
+    agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")
     loaded.export(tmp_path / "tf_saved_model")
     if dtype == "float64":
         with pytest.warns(UserWarning, match="rounds the observations by up to"):
             loaded.export(tmp_path / "litert", "litert")
     exported = tf.saved_model.load(tmp_path / "tf_saved_model")
-    result = exported.distribution(tf.constant(observations + origin, dtype))
-    expected = agents[0]._live_policy.functions["distribution"](tf.constant(observations))
-    for key, value in expected.items():
+    result = exported.distribution(tf.constant(OFFSETS + origin, dtype))
+    truth = near._live_policy.functions["distribution"](tf.constant(OFFSETS))
+    for key, value in truth.items():
         np.testing.assert_allclose(result[key], value, rtol=1e-4, atol=1e-5)
 
 

@@ -104,6 +104,10 @@ def test_head_properties_hold_for_extreme_and_equal_outputs():
     outputs = np.array([[5.0], [-30.0], [1.0]])
     clipped = heads.ClippedGaussian(1, -1.0, 1.0)
     assert testing.check_head(clipped, outputs)["entropy"] <= 1e-12
+
+
+@pytest.mark.slow
+def test_beta_properties_hold_for_extreme_outputs():
     outputs = np.array([[-20.0, -20.0], [30.0, -3.0], [1000.0, 900.0]])
     assert testing.check_head(heads.Beta(1, 0, 1), outputs)["entropy"] <= 1e-9
 

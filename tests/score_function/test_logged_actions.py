@@ -164,6 +164,7 @@ def test_callbacks_receive_the_score_function_and_can_stop_it(tmp_path):
     np.testing.assert_array_equal(other.model.weights[0], model.model.weights[0])
 
 
+@pytest.mark.slow
 def test_equal_seeds_train_equal_weights():
     results = []
     for _ in range(2):
@@ -261,8 +262,10 @@ def normalized_policy():
     return model
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 2])
-@pytest.mark.parametrize("method", ["fit", "fit_logged"])
+@pytest.mark.parametrize(
+    "method, steps_per_execution",
+    [("fit_logged", 1), ("fit", 2), sweeps.rare("fit_logged", 2), sweeps.rare("fit", 1)],
+)
 def test_context_that_is_not_finite_changes_nothing_and_its_row_is_named(
     method, steps_per_execution
 ):

@@ -165,7 +165,8 @@ def test_datasets_of_every_kind_give_equal_weights():
     assert_equal_weights(results[0], results[2])
 
 
-@pytest.mark.parametrize("jit_compile", [False, sweeps.rare(True)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jit_compile", [False, True])
 def test_equal_seeds_train_equal_weights(jit_compile):
     results = []
     for _ in range(2):
@@ -229,6 +230,7 @@ def register(function):
     return keras.saving.register_keras_serializable("tests")(function)
 
 
+@pytest.mark.slow
 def test_saved_and_loaded_training_continues_to_equal_weights(tmp_path):
     """The file contains optimizer, baseline and the state of the random numbers."""
     register(python_reward)
@@ -584,7 +586,7 @@ def normalized():
     return keras.Model(array, Normalized()(array))
 
 
-@pytest.mark.parametrize("make", [Normalized, normalized])
+@pytest.mark.parametrize("make", [sweeps.rare(Normalized), normalized])
 def test_step_that_is_not_finite_restores_moving_statistics(make):
     model = compiled(make())
     bad = inputs(8)

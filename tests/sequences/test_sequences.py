@@ -97,7 +97,7 @@ def test_noise_of_a_completion_does_not_depend_on_other_prompts():
     assert together["completions"][:4] == alone["completions"]
 
 
-@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("size", [3, sweeps.rare(4)])
 @pytest.mark.parametrize("scale", [False, True])
 def test_equal_rewards_have_no_effect(scale, size):
     """Also with a reward whose mean is rounded; Adam would enlarge any difference."""
@@ -171,8 +171,8 @@ def test_columns_reach_the_rewards_of_their_prompts():
         return [0.5] * len(prompts)
 
     columns = {"prompts": PROMPTS, "answer": [0, 1, 2, 3]}
-    make(rewards=check).fit(columns, batch_size=2, epochs=2, verbose=0)
-    assert len(received) == 4 * 4 * 2
+    make(rewards=check).fit(columns, batch_size=2, verbose=0)
+    assert len(received) == 4 * 4
     assert set(received) == set(zip(PROMPTS, range(4)))
 
 
@@ -302,13 +302,12 @@ def test_replies_continue_completions():
     for row, ids in enumerate(columns["completion_ids"]):
         assert len(ids) <= 8
         assert sampled_counts[row] == len(ids) - 2 * (row in replied)
-    model.train_on_prompts({"prompts": PROMPTS})
-    logs = model.fit(PROMPTS, epochs=2, verbose=0).history
-    assert np.isfinite(logs["reward"]).all()
+    assert np.isfinite(model.fit(PROMPTS, verbose=0).history["reward"]).all()
 
 
-@pytest.mark.parametrize("turn", [0, 1])
-@pytest.mark.parametrize("target", [0, 3])
+@pytest.mark.parametrize(
+    "target, turn", [(0, 1), (3, 0), sweeps.rare(0, 0), sweeps.rare(3, 1)]
+)
 def test_reply_without_space_truncates_its_rows_in_every_turn(target, turn):
     """The rows of all other prompts stay the same, also if they end in a later turn."""
     calls = []
@@ -420,7 +419,7 @@ def test_saved_model_continues_to_the_same_weights(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_only_adapters_move_with_lora(name, tmp_path):
+def test_only_adapters_move_with_lora(name):
     """KerasHub also trains the biases of the layers with adapters, which GPT-2 has."""
     causal_lm = ARCHITECTURES[name]()
     causal_lm.backbone.enable_lora(2)
@@ -439,11 +438,6 @@ def test_only_adapters_move_with_lora(name, tmp_path):
         for path in moved
     )
     assert all(re.search("query|value", path) for path in moved)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    for each in (model, loaded):
-        each.train_on_prompts({"prompts": prompts})
-    assert_equal(weights_of(model), weights_of(loaded))
 
 
 @keras.saving.register_keras_serializable("test_sequences")
@@ -555,7 +549,9 @@ BAD_REWARDS = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_REWARDS)
+@pytest.mark.parametrize(
+    "name", sweeps.some(BAD_REWARDS, always=["number", "nan", "none_entry", "raises"])
+)
 def test_bad_rewards_change_no_weight(name):
     function, error, message = BAD_REWARDS[name]
     model = make(rewards=[sevens, function])
@@ -721,10 +717,16 @@ WRONG_PROMPTS = {
 }
 
 
+@functools.cache
+def refusing():
+    """Returns one model for all prompts that are refused, which must not change it."""
+    return make()
+
+
 @pytest.mark.parametrize("name", WRONG_PROMPTS)
 def test_wrong_prompts_change_no_weight(name):
     prompts, error, message = WRONG_PROMPTS[name]
-    model = make()
+    model = refusing()
     before = weights_of(model)
     with pytest.raises(error, match=message):
         model.fit(prompts, batch_size=8, verbose=0)

@@ -71,13 +71,6 @@ def learner(**options):
     return agent
 
 
-def test_loss_weight_raises_if_set_after_fit():
-    agent, world = learner(), envs.Bandit()
-    agent.fit(world, epochs=1, verbose=0)
-    with pytest.raises(AttributeError, match="`loss_weight` of a Value is fixed"):
-        agent.baseline.loss_weight = 0.0
-
-
 @pytest.mark.parametrize("engine", ["host", sweeps.rare("compiled")])
 def test_changed_optimizer_attributes_apply_to_the_next_update(engine):
     """Clipnorm 0.01 and learning rate 0.1 limit the update to a length of 0.001."""
