@@ -2,22 +2,23 @@
 
 Every trial trains in a process that is killed by SIGKILL again and again, and continues
 the training in a new process, until the training ends. The result must equal that of a
-training that was never killed: SHA-256 digests of the weights, the columns of the logs
-(without seconds), the episodes and the evaluation.
+training that was never killed: SHA-256 digests of the weights and optimizers, the columns
+of the logs (without seconds), the history, the episodes and the evaluation.
 
-    python stress/kills.py --runs 200 --kills 1000 --out kills.json
+    python stress/kills.py --runs 300 --kills 1500 --out kills.json
 
 Half of the kills come at a random moment. The other half come at a boundary: before or
 after a call that opens, writes, flushes, renames or removes a file. The boundaries of a
 trial are taken in order, so that all of them are reached. One trial of twenty starts its
-processes from the command line; the other processes are forks of a process that has
-imported the package, which saves the seconds of the import.
+processes as a user does; the other processes are forks of a process that has imported the
+package, which saves the seconds of the import.
 """
 
 import argparse
 import collections
 import contextlib
 import csv
+import functools
 import gc
 import hashlib
 import itertools
@@ -37,6 +38,11 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 
 import keras
+import numpy as np
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
+
+import language_models
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
@@ -70,7 +76,7 @@ COMMANDS = {
     ],
 }
 TIME_LIMIT = 300  # seconds of one process
-PLATEAU = "CartPole, ReduceLROnPlateau and EarlyStopping"
+PROMPTS = ["3+4=", "1+1=", "10+2=", "2+5=", "7+7="]
 
 
 def run_command(arguments, folder):
@@ -82,35 +88,96 @@ def run_command(arguments, folder):
     return cli.main(["train", *where])
 
 
-def run_plateau(folder):
-    """Starts or continues a training in Python with stateful callbacks of Keras."""
-    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(8,), seed=1)
-    options = dict(monitor="episode_return", mode="max")
-    history = agent.fit(
-        "CartPole-v1",
-        epochs=7,
-        episodes_per_epoch=4,
+def train(fit, folder, monitor, *args, callbacks=(), **options):
+    """Trains with stateful callbacks of Keras, and writes the history.
+
+    With the history, the file contains a digest of all variables in memory.
+    """
+    monitored = dict(monitor=monitor, mode="max")
+    history = fit(
+        *args,
         callbacks=[
-            keras.callbacks.ReduceLROnPlateau(patience=1, **options),
+            keras.callbacks.ReduceLROnPlateau(patience=1, **monitored),
             keras.callbacks.EarlyStopping(
-                patience=4, restore_best_weights=True, **options
+                patience=4, restore_best_weights=True, **monitored
             ),
             keras.callbacks.CSVLogger(os.fspath(folder / "log.csv")),
-            tfr.callbacks.EpisodeLogger(folder / "episodes.csv"),
+            *callbacks,
         ],
         resume=tfr.Checkpoints(folder, every_updates=1),
         verbose=0,
+        **options,
     )
-    agent.save(folder / "agent.keras")
     logs = {k: v for k, v in history.history.items() if k != "steps_per_second"}
-    (folder / "evaluation.json").write_text(json.dumps([history.epoch, logs]))
-    return 0
+    variables = _sha256([v.numpy() for v in agent_state.variables(fit.__self__)])
+    text = json.dumps([history.epoch, logs, variables])
+    (folder / "evaluation.json").write_text(text)
 
 
-def start_or_continue(name, folder):
-    if name == PLATEAU:
-        return run_plateau(folder)
-    return run_command(COMMANDS[name], folder)
+def run_plateau(folder):
+    """Starts or continues a training in Python of an agent."""
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(8,), seed=1)
+    episodes = tfr.callbacks.EpisodeLogger(folder / "episodes.csv")
+    options = dict(epochs=7, episodes_per_epoch=4, callbacks=[episodes])
+    train(agent.fit, folder, "episode_return", "CartPole-v1", **options)
+    agent.save(folder / "agent.keras")
+
+
+def run_sampling_model(folder, logged):
+    """Starts or continues `ScoreFunction.fit`, or `fit_logged`."""
+    keras.utils.set_random_seed(1)  # weights, and the order of the data
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dropout(0.2)(keras.layers.BatchNormalization()(inputs))
+    choice = tfr.layers.Sample(tfr.heads.Categorical(3))(keras.layers.Dense(3)(hidden))
+    value = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model = tfr.ScoreFunction(
+        keras.Model(inputs, choice), reward=is_largest, baseline=value, samples=2
+    )
+    model.compile(keras.optimizers.Adam(0.05))
+    rng = np.random.default_rng(0)
+    contexts = rng.normal(size=(60, 4)).astype("float32")
+    actions = rng.integers(0, 3, 60)
+    options = dict(epochs=5, batch_size=16)
+    if logged:
+        log = contexts, actions, is_largest(contexts, actions), np.full(60, 1 / 3)
+        train(model.fit_logged, folder, "policy_value", *log, **options)
+    else:
+        options["validation_split"] = 0.2
+        train(model.fit, folder, "val_reward", contexts, **options)
+
+
+def is_largest(inputs, choices):
+    return (inputs[:, :3].argmax(axis=1) == choices).astype("float32")
+
+
+def run_language_model(folder):
+    """Starts or continues `SequenceReinforce.fit`."""
+    model = tfr.sequences.SequenceReinforce(
+        language_models.text_gpt2(),
+        sevens,
+        group_size=2,
+        max_completion_length=4,
+        seed=3,
+    )
+    model.compile(keras.optimizers.Adam(0.01), run_eagerly=True)  # no tracing
+    options = dict(epochs=4, batch_size=2, validation_data=PROMPTS[:2])
+    train(model.fit, folder, "val_reward", PROMPTS, **options)
+
+
+def sevens(completions):
+    return [completion.count("7") + 0.1 * len(completion) for completion in completions]
+
+
+TRAININGS = {
+    **{
+        name: functools.partial(run_command, arguments)
+        for name, arguments in COMMANDS.items()
+    },
+    "CartPole, ReduceLROnPlateau and EarlyStopping": run_plateau,
+    "ScoreFunction.fit": functools.partial(run_sampling_model, logged=False),
+    "ScoreFunction.fit_logged": functools.partial(run_sampling_model, logged=True),
+    "SequenceReinforce.fit": run_language_model,
+}
 
 
 def digest(folder):
@@ -224,12 +291,17 @@ def fork(function):
 
 
 def spawn(name, folder):
-    """Starts or continues a training from the command line, like a user."""
-    started = (folder / "config.json").exists()
-    where = ["--resume", folder] if started else [*COMMANDS[name], "--run-dir", folder]
-    command = [sys.executable, "-m", "tf_reinforce", "train", *map(str, where)]
-    options = dict(stdout=subprocess.DEVNULL, start_new_session=True)
-    return subprocess.Popen(command, **options).pid
+    """Starts or continues a training from the command line or a script, like a user."""
+    command = [sys.executable, "-m", "tf_reinforce", "train"]
+    if name not in COMMANDS:
+        train = f"kills.TRAININGS[{name!r}](kills.pathlib.Path({str(folder)!r}))"
+        command = [sys.executable, "-c", f"import kills; {train}"]
+    elif (folder / "config.json").exists():
+        command += ["--resume", str(folder)]
+    else:
+        command += [*COMMANDS[name], "--run-dir", str(folder)]
+    options = dict(cwd=pathlib.Path(__file__).parent, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(command, **options, start_new_session=True).pid
 
 
 def wait(process, seconds):
@@ -255,7 +327,7 @@ class Trial:
 
     Args:
         name: Name of the training.
-        spawns: Bool, whether processes start from the command line.
+        spawns: Bool, whether processes start as a user starts them.
         seconds: Float, the duration of the training without kills.
         boundaries: Iterator of the numbers of the boundaries at which to kill.
         rng: `random.Random`.
@@ -302,7 +374,7 @@ class Trial:
     def _train(self, folder, boundary):
         if boundary:
             Boundaries(boundary).install()
-        return start_or_continue(self.name, folder)
+        return TRAININGS[self.name](folder)
 
 
 def reference(name, root):
@@ -313,12 +385,12 @@ def reference(name, root):
     def train():
         boundaries = Boundaries(None)
         boundaries.install()
-        code = start_or_continue(name, folder)
+        code = TRAININGS[name](folder)
         number = boundaries.count
         count.write_text(str(number))
         return code
 
-    for spawns in (True, False) if name in COMMANDS else (False,):
+    for spawns in (True, False):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         start = time.monotonic()
@@ -346,7 +418,7 @@ def run_trials(name, root, num_runs, kills, seed):
     while counts["runs"] < num_runs or counts["random"] + counts["boundary"] < kills:
         folder = root / f"{counts['runs']}"
         folder.mkdir()
-        spawns = name in COMMANDS and counts["runs"] % 20 == 19
+        spawns = counts["runs"] % 20 == 19
         trial = Trial(name, spawns, seconds[spawns], boundaries, rng)
         try:
             received = trial.run(folder, max_kills=-(-kills // num_runs))
@@ -366,13 +438,13 @@ def run_trials(name, root, num_runs, kills, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--runs", type=int, default=24)
-    parser.add_argument("--kills", type=int, default=120)
+    parser.add_argument("--runs", type=int, default=36)
+    parser.add_argument("--kills", type=int, default=180)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="part of the name of a training")
     parser.add_argument("--out", help="JSON file for the counts")
     options = parser.parse_args()
-    names = [n for n in (*COMMANDS, PLATEAU) if not options.only or options.only in n]
+    names = [n for n in TRAININGS if not options.only or options.only in n]
     num_runs, kills = (-(-x // len(names)) for x in (options.runs, options.kills))
     results = {}
     gc.freeze()  # otherwise every fork would copy the memory of the imported modules
