@@ -651,7 +651,7 @@ def test_no_character_ends_a_command():
     assert cli.main(["presets", "Pendulum-v1"]) == 0
 
 
-@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize("is_terminal", [sweeps.rare(False), True])
 def test_no_character_ends_a_training_from_python(is_terminal, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())

@@ -818,6 +818,7 @@ def test_rewards_in_millions_are_not_found_with_scale_rewards():
     assert train(agent, rewards_in_millions, 3)[0] == []
 
 
+@pytest.mark.slow
 def test_collapsed_categorical_policy_is_found():
     agent = new_agent()
     agent.policy.layers[-1].bias.assign([9.0, 0.0])
@@ -852,7 +853,8 @@ def test_bounded_logits_of_a_final_activation_are_found(activation):
         assert report["entropy_share"] > 0.84 and diagnostics.findings[0].update >= 20
 
 
-@pytest.mark.parametrize("end", [*map(sweeps.rare, ["small", "zero"]), "positive"])
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["small", "zero", "positive"])
 def test_small_constant_logits_of_a_new_policy_are_not_found_as_bounded(end):
     """This also holds if all logits lie between 0 and 1 and never change."""
     agent = agent_for("CartPole-v1", learning_rate=0.0)
@@ -1167,7 +1169,8 @@ def test_gradient_steps_in_the_report_are_those_before_max_kl():
     assert diagnostics.history[0]["gradient_steps"] == round(agent.env_steps / 20)
 
 
-@pytest.mark.parametrize("passes", [sweeps.rare(1), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("passes", [1, 3])
 def test_gradient_steps_in_the_report_equal_optimizer_iterations(passes):
     """The number of minibatches is rounded up from one half: 50 steps in parts of 20
     make three.

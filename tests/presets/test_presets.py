@@ -372,6 +372,7 @@ def test_steps_option_rescales_the_learning_rate_schedule(tmp_path):
     assert rates == pytest.approx(rates_by_hand(rows, 1200), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_learning_rate_is_linear_in_the_epochs_if_steps_are_not_given(tmp_path):
     config, rows = train_preset(tmp_path, "--epochs", "5", "--steps-per-epoch", "30")
     assert "steps" not in config["fit"]
@@ -379,6 +380,7 @@ def test_learning_rate_is_linear_in_the_epochs_if_steps_are_not_given(tmp_path):
     assert rates == pytest.approx([0.01, 0.0084, 0.0068, 0.0052, 0.0036], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_value_network_has_its_own_learning_rate_schedule(tmp_path):
     settings = presets.read(str(write_preset(tmp_path)))
     agent = make_agent("CartPole-v1", settings)

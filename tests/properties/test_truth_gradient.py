@@ -100,7 +100,7 @@ def test_baseline_independent_of_the_return_is_unbiased(baseline, options):
     [
         (heads.Categorical(3, start=4, dtype="float64"), None, 18),
         sweeps.rare(toy_heads.Switches(2, dtype="float64"), None, 25),
-        (toy_heads.Switches(1, dtype="float64"), [[1], [0]], 11),
+        sweeps.rare(toy_heads.Switches(1, dtype="float64"), [[1], [0]], 11),
         sweeps.rare(heads.Multinomial(2, trials=2, dtype="float64"), None, 18),
         sweeps.rare(heads.MultiCategorical([2, 2], start=3, dtype="float64"), None, 25),
         sweeps.rare(heads.Bernoulli(2, shape=(2, 1), dtype="float64"), None, 25),
@@ -290,7 +290,7 @@ def test_sums_over_a_number_of_steps_are_unbiased(least):
     np.testing.assert_allclose(change, count * task.exact(), rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("weight", sweeps.some([0.0, 0.5, 2.0], always=[0.0, 2.0]))
+@pytest.mark.parametrize("weight", sweeps.some([0.0, 0.5, 2.0], always=[2.0]))
 def test_shared_trunk_adds_the_gradient_of_the_value_loss(weight):
     """E[Δw] = ∇J - weight · ∂ E[Σₜ (v(sₜ) - Gₜ)²/2], with fixed visits and returns."""
     task = with_a_trunk(weight)
@@ -458,8 +458,7 @@ FIRST, LAST = UNBIASED[0], UNBIASED[-1]
     "settings, kind",
     sweeps.some(
         itertools.product([FIRST, LAST], EARLIER),
-        always=[(FIRST, "moving_average"), (FIRST, "threes")]
-        + [(LAST, "time_step"), (LAST, "pairs")],
+        always=[(FIRST, "moving_average"), (LAST, "time_step"), (LAST, "pairs")],
     ),
     ids=lambda value: named(value) if isinstance(value, dict) else value,
 )

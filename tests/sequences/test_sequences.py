@@ -77,7 +77,7 @@ def test_equal_seeds_give_equal_weights_and_other_seeds_others():
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"run_eagerly": True}, marks=pytest.mark.slow),
+        {"run_eagerly": True},
         pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
     ],
 )
