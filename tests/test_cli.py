@@ -452,6 +452,7 @@ def test_run_continues_with_another_number_of_environments(tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_same_seed_writes_the_same_run(run, tmp_path):
     assert train(tmp_path / "again") == 0
     for name in ("episodes.csv", "evaluation.json", "config.json"):

@@ -113,7 +113,6 @@ def assert_serial(results, weights, agent, env):
     ("kind", "dtype", "rounds"),
     [
         ("LiteRT", "float32", 1),
-        ("TensorFlow", "float64", 1),
         *(
             pytest.param(*kind, 20, marks=pytest.mark.slow)
             for kind in [

@@ -6,7 +6,6 @@ import pathlib
 
 import numpy as np
 import pytest
-import sweeps
 import tensorflow as tf
 
 pytest.importorskip("sklearn", reason='needs pip install ".[examples]"')
@@ -49,9 +48,8 @@ def test_pictures_change_in_every_epoch_and_contain_the_digit(example):
     assert pictures.max() == 1.0 and pictures.min() == 0.0
 
 
-@pytest.mark.parametrize(
-    "kind", [sweeps.rare("attention"), "random", sweeps.rare("full")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["attention", "random", "full"])
 def test_every_network_trains_and_is_evaluated(example, kind, monkeypatch):
     data, (pictures, labels) = example.load_digits(seed=0)
     small = example.Digits(data.digits[:128], data.labels[:128], seed=0)
