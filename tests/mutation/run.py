@@ -40,8 +40,13 @@ MEMORY = 5 << 30  # bytes of one process
 LATE = {
     "tests/baselines/test_baselines.py",
     "tests/callbacks/test_diagnostics.py",
+    "tests/envs/test_checks.py",
     "tests/functional/test_eligibility.py",
+    "tests/functional/test_off_policy.py",
     "tests/policies/test_recurrent.py",
+    "tests/properties/test_saved_arguments.py",
+    "tests/score_function/test_example_losses.py",
+    "tests/test_tracing.py",
     "tests/training/test_changed_parts.py",
 }
 TIMEOUT = 60.0  # least number of seconds after which a test times out
