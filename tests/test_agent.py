@@ -1,6 +1,5 @@
 """Tests that the agent trains, evaluates, predicts and logs as a Keras model does."""
 
-import time
 import warnings
 
 import gymnasium as gym
@@ -12,13 +11,6 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
-
-LOG_KEYS = {
-    "loss", "policy_loss", "value_loss", "entropy", "gradient_norm", "episode_return",
-    "episode_return_min", "episode_return_max", "episode_return_std", "episode_length",
-    "episodes", "env_steps", "steps_per_second", "learning_rate", "effective_sample_size",
-    "gradient_steps",
-}  # fmt: skip
 
 
 def dense(*layers, inputs=1, outputs=2, **kwargs):
@@ -449,13 +441,6 @@ def fitting_record(agent):
     return tfr.Episodes(observations, actions, rewards, [2, 1], [True, True])
 
 
-def test_logged_learning_rate_is_the_rate_of_that_update():
-    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [9.0, 0.5, 0.01])
-    agent = clock_agent(optimizer=keras.optimizers.SGD(schedule))
-    rates = [agent.update(record())["learning_rate"] for _ in range(3)]
-    assert rates == pytest.approx([9.0, 0.5, 0.01])
-
-
 @pytest.mark.parametrize("name", ["policy", "head", "gamma", "scale_rewards", "passes"])
 def test_fixed_attribute_raises_if_set_after_the_build(name):
     """Graphs, statistics and files already contain the old value of the attribute."""
@@ -512,13 +497,6 @@ def test_agent_built_by_shape_refuses_observations_of_another_shape():
     assert agent.observation_space is None
 
 
-def test_history_has_every_log_key_in_every_epoch(cartpole):
-    history = fit(cartpole, "CartPole-v1", epochs=2)
-    assert set(history) == LOG_KEYS
-    assert all(len(values) == 2 for values in history.values())
-    assert np.isnan(history["value_loss"]).all()  # there is no value baseline
-
-
 def test_logged_statistics_equal_those_of_the_episodes():
     """Each episode has rewards 1, 2 and 3, so that its undiscounted return is 6."""
     history = fit(clock_agent(), epochs=2, episodes_per_epoch=5)
@@ -529,40 +507,6 @@ def test_logged_statistics_equal_those_of_the_episodes():
     assert history["episodes"] == [5.0, 5.0]
     assert history["env_steps"] == [15.0, 30.0]
     assert history["learning_rate"] == [1.0, 1.0]
-
-
-def test_logged_speed_counts_the_seconds_of_collection_and_update(monkeypatch):
-    """A step takes one second of a fake clock, and an update of 15 steps 45 seconds."""
-    agent, now = clock_agent(), [0.0]
-
-    class Slow(toys.Clock):
-        def step(self, action):
-            now[0] += 1
-            return super().step(action)
-
-    def slow_update(*arguments):
-        now[0] += 45
-        return update(*arguments)
-
-    agent.collect(Slow(), 1)
-    update = agent.trainer.update
-    monkeypatch.setattr(agent.trainer, "update", slow_update)
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    history = fit(agent, Slow(), epochs=2, episodes_per_epoch=5)
-    assert history["steps_per_second"] == [15 / 60] * 2
-
-
-def winning(is_success):
-    def answer(observation, reward, terminated, truncated, info):
-        return observation, reward, terminated, truncated, {"is_success": is_success}
-
-    return lambda: toys.Misbehaving(at=3, answer=answer, length=3)
-
-
-def test_success_is_logged_if_the_environment_reports_it():
-    agent = clock_agent()
-    assert fit(agent, winning(True))["success"] == [1.0, 1.0]
-    assert agent.evaluate(winning(False), 4)["success"] == 0.0
 
 
 class OddSucceeds(toys.Lengths):
@@ -603,14 +547,6 @@ def test_episodes_that_do_not_report_success_did_not_succeed(kind):
     assert history["success"] == later(rates)
     validated = np.array(history["val_episode_length"]) % 2
     assert history["val_success"] == later(validated)
-
-
-def test_validation_logs_return_and_length():
-    agent = clock_agent()
-    options = dict(validation_env=lambda: toys.Clock(4), validation_episodes=2)
-    history = fit(agent, epochs=3, validation_freq=[1, 3], **options)
-    assert history["val_episode_return"] == [10.0, 10.0]
-    assert history["val_episode_length"] == [4.0, 4.0]
 
 
 def test_fit_with_steps_stops_when_the_steps_are_collected():

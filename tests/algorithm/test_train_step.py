@@ -514,11 +514,6 @@ def test_effective_sample_size_uses_ratios_before_clipping():
         np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-9)
 
 
-def test_effective_sample_size_of_a_single_gradient_step_is_one():
-    logs = made().update(record())
-    assert logs["effective_sample_size"] == 1.0
-
-
 @pytest.mark.parametrize("mean_over", ["episodes", "steps"])
 def test_weighted_mean_of_minibatch_gradients_is_the_batch_gradient(mean_over):
     """Σ n/N gᵢ = g, including the entropy bonus.

@@ -1128,47 +1128,6 @@ def test_signal_is_nan_if_a_group_is_incomplete():
         assert np.isfinite(report["gradient_variance_removed"]) == whole
 
 
-class RandomRewards(gym.Env):
-    """Returns observations from N(5, 3) and rewards from N(0, 1) for ten steps."""
-
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (4,))
-    action_space = gym.spaces.Box(-1.0, 1.0, (1,))
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.left = 10
-        return self._seen(), {}
-
-    def step(self, action):
-        self.left -= 1
-        return self._seen(), float(self.np_random.normal()), self.left == 0, False, {}
-
-    def _seen(self):
-        return self.np_random.normal(5.0, 3.0, 4).astype("float32")
-
-
-def test_kl_excludes_the_change_of_the_normalizer():
-    """The normalizer is updated, but the learning rate is so small that the policy
-    hardly changes.
-    """
-    policy = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    agent = tfr.Reinforce(
-        policy, heads.Gaussian(1, low=-1.0, high=1.0), normalize_observations=True
-    )
-    agent.compile(keras.optimizers.Adam(1e-9))
-    _, diagnostics = train(agent, RandomRewards, 2)
-    for report in diagnostics.history:
-        assert report["kl"] < 1e-6 and report["effective_sample_size"] > 0.999
-    assert float(agent.normalizer.bound) == 10.0  # the statistics are restored
-
-
-def test_gradient_steps_in_the_report_are_those_before_max_kl():
-    agent = agent_for("CartPole-v1", minibatch_size=20, passes=5, max_kl=0.0)
-    _, diagnostics = train(agent, "CartPole-v1", 1, episodes_per_epoch=10)
-    assert diagnostics.history[0]["gradient_steps"] == int(agent.optimizer.iterations)
-    assert diagnostics.history[0]["gradient_steps"] == round(agent.env_steps / 20)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("passes", [1, 3])
 def test_gradient_steps_in_the_report_equal_optimizer_iterations(passes):

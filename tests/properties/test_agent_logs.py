@@ -34,6 +34,7 @@ class Episode(NamedTuple):
     rewards: np.ndarray  # [n]
     terminated: bool
     success: bool | None  # `None` if the end of the episode reports nothing
+    stage: str = "training"
 
 
 class Story:
@@ -60,8 +61,10 @@ class World(gym.Env):
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (OBSERVED,), np.float64)
 
-    def __init__(self, story, action_space, has_faults=False, truncates=False):
-        self.story, self.action_space = story, action_space
+    def __init__(
+        self, story, action_space, has_faults=False, truncates=False, stage="training"
+    ):
+        self.story, self.action_space, self.stage = story, action_space, stage
         self.has_faults, self.truncates = has_faults, truncates
 
     def reset(self, *, seed=None, options=None):
@@ -98,7 +101,7 @@ class World(gym.Env):
             terminated = False
         if is_end and not self.fault:
             arrays = map(np.array, (self.observations, self.actions, self.rewards))
-            story.episodes.append(Episode(*arrays, terminated, success))
+            story.episodes.append(Episode(*arrays, terminated, success, self.stage))
         info = {} if success is None else {"is_success": success}
         return self.observations[-1], reward, terminated, is_end, info
 
@@ -640,7 +643,7 @@ def test_logs_of_an_agent(make, story):
         epochs=4,
         seed=SEED,
         callbacks=[record, diagnostics],
-        validation_env=world,
+        validation_env=functools.partial(world, stage="validation"),
         validation_episodes=4,
         verbose=0,
         **options,
@@ -668,6 +671,7 @@ def assert_logs_of_training(definition, record, options, reports):
     for update, epoch in enumerate(record.epochs):
         training = epoch["training"]
         episodes, seconds = training["episodes"], training["seconds"]
+        assert {x.stage for x in episodes} == {"training"}
         expected = {**statistics(episodes), **definition.update(training, episodes)}
         elapsed = seconds["environment"] + seconds["update"]
         expected["steps_per_second"] = sum(map(length, episodes)) / elapsed
@@ -675,6 +679,7 @@ def assert_logs_of_training(definition, record, options, reports):
         expected |= success(episodes, reported["success"])
         if "validation" in epoch:
             validation = epoch["validation"]
+            assert {x.stage for x in validation["episodes"]} == {"validation"}
             assert_greedy(definition, validation["weights"], validation["episodes"])
             metrics = statistics(validation["episodes"]) | faults(validation, options)
             metrics |= success(validation["episodes"], reported["val_success"])
@@ -752,24 +757,35 @@ class TensorRecord(Record):
         super().on_episodes_collected(episodes, logs)
 
 
+class Ended(tfr.callbacks.EpisodeCallback):
+    """Records the logs of each episode, without ending a program after one update."""
+
+    def __init__(self):
+        super().__init__()
+        self.ended = []
+
+    def on_episode_end(self, episode, logs):
+        self.ended.append((episode, dict(logs)))
+
+
 @pytest.mark.slow
 def test_logs_of_updates_in_one_program(story):
     """A program of four updates reports one speed, and else the logs of the updates."""
-    histories = []
-    for updates in (1, 4):
-        definition, *_ = categorical_with_shared_values(story, start=0)
-        agent, record = definition.agent, TensorRecord(story)
+    histories, ended = [], Ended()
+    definition, *_ = categorical_with_shared_values(story, start=0)
+    record = TensorRecord(story)
+    diagnostics = tfr.callbacks.Diagnostics(every=1, verbose=0)
+    for updates, callbacks in ((1, [record, diagnostics]), (4, [ended])):
+        agent = categorical_with_shared_values(story, start=0)[0].agent
         agent.compile(agent.optimizer, steps_per_execution=updates)
-        diagnostics = tfr.callbacks.Diagnostics(every=1, verbose=0)
-        callbacks = [record, diagnostics] if updates == 1 else []
         options = dict(epochs=4, episodes_per_epoch=5, seed=SEED, verbose=0)
         env = TensorWorld(dtype="float64")
         histories.append(agent.fit(env, callbacks=callbacks, **options).history)
-        if updates == 1:
-            assert_logs_of_training(definition, record, {}, diagnostics.history)
+    assert_logs_of_training(definition, record, {}, diagnostics.history)
+    assert ended.ended == record.ended
     speeds = [history.pop("steps_per_second") for history in histories]
     assert speeds[1] == pytest.approx([histories[0]["env_steps"][-1] / 12] * 4)
     # TensorFlow may add the terms of `loss` in another order in another program.
     assert histories[1].keys() == histories[0].keys()
     for key, values in histories[0].items():
-        assert histories[1][key] == pytest.approx(values, rel=1e-14), key
+        assert histories[1][key] == pytest.approx(values, rel=1e-14, nan_ok=True), key
