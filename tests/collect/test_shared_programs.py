@@ -68,6 +68,11 @@ def test_digest_differs_for_another_type_of_an_argument():
     assert digest(identity) != digest(identity, [tf.TensorSpec((), tf.float64)])
 
 
+def test_digest_differs_for_exchanged_arguments():
+    pair = SCALAR * 2
+    assert digest(lambda x, y: x - y, pair) != digest(lambda x, y: y - x, pair)
+
+
 def test_function_with_a_captured_variable_is_not_shared():
     def reads(variable):
         return shared_programs.shared(lambda x: x + variable, SCALAR)

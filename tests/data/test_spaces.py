@@ -296,3 +296,18 @@ def test_sample_observations_cover_every_value_of_a_choice(name):
     }[name]()
     np.testing.assert_array_equal(made.min(axis=0), first)
     np.testing.assert_array_equal(made.max(axis=0), first + sizes - 1)
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (Box(0.0, 1.0, (2,)), True),
+        (box([0, 0], [1, 900], "int32"), True),
+        (box([-1, 0], [1, 1], "int8"), True),
+        (Box(0, 255, (4,), np.uint8), True),
+        (Box(0, 1, (4,), np.int64), False),
+        *((SPACES[x], False) for x in ("image", "bools", "flags", "discrete", "choices")),
+    ],
+)
+def test_numbers_are_quantities_unless_flags_categories_or_pixels(space, expected):
+    assert bool(spaces.is_quantity(space)) == expected
