@@ -1126,6 +1126,12 @@ def test_signal_is_nan_if_a_group_is_incomplete():
         assert report["episodes"] == len(kept)
         assert np.isfinite(report["signal"]) == np.isfinite(report["noise"]) == whole
         assert np.isfinite(report["gradient_variance_removed"]) == whole
+        if whole:  # the noise is that of the means of both groups
+            noise, other = (
+                sum((np.diff(g.reshape(2, 2, -1).mean(1), axis=0) ** 2).sum() for g in x)
+                for x in (gradients, plain)
+            )
+            assert report["gradient_variance_removed"] == pytest.approx(1 - noise / other)
 
 
 @pytest.mark.slow

@@ -228,6 +228,23 @@ def test_constant_settings_also_apply_to_validation():
         assert {*levels} == {expected}
 
 
+def test_functions_for_an_evaluation_receive_the_number_of_updates():
+    levels, bonuses = [], []
+
+    class Noted(Hands):
+        def reset(self, **options):
+            result = super().reset(**options)
+            bonuses.append(self.bonus)
+            return result
+
+    train("attribute", epochs=2)
+    options = {"env_attrs": lambda update: {"level": update}}
+    options["reset_options"] = lambda update: {"bonus": update + 0.5}
+    renewed_agent, _ = rewindable()
+    renewed_agent.evaluate(lambda: Noted(levels.append), 3, num_envs=1, **options)
+    assert ({*levels}, {*bonuses}) == ({2}, {2.5})
+
+
 def fail_once(path, fail, level):
     """Fails at level 3 unless the file `path` exists."""
     if level == 3.0 and not path.exists():
