@@ -18,7 +18,6 @@ were not run are printed, and are in the list `skipped` of the JSON file.
 
 import argparse
 import collections
-import contextlib
 import errno
 import functools
 import hashlib
@@ -39,8 +38,14 @@ import zipfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import gymnasium as gym
 import h5py
+import keras
 import numpy as np
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
+
+import language_models
 
 import tf_reinforce as tfr
 from tf_reinforce import files
@@ -55,22 +60,37 @@ CALLS = {
 
 
 class AgentFile:
-    """Saves an agent whose weights all equal the number of the save."""
+    """Saves an agent whose trained weights all equal the number of the save."""
 
     name = "agent.keras"
 
     def __init__(self, root):
         self.path = root / self.name
-        self.agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(8,))
-        self.agent.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, verbose=0)
+
+    def build(self):
+        """Loads the file that the last process has left, or makes the first agent.
+
+        TensorFlow runs only in forks of the main process, which itself never calls
+        `build` and `save`: a fork of a process with threads of TensorFlow may not save.
+        """
+        if self.path.exists():
+            self.agent = keras.saving.load_model(self.path)
+            return
+        self.agent = self.new()
+        self.agent.optimizer.build(self.agent.trainable_variables)
+
+    def new(self):
+        agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(8,))
+        agent.build_for_env(gym.make("CartPole-v1"))
+        return agent
 
     def save(self, number):
-        for variable in self.agent.policy.weights:
+        for variable in self.agent.trainable_variables:
             variable.assign(np.full(variable.shape, number, "float32"))
         self.agent.save(self.path)
 
     def read(self):
-        """Returns the set of all numbers in the weights of the policy."""
+        """Returns the set of all numbers in the weights of the layers."""
         with zipfile.ZipFile(self.path) as archive:
             if archive.testzip() is not None:
                 return {None}
@@ -78,12 +98,50 @@ class AgentFile:
         numbers = set()
 
         def visit(name, item):
-            if isinstance(item, h5py.Dataset) and name.startswith("layers"):
+            is_weight = isinstance(item, h5py.Dataset) and "layers/" in name
+            if is_weight and item.dtype == "float32":  # no seeds
                 numbers.update(np.unique(item[()]).tolist())
 
         with h5py.File(io.BytesIO(content)) as file:
             file.visititems(visit)
         return numbers
+
+
+class SamplingModelFile(AgentFile):
+    """Saves a `ScoreFunction`."""
+
+    name = "sampling.keras"
+
+    def new(self):
+        inputs = keras.Input((2,))
+        logits = keras.layers.Dense(3)(inputs)
+        choice = tfr.layers.Sample(tfr.heads.Categorical(3))(logits)
+        model = tfr.ScoreFunction(keras.Model(inputs, choice), reward=first_input)
+        model.compile("adam")
+        return model
+
+
+@keras.saving.register_keras_serializable("stress")
+def first_input(inputs, choices):
+    return inputs[:, 0]
+
+
+class LanguageModelFile(AgentFile):
+    """Saves a `SequenceReinforce`."""
+
+    name = "language.keras"
+
+    def new(self):
+        model = tfr.sequences.SequenceReinforce(
+            language_models.text_gpt2(), sevens, max_completion_length=4
+        )
+        model.compile("adam")
+        return model
+
+
+@keras.saving.register_keras_serializable("stress")
+def sevens(completions):
+    return [completion.count("7") for completion in completions]
 
 
 class CheckpointFolder:
@@ -94,6 +152,9 @@ class CheckpointFolder:
     def __init__(self, root):
         self.path = root / self.name
         self.folder = tfr.Checkpoints(self.path)
+
+    def build(self):
+        """Makes nothing."""
 
     def save(self, number):
         arrays = [np.full(size, number, "float32") for size in (3, 5000, 20000)]
@@ -114,6 +175,9 @@ class ReplacedFolder:
     def __init__(self, root):
         self.path = root / self.name
 
+    def build(self):
+        """Makes nothing."""
+
     def save(self, number):
         with files.atomic_replace_folder(self.path) as folder:
             os.mkdir(folder)
@@ -127,16 +191,32 @@ class ReplacedFolder:
         return {float(n) for x in lines for n in x} if complete else {None}
 
 
+KINDS = AgentFile, SamplingModelFile, LanguageModelFile, CheckpointFolder, ReplacedFolder
+
+
 def fork(function):
     """Runs a function in a fork, which ends with exit code 0, or 1 after an error."""
     process = os.fork()
     if process == 0:
         code = 1
-        with contextlib.suppress(BaseException):
+        try:
             function()
             code = 0
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(code)
     return process
+
+
+def save(target, number):
+    """Saves in a fork."""
+
+    def build_and_save():
+        target.build()
+        target.save(number)
+
+    if os.waitpid(fork(build_and_save), 0)[1]:
+        raise RuntimeError(f"{target.path} could not be saved")
 
 
 def temporary_files(root):
@@ -145,34 +225,39 @@ def temporary_files(root):
 
 def kill_while_saving(target, root, kills, rng):
     """Kills processes that save in a loop; returns counts."""
-    counts = collections.Counter()
-    target.save(0)
-    last, calls = 0, _calls_of_a_save(target)
+    counts, last = collections.Counter(), 0
+    save(target, 0)
     for trial in range(1, kills + 1):
         first = 1000 * trial
-
-        child = fork(functools.partial(_save_until_killed, target, first, rng, calls))
-        rng.random()  # the child has drawn a number
+        position = rng.random()
+        child = fork(functools.partial(_save_until_killed, target, first, position))
         status = os.waitpid(child, 0)[1]
         counts["kills"] += os.WIFSIGNALED(status)
+        # Such a process could not load the file, or not save.
+        counts["problems: not killed"] += not os.WIFSIGNALED(status)
         try:
             numbers = target.read()
         except (OSError, ValueError, KeyError, zipfile.BadZipFile):
             counts["lost"] += 1
-            target.save(first)
+            save(target, first)
             last = first
             continue
         counts["inconsistent"] += len(numbers) != 1 or min(numbers) < last
         counts["with a temporary file"] += bool(temporary_files(root))
         last = max(numbers)
-    target.save(1000 * kills + 999)
+    save(target, 1000 * kills + 999)
     counts["leftovers after the next save"] += len(temporary_files(root))
     return dict(counts)
 
 
-def _save_until_killed(target, number, rng, calls):
-    """Saves in a loop, and kills the process after a random number of calls."""
-    left = int(3 * calls * rng.random())
+def _save_until_killed(target, number, position):
+    """Saves in a loop, and kills the process after up to three times the calls of a save.
+
+    Args:
+        position: Float in [0, 1), the fraction of these calls after which it is killed.
+    """
+    target.build()
+    left = int(3 * position * _calls_of_a_save(target, number))
 
     def count(*_):
         nonlocal left
@@ -182,22 +267,21 @@ def _save_until_killed(target, number, rng, calls):
 
     sys.setprofile(count)
     while True:
-        target.save(number)
         number += 1
+        target.save(number)
 
 
-def _calls_of_a_save(target):
-    number = 0
+def _calls_of_a_save(target, number):
+    calls = 0
 
     def count(*_):
-        nonlocal number
-        number += 1
+        nonlocal calls
+        calls += 1
 
     sys.setprofile(count)
-    target.save(1)
+    target.save(number)
     sys.setprofile(None)
-    target.save(0)
-    return number
+    return calls
 
 
 def save_under_strace(target, number, options, log):
@@ -205,6 +289,7 @@ def save_under_strace(target, number, options, log):
     report = mmap.mmap(-1, 4096)  # shared with the fork, and written without a call
 
     def save():
+        target.build()
         os.kill(os.getpid(), signal.SIGSTOP)
         text = "saved"
         try:
@@ -260,7 +345,7 @@ def fail_every_call(target, root):
                     problems.append([error, kind, position, text, sorted(numbers)])
                 number = max(numbers)
                 number += 1
-                target.save(number)
+                save(target, number)
                 counts["leftovers"] += len(temporary_files(root))
     return {**counts, "problems": problems}
 
@@ -336,7 +421,7 @@ def results(run):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kills", type=int, default=150)
+    parser.add_argument("--kills", type=int, default=250)
     parser.add_argument("--disks", type=int, default=3, help="sizes of full disks")
     parser.add_argument(
         "--without-strace",
@@ -349,11 +434,11 @@ def main():
     has_strace = shutil.which("strace") is not None
     can_mount = os.geteuid() == 0 and shutil.which("mount") is not None
     with tempfile.TemporaryDirectory() as folder:
-        for kind in (AgentFile, CheckpointFolder, ReplacedFolder):
+        for kind in KINDS:
             root = pathlib.Path(folder, kind.name.replace(".", "_"))
             root.mkdir()
             target = kind(root)
-            counts = kill_while_saving(target, root, -(-options.kills // 3), rng)
+            counts = kill_while_saving(target, root, -(-options.kills // len(KINDS)), rng)
             result[kind.name] = {"kills while saving": counts}
             print(kind.name, counts, flush=True)
             if has_strace:
