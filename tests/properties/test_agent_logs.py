@@ -727,10 +727,10 @@ def assert_logs_of_evaluations(definition, world, options):
         story.epoch = epoch
         before, faults_before = len(story.episodes), story.faults.copy()
         logs = agent.evaluate(world, 5, is_greedy, num_envs=1, **replaced)
-        played = story.episodes[before:]
+        recent = story.episodes[before:]
         stage = {"faults": story.faults - faults_before}
-        assert_logs(logs, statistics(played) | success(played) | faults(stage, options))
-        assert_greedy(definition, weights, played, is_greedy)
+        assert_logs(logs, statistics(recent) | success(recent) | faults(stage, options))
+        assert_greedy(definition, weights, recent, is_greedy)
 
 
 def assert_logs_of_update(definition, world):
@@ -740,8 +740,8 @@ def assert_logs_of_update(definition, world):
     record.start("training")
     episodes = agent.collect(world, 5, num_envs=1)
     record.end()
-    logs, played = agent.update(episodes, seed=9), record.stage["episodes"]
-    assert_logs(logs, statistics(played) | definition.update(record.stage, played, 9))
+    logs, recent = agent.update(episodes, seed=9), record.stage["episodes"]
+    assert_logs(logs, statistics(recent) | definition.update(record.stage, recent, 9))
 
 
 class TensorRecord(Record):

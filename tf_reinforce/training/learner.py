@@ -144,10 +144,9 @@ class Learner:
         compiled = self._compiled_networks(permutations.shape[1])
         step.jit_compile = "policy" in compiled
         step.jit_compile_baseline = "value network" in compiled
+        name = " and ".join(["update", *compiled])
         graph = self._graph(
-            " and ".join(
-                ["update", *compiled, *["microbatches"] * bool(microbatch_size)]
-            ),
+            f"{name} in microbatches" if microbatch_size else name,
             lambda: step,
             (self._episodes_specs(), tf.TensorSpec((None, None), tf.int32)),
             (optimizer, microbatch_size),
