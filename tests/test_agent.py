@@ -481,7 +481,8 @@ def test_failed_build_can_be_repeated_with_another_environment(tmp_path):
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="inference mode"):
             agent.collect(toys.Clock, 1)
-    assert agent.observation_space is None and not agent.built
+    assert (agent.observation_space, agent.action_space) == (None, None)
+    assert not agent.built
     with pytest.warns(UserWarning, match="inference mode"):
         fit(agent, epochs=1)
     agent.save(tmp_path / "agent.keras")

@@ -1225,6 +1225,11 @@ def test_atari_error_without_ale_py_names_the_extra(monkeypatch, capsys):
     assert "name = tf-reinforce\n" in config and "\natari = " in config
 
 
+def test_unknown_version_of_an_environment_is_refused(capsys):
+    assert cli.main(["train", "CartPole-v7"]) == 2
+    assert re.search("`v7` for environment `CartPole`", capsys.readouterr().err)
+
+
 @pytest.mark.slow
 def test_environment_id_without_version_prints_the_version_used(tmp_path, capsys):
     assert train(tmp_path / "run", env="CartPole") == 0

@@ -1,5 +1,6 @@
 """Defines the version of the package, and describes the software of a process."""
 
+import copy
 import importlib.metadata
 import os
 import platform
@@ -49,7 +50,7 @@ def own_config(kind, config):
     Raises:
         ValueError: If a newer version wrote the config.
     """
-    config = dict(config)
+    config = copy.deepcopy(config)  # Keras removes entries of nested configs
     expect_not_newer(f"The {kind.__name__}", config.pop(CONFIG_KEY, None))
     return config
 

@@ -10,6 +10,7 @@ import sweeps
 import tf_reinforce as tfr
 from tf_reinforce.callbacks import evaluation
 from tf_reinforce.experiments import tuning_trial
+from tf_reinforce.experiments import video_recorder
 from tf_reinforce.training import loop
 
 
@@ -31,6 +32,17 @@ def test_curve_does_not_depend_on_the_updates_per_call(target):
     expected = curve(1, target)
     np.testing.assert_equal(curve(4, target), expected)
     assert len({x for x in expected if math.isfinite(x)}) > 1
+
+
+def test_evaluations_and_videos_are_due_after_multiples_of_every(tmp_path):
+    """Also in a training that continues between two multiples."""
+    evaluate = evaluation.EvaluationCallback(
+        "CartPole-v1", {}, 0, None, every=3, target=None
+    )
+    record = video_recorder.VideoRecorder("CartPole-v1", tmp_path, every=3)
+    for callback in (evaluate, record):
+        due = [epoch + callback.updates_until_due(epoch) for epoch in range(7)]
+        assert due == [3, 3, 3, 6, 6, 6, 9]
 
 
 def test_trial_of_a_search_needs_the_agent_of_each_update():

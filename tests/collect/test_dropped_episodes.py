@@ -147,12 +147,22 @@ def test_actions_of_a_replacement_have_their_own_noise(agent):
     assert (replacement.actions != original.actions).any()
 
 
-@pytest.mark.parametrize("workers", [1, sweeps.rare(2)])
-def test_logs_count_dropped_episodes_and_restarts_from_the_first_epoch(workers):
+@pytest.mark.parametrize(
+    "workers, budget",
+    [
+        (1, {"episodes_per_epoch": 20}),
+        sweeps.rare(2, {"episodes_per_epoch": 20}),
+        (1, {"steps_per_epoch": 40}),
+        (2, {"steps_per_epoch": 40}),
+    ],
+)
+def test_logs_count_dropped_episodes_and_restarts_from_the_first_epoch(workers, budget):
+    """Replacements of episodes that are not in the batch do not count."""
     agent = tfr.Reinforce.for_env(Faulty, hidden=(), normalize_observations=True)
-    options = dict(epochs=1, episodes_per_epoch=20, workers=workers, verbose=0)
-    dropped = float(sum(len(list(attempts(n))) - 1 for n in range(20)))
+    options = dict(epochs=1, num_envs=4, workers=workers, verbose=0, **budget)
     history = agent.fit(faulty("raise"), **options, **RESTART).history
+    count = int(history["episodes"][0])
+    dropped = float(sum(len(list(attempts(n))) - 1 for n in range(count)))
     assert history["dropped_episodes"] == history["env_restarts"] == [dropped]
     metrics = agent.evaluate(faulty("nan"), 20, workers=workers, **DROP)
     assert metrics["dropped_episodes"] > 0 and "env_restarts" not in metrics

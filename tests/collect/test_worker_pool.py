@@ -454,6 +454,29 @@ def test_error_for_a_lost_worker_names_reason_environment_episode_and_step(clock
         fit(clock, functools.partial(end_process, how), step_timeout=LIMIT[how])
 
 
+def test_every_step_of_an_environment_begins_the_limit_anew(monkeypatch):
+    """The snapshot changes with every step; the times are those of a simulated clock."""
+    state, killed = {"now": 0.0, "snapshot": 0}, []
+    clock = types.SimpleNamespace(monotonic=lambda: state["now"])
+    monkeypatch.setattr(local_worker, "time", clock)
+    one = object.__new__(local_worker.LocalWorker)
+    one._process = types.SimpleNamespace(poll=lambda: None)
+    one._progress = types.SimpleNamespace(
+        snapshot=lambda: state["snapshot"],
+        is_in_episode=lambda: True,
+        describe=lambda first_index: "step",
+    )
+    one._step_timeout, one.first_index, one.kill = 10.0, 0, lambda: killed.append(state)
+    one.touch()
+    for now, snapshot in ((8, 1), (16, 2), (24, 3), (33, 3)):
+        state.update(now=now, snapshot=snapshot)
+        one.check_progress()
+    state["now"] = 35
+    with pytest.raises(local_worker.WorkerLost, match="step_timeout=10 s"):
+        one.check_progress()
+    assert killed
+
+
 class Once(toy_envs.Lengths):
     """An environment that fails once: the first of all its copies that makes a step."""
 

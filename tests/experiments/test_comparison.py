@@ -1,6 +1,7 @@
 """Tests the table that compares runs."""
 
 import numpy as np
+import pytest
 
 from tf_reinforce.experiments import comparison
 from tf_reinforce.experiments import curves
@@ -27,6 +28,15 @@ def test_row_contains_the_last_tenth_of_the_updates():
     [row] = comparison.compare([run("a", [1.0, 2.0, 6.0])])
     assert (row.seeds, row.env_steps, row.last_return.estimate) == (3, 2000.0, 3.0)
     assert row.evaluation is None and row.difference is None and np.isnan(row.seconds)
+
+
+@pytest.mark.parametrize("updates, last", [(4, 1), (14, 1), (16, 2), (25, 2), (26, 3)])
+def test_last_tenth_is_rounded_to_updates(updates, last):
+    """Half an update counts to the even number, as Python rounds."""
+    returns = np.arange(1.0, updates + 1) ** 2
+    curve = curves.Curve("log.csv", 0, {"episode_return": returns, "env_steps": returns})
+    [row] = comparison.compare([curves.Run("a", None, [curve, curve], [])])
+    assert row.last_return.estimate == returns[-last:].mean()
 
 
 def test_difference_is_that_of_evaluations_if_all_runs_have_them():

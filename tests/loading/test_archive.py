@@ -181,6 +181,12 @@ def test_invalid_configuration_text_is_refused(path, text, match):
     refused(path, match)
 
 
+@pytest.mark.parametrize("number", [-(2**63), 2**64 - 1])
+def test_configuration_may_have_the_bounds_of_64_bit_integers(path, number):
+    write(path, {**read(path), "config.json": f"[{number}]"})
+    assert archive.read(path, LIMITS)[0] == [number]
+
+
 def test_configuration_may_have_infinite_bounds_and_100_levels(path):
     text = "[" * 100 + "-Infinity" + "]" * 100
     write(path, {**read(path), "config.json": text})

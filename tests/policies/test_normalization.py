@@ -357,6 +357,37 @@ def test_categories_flags_images_and_integer_inputs_are_not_normalized():
     assert agent.normalizer.means == []
 
 
+class Subclassed(keras.Model):
+    """A model without inputs, which may take any number type."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.last(x)
+
+
+@pytest.mark.parametrize("kind", ["value model of integers", "subclassed policy"])
+def test_integers_are_normalized_unless_one_of_the_models_takes_integers(kind):
+    inputs = keras.Input((1,))
+    policy = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+    integers = keras.Input((1,), dtype="int32")
+    value = keras.layers.Dense(1)(keras.ops.cast(integers, "float32"))
+    options = {"baseline": tfr.baselines.Value(keras.Model(integers, value))}
+    if kind == "subclassed policy":
+        policy, options = Subclassed(), {}
+    agent = tfr.Reinforce(policy, normalize_observations=True, **options)
+    agent.compile("sgd")
+    spaces = gym.spaces.Box(0, 1000, (1,), np.int64), gym.spaces.Discrete(2)
+    if options:
+        with pytest.warns(UserWarning, match="leaves observation unchanged"):
+            agent.build_for_spaces(*spaces)
+    else:
+        agent.build_for_spaces(*spaces)
+    assert len(agent.normalizer.means) == (0 if options else 1)
+
+
 def test_agents_of_earlier_versions_leave_integers_unchanged():
     inputs = keras.Input((1,))
     policy = keras.Model(inputs, keras.layers.Dense(2)(inputs))
@@ -367,7 +398,10 @@ def test_agents_of_earlier_versions_leave_integers_unchanged():
     assert config.pop("normalizes_integers")
     old = tfr.Reinforce.from_config(agent.get_config())
     old.build_from_config(config)
-    assert len(old.normalizer.means) == 0 and len(agent.normalizer.means) == 1
+    again = tfr.Reinforce.from_config(old.get_config())
+    again.build_from_config(old.get_build_config())
+    assert old.normalizer.means == again.normalizer.means == []
+    assert len(agent.normalizer.means) == 1
 
 
 def test_normalizer_is_restored_from_its_config():

@@ -337,11 +337,14 @@ def test_fit_raises_if_the_policy_mixes_time_steps_by_convolution():
         learner(model).fit(toys.Lengths, epochs=1, verbose=0)
 
 
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("batch, steps", [(4, 9), (9, 4), (2, 1)])
-def test_time_distributed_layer_works_with_unknown_number_of_steps(batch, steps):
+def test_time_distributed_layer_works_with_unknown_number_of_steps(batch, steps, nested):
     """The output of Keras' TimeDistributed is wrong if the number of steps is unknown."""
+    by_step = keras.layers.TimeDistributed(keras.layers.Dense(3, "tanh"))
+    inputs = keras.Input((None, 1))
     parts = [
-        keras.layers.TimeDistributed(keras.layers.Dense(3, "tanh")),
+        keras.Model(inputs, by_step(inputs)) if nested else by_step,
         keras.layers.LSTM(4, return_sequences=True),
         keras.layers.Dense(2),
     ]

@@ -213,6 +213,13 @@ def test_seeds_are_ranked_by_their_own_evaluations(trainings):
     )
     assert f"tf-reinforce evaluate {folder}/seed_1 " in printed
     assert f"2 seeds, {sum(x.steps[-1] for x in trainings)} steps" in printed
+    for target, code in ((low, 0), ((low + high) / 2, 0), (high, 1)):
+        for training in trainings:
+            path = training.folder / "config.json"
+            content = json.loads(path.read_text())
+            path.write_text(json.dumps({**content, "target_return": target}))
+        resumed = ["train", "--resume", str(folder), "--require-target"]
+        assert cli.main(resumed) == code
 
 
 def cells(line):

@@ -38,9 +38,9 @@ def adam():
 
 
 def dense(outputs, inputs=2, dtype="float32"):
-    layers = keras.layers.Dense(4, "tanh", dtype=dtype)
-    last = keras.layers.Dense(outputs, dtype=dtype)
-    return keras.Sequential([keras.Input((inputs,), dtype=dtype), layers, last])
+    given = keras.Input((inputs,), dtype=dtype)
+    hidden = keras.layers.Dense(4, "tanh", dtype=dtype)(given)
+    return keras.Model(given, keras.layers.Dense(outputs, dtype=dtype)(hidden))
 
 
 def sampling(outputs=3):
@@ -218,6 +218,16 @@ def head_results(head):
     return [np.array(x) for x in keras.tree.flatten([*numbers, *shift, *parameters])]
 
 
+def copy_twice(part):
+    """Returns a copy from a config, which another copy has used and left unchanged."""
+    config = part.get_config()
+    before = plain(config)
+    type(part).from_config(config)
+    copy = type(part).from_config(config)
+    assert plain(config) == before
+    return copy
+
+
 PARTS = [(cls, n) for cls in CASES if cls not in WHOLE for n in range(len(CASES[cls]()))]
 
 
@@ -233,6 +243,8 @@ def test_part_with_every_argument_equals_its_copy(cls, number):
         assert attributes(part, case) == attributes(copy, case)
         settings = {k: x for k, x in case.items() if k in ("gamma", "decay", "passes")}
         assert attributes(copy, settings) == settings
+    again = keras.saving.deserialize_keras_object(config)
+    assert plain(keras.saving.serialize_keras_object(again)) == plain(config)
     if isinstance(part, heads.Head):
         for one, other in zip(head_results(part), head_results(copy), strict=True):
             np.testing.assert_array_equal(one, other)
@@ -262,9 +274,24 @@ def record(masked):
 def test_agent_with_every_argument_equals_its_copy(number):
     case = agents()[number]
     agent = tfr.Reinforce(**case)
-    copy = tfr.Reinforce.from_config(agent.get_config())
+    copy = copy_twice(agent)
     assert plain(copy.get_config()) == plain(agent.get_config())
     assert attributes(agent, case) == attributes(copy, case)
+
+
+@keras.saving.register_keras_serializable("saved_arguments")
+class OwnReinforce(tfr.Reinforce):
+    """A subclass that a user has registered."""
+
+
+def test_file_of_a_registered_subclass_is_loaded(tmp_path):
+    agent = OwnReinforce(dense(3), heads.Categorical(3), gamma=0.5)
+    agent.compile(adam())
+    agent.build((None, 2))
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert type(loaded) is OwnReinforce and loaded.gamma == 0.5
+    assert_equal_bits(agent, loaded)
 
 
 @pytest.mark.parametrize("number", [sweeps.rare(0), 1])
@@ -282,6 +309,32 @@ def test_agent_with_every_argument_continues_from_its_file(number, tmp_path):
         logs = each.update(episodes, seed=3)
     assert np.isfinite(logs["loss"])
     assert_equal_bits(agent, loaded)
+
+
+def test_agent_for_env_trains_like_its_copy(tmp_path):
+    """Linear rates, and the arguments of `fit` of a preset and of the environment."""
+    rates = [dict(first=0.1 * n, last=0.01) for n in (1, 2)]
+    agent = tfr.Reinforce.for_env(
+        "CartPole-v1",
+        hidden=(3,),
+        seed=7,
+        preset="CartPole-v1",
+        learning_rate=rates[0],
+        baseline={"kind": "value", "learning_rate": rates[1]},
+        env_kwargs={"sutton_barto_reward": True},
+    )
+    agent.save(tmp_path / "agent.keras")
+    options = dict(steps=350, max_episode_steps=20, verbose=0)
+    both = agent, tfr.load(tmp_path / "agent.keras")
+    first, second = (x.fit("CartPole-v1", **options).history for x in both)
+    assert first.keys() == second.keys() and first["episodes"] == [16, 16]
+    for key in first.keys() - {"steps_per_second", "collect_seconds", "update_seconds"}:
+        assert first[key] == second[key], key
+    assert min(first["episode_return"]) < 0  # because of the argument of the environment
+    assert first["learning_rate"][0] > 2 * first["learning_rate"][1]
+    assert_equal_bits(*both)
+    rates = [float(x.baseline.optimizer.learning_rate.numpy()) for x in both]
+    assert rates[0] == rates[1] < 0.1
 
 
 @pytest.mark.parametrize("number", range(2))
@@ -311,5 +364,5 @@ def test_frozen_model_stays_frozen_in_its_config(cls):
         case["baseline"] = None
         case["gae_lambda"] = 1.0
     model = cls(**case, trainable=False, dtype="mixed_bfloat16")
-    copy = cls.from_config(model.get_config())
+    copy = copy_twice(model)
     assert not copy.trainable and copy.dtype_policy.name == "mixed_bfloat16"

@@ -105,17 +105,21 @@ def test_interval_contains_the_exact_value(estimator):
         assert 0.05 < result["effective_sample_size"] <= 1
 
 
+@pytest.mark.parametrize("scale", [None, 2.0**6])
 @pytest.mark.parametrize(
     "options", [{}, {"clip": 0.7}, {"top_k": 3}, {"clip": 0.7, "top_k": 3}]
 )
-def test_step_of_training_follows_the_gradient_and_the_regularizers(options):
+def test_step_of_training_follows_the_gradient_and_the_regularizers(options, scale):
     """One step of gradient descent, computed from the formula with NumPy."""
     contexts = keras.Input((SIZE,))
     regularizer = keras.regularizers.L2(0.3)
     dense = keras.layers.Dense(NUM_ACTIONS, kernel_regularizer=regularizer)
     choice = tfr.layers.Sample(heads.Categorical(NUM_ACTIONS))(dense(contexts))
     model = tfr.ScoreFunction(keras.Model(contexts, choice))
-    model.compile(keras.optimizers.SGD(1.0))
+    optimizer = keras.optimizers.SGD(1.0)
+    if scale is not None:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, scale)
+    model.compile(optimizer)
     log, kernel = make_log(32, 0), dense.kernel.numpy().astype("float64")
     probs = softmax(dense(log[0]).numpy().astype("float64"))
     rows = np.arange(32)

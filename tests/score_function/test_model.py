@@ -95,10 +95,16 @@ def test_losses_train_the_layers_before_and_after_the_samples():
     assert changed[0] > 0.1 and changed[2] > 0.1
 
 
-def test_training_step_subtracts_the_gradient():
-    model = tfr.ScoreFunction(policy(), reward=reward)
-    model.compile(keras.optimizers.SGD(1.0))
-    twin = tfr.ScoreFunction(policy(), reward=reward)
+@pytest.mark.parametrize("scale", [None, 2.0**6])
+def test_training_step_subtracts_the_gradient(scale):
+    model = tfr.ScoreFunction(policy(), reward=reward, entropy_coef=0.3)
+    optimizer = keras.optimizers.SGD(1.0)
+    if scale is not None:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, scale)
+    model.compile(optimizer)
+    twin = tfr.ScoreFunction(policy(), reward=reward, entropy_coef=0.3)
+    for one in (model, twin):
+        one.model.layers[1].kernel.regularizer = keras.regularizers.L2(0.3)
     estimate = twin.gradients(tf.constant(inputs(8)))
     expected = [v - g for v, g in zip(twin.model.trainable_variables, estimate.gradients)]
     model.fit(inputs(8), batch_size=8, shuffle=False, verbose=0)

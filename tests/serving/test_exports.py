@@ -250,6 +250,43 @@ def test_names_of_the_metadata_are_those_of_the_files(format, tmp_path):
     assert actions.tolist() == agent.act(zeros, deterministic=True).tolist()
 
 
+@pytest.mark.parametrize("format", sweeps.some(formats.WRITERS, always=["onnx"]))
+def test_every_name_of_an_argument_or_result_is_an_observation(format, tmp_path):
+    """Formats without random numbers have the argument `noise`."""
+    keys = "noise", "seed", "raw_action", "action", "log_prob", "logits"
+    space = gym.spaces.Dict({key: gym.spaces.Box(0, 1, (2,)) for key in keys})
+    agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
+    agent.export(tmp_path / "policy", format=format)
+    metadata = runtimes.read_metadata(tmp_path / "policy")
+    names = [x["name"] for x in metadata["functions"]["act"]["inputs"]]
+    assert names == [f"observation_{key}" for key in sorted(keys)]
+    act = runtimes.load(tmp_path / "policy")["act"]
+    given = {key: np.full((3, 2), i, "float32") for i, key in enumerate(keys)}
+    actions = act({f"observation_{key}": x for key, x in given.items()})["action"]
+    assert actions.tolist() == agent.act(given, deterministic=True).tolist()
+
+
+def test_more_than_ten_recurrent_states_keep_their_order(tmp_path):
+    """In the order of text, `state_10` is between `state_1` and `state_2`."""
+    cells = [keras.layers.SimpleRNNCell(1, activation=None) for _ in range(11)]
+    memory = keras.layers.RNN(cells, return_sequences=True)
+    agent = tfr.Reinforce(keras.Sequential([keras.Input((None, 1)), memory]))
+    agent.build_for_spaces(*2 * [gym.spaces.Box(-np.inf, np.inf, (1,))])
+    rng = np.random.default_rng(0)
+    weights = agent.policy.get_weights()
+    agent.policy.set_weights([rng.uniform(0.5, 1, x.shape) for x in weights])
+    agent.export(tmp_path)
+    exported = tf.saved_model.load(tmp_path)
+    seen = rng.normal(size=(2, 4, 1)).astype("float32")
+    live, state = None, exported.initial_state(count=2)
+    for step, expected in enumerate(np.moveaxis(agent.policy(seen).numpy(), 1, 0)):
+        actions, live = agent.act(seen[:, step], deterministic=True, state=live)
+        np.testing.assert_allclose(actions, expected, rtol=1e-5)
+        found = exported.act(observation=seen[:, step], state=state)
+        np.testing.assert_allclose(found.pop("action"), expected, rtol=1e-5)
+        state = found
+
+
 def test_names_that_differ_in_case_raise_in_a_saved_model_only(tmp_path):
     space = gym.spaces.Dict({key: gym.spaces.Box(0, 1, (2,)) for key in "Aa"})
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))

@@ -236,9 +236,21 @@ def agent_with_normalization(mean):
     layer = keras.layers.Normalization()
     layer.adapt(np.random.default_rng(0).normal(mean, 10, (1000, 1)).astype("float32"))
     dense = keras.layers.Dense(1, kernel_initializer="ones")
-    agent = tfr.Reinforce(keras.Sequential([keras.Input((1,)), layer, dense]))
+    nested = keras.Sequential([keras.Input((1,)), layer])
+    agent = tfr.Reinforce(keras.Sequential([keras.Input((1,)), nested, dense]))
     agent.compile(keras.optimizers.SGD(0.0))
     return agent
+
+
+def test_act_follows_a_nested_layer_that_adapts_again():
+    agent = agent_with_normalization(0.0)
+    agent.build_for_env(Real())
+    seen = np.array([[3.0]], "float32")
+    before = agent.act(seen, deterministic=True)
+    agent.policy.layers[0].layers[0].adapt(np.array([[1.0], [2.0]], "float32"))
+    after = agent.act(seen, deterministic=True)
+    np.testing.assert_allclose(after, [[3.0]], rtol=1e-5)  # mean 1.5, deviation 0.5
+    assert abs(before - after) > 1
 
 
 @pytest.mark.slow

@@ -1,7 +1,12 @@
-"""Tests the end of a process after a second SIGINT."""
+"""Tests what the signals SIGINT and SIGTERM do, once and more often."""
 
+import signal
 import subprocess
 import sys
+
+import pytest
+
+from tf_reinforce.training import interruption
 
 PROGRAM = """
 import signal, threading
@@ -24,6 +29,19 @@ def run(program, **options):
     return subprocess.run(
         command, stderr=subprocess.PIPE, text=True, timeout=60, **options
     )
+
+
+def test_only_a_second_sigint_breaks_off_an_update():
+    numbers = [signal.SIGTERM, signal.SIGTERM, signal.SIGINT]
+    with interruption.GracefulStop(grace_seconds=600) as stop:
+        for number in numbers:
+            signal.raise_signal(number)
+        assert stop.received == numbers
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    with pytest.raises(SystemExit) as ended:
+        stop.raise_if_received()
+    assert ended.value.code == 143
 
 
 def test_second_interrupt_ends_a_process_that_waits_and_prints_its_last_words():

@@ -1,5 +1,6 @@
 """Defines a baseline that is a Keras model of the observation."""
 
+import copy
 import functools
 import math
 from typing import Any
@@ -251,7 +252,7 @@ class Value(base.Baseline):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Value":
-        config = dict(config)
+        config = copy.deepcopy(config)  # Keras removes entries of the model's config
         for name in ("model", "optimizer"):
             config[name] = keras.saving.deserialize_keras_object(config[name])
         return cls(**config)
