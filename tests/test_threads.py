@@ -15,6 +15,7 @@ import keras
 import language_models
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_reinforce as tfr
 
@@ -107,6 +108,49 @@ def assert_serial(results, weights, agent, env):
     for number, result in results:
         matches = np.array([equals(result, expected) for expected in serial[number]])
         assert matches.any(axis=0).all(), number
+
+
+class CountingLock:
+    """A lock that knows how often it is held."""
+
+    def __init__(self):
+        self.lock, self.depth = threading.RLock(), 0
+
+    def __enter__(self):
+        self.lock.acquire()
+        self.depth += 1
+
+    def __exit__(self, *error):
+        self.depth -= 1
+        self.lock.release()
+
+
+@keras.saving.register_keras_serializable("threads")
+class Watched(keras.optimizers.schedules.LearningRateSchedule):
+    """Notes whether a lock is held while an update changes the weights."""
+
+    def __init__(self, lock, notes):
+        self.lock, self.notes = lock, notes
+
+    def __call__(self, step):
+        rate = tf.py_function(self.look, [], tf.float32)
+        return tf.ensure_shape(rate, [])
+
+    def look(self):
+        self.notes.append(self.lock.depth > 0)
+        return 0.1
+
+    def get_config(self):
+        return {}
+
+
+def test_update_holds_the_lock_for_which_all_other_methods_wait():
+    agent = make_agent("float32")
+    agent._weights_lock, notes = CountingLock(), []
+    schedule = Watched(agent._weights_lock, notes)
+    agent.compile(keras.optimizers.SGD(schedule), jit_compile=False)
+    agent.fit("Pendulum-v1", epochs=1, max_episode_steps=3, verbose=0)
+    assert notes and all(notes) and agent._weights_lock.depth == 0
 
 
 @pytest.mark.parametrize(
