@@ -433,6 +433,33 @@ def test_evaluation_of_a_run_on_a_cluster_reserves_no_further_cores():
     assert workers == dataclasses.replace(fit["workers"], num_cpus_per_worker=0)
 
 
+def test_options_of_a_resumed_run_replace_those_of_its_config(run, tmp_path):
+    """A number of seconds replaces a number of updates."""
+    path = shutil.copytree(run, tmp_path / "copy") / "config.json"
+    content = json.loads(path.read_text())
+    content["checkpoint"] = {"every_updates": 5, "grace_seconds": 9.0}
+    content["callbacks"] = {"tensorboard": "scalars", "video": 7}
+    path.write_text(json.dumps(content))
+
+    def settings(*words):
+        words = ["train", "--resume", str(path.parent), *words]
+        options = parsers.make_parser().parse_args(words)
+        return train_settings.check_resume_options(options)[1]
+
+    own = settings()
+    assert [own[name] for name in ("checkpoint", "callbacks", "fit")] == [
+        content[name] for name in ("checkpoint", "callbacks", "fit")
+    ]
+    words = "--checkpoint-every 30s --grace 0 --diagnose --tensorboard histograms"
+    other = settings(*words.split(), *"--video 3 --num-envs 3 --workers 2".split())
+    every = {"every_seconds": 30.0, "every_updates": None}
+    assert other["checkpoint"] == {**every, "grace_seconds": 0.0}
+    kinds = {"diagnose": True, "tensorboard": "histograms", "video": 3}
+    assert other["callbacks"] == kinds
+    assert other["fit"] == {**own["fit"], "num_envs": 3, "workers": 2}
+    assert other["agent"] == content["agent"]
+
+
 @pytest.mark.slow
 def test_run_continues_with_another_number_of_environments(tmp_path, capsys):
     assert train(tmp_path, "--engine", "host", "--num-envs", "2") == 0
@@ -1012,7 +1039,7 @@ def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, capsys):
     missed = ["--target-return", "500", "--require-target", "--eval-episodes", "2"]
     assert train(tmp_path / "a", *missed) == 1
     assert "target 500 missed" in capsys.readouterr().out
-    reached = ["--target-return", "1", "--require-target", "--eval-every", "1"]
+    reached = ["--target-return", "0", "--require-target", "--eval-every", "1"]
     assert train(tmp_path / "b", *reached) == 0
     assert "2 evaluations" in capsys.readouterr().out
     assert train(tmp_path / "c", "--require-target", env="Pendulum-v1") == 2
