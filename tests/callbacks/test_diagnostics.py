@@ -259,6 +259,10 @@ def test_ratio_of_means_and_its_standard_error_match_a_simulation():
     ratio, error = results.mean(axis=0)
     assert abs(ratio - 0.25) < 0.01
     np.testing.assert_allclose(error, results[:, 0].std(), rtol=0.05)
+    a, b, places = numerators[0], denominators[0], range(30)
+    ratios = [np.delete(a, k).sum() / np.delete(b, k).sum() for k in places]
+    expected = a.sum() / b.sum(), np.sqrt(29 * np.var(ratios))
+    np.testing.assert_allclose(results[0], expected, rtol=1e-12)
 
 
 def test_signal_of_two_gradients_with_zero_mean_is_zero_on_average():

@@ -1,6 +1,7 @@
 """Tests that each evaluation sees the agent of its update, for any number per call."""
 
 import math
+import types
 
 import keras
 import numpy as np
@@ -30,7 +31,8 @@ def curve(updates_per_call, target):
 @pytest.mark.parametrize("target", [sweeps.rare(None), 0.9])
 def test_curve_does_not_depend_on_the_updates_per_call(target):
     expected = curve(1, target)
-    np.testing.assert_equal(curve(4, target), expected)
+    # A call of two updates ends at the third and at the sixth.
+    np.testing.assert_equal(curve(2, target), expected)
     assert len({x for x in expected if math.isfinite(x)}) > 1
 
 
@@ -43,6 +45,25 @@ def test_evaluations_and_videos_are_due_after_multiples_of_every(tmp_path):
     for callback in (evaluate, record):
         due = [epoch + callback.updates_until_due(epoch) for epoch in range(7)]
         assert due == [3, 3, 3, 6, 6, 6, 9]
+
+
+def test_first_agent_with_the_best_return_is_saved_also_after_a_resume():
+    returns, saved, state = [-2.0, 3.0, 3.0, 1.0, 3.0, 4.0, math.nan, 4.0], [], None
+    for update, value in enumerate(returns):
+        model = types.SimpleNamespace(
+            updates=update,
+            evaluate=lambda *_, value=value, **__: {"episode_return": value},
+            save=lambda path, update=update: saved.append((path, update)),
+        )
+        callback = evaluation.EvaluationCallback(
+            "CartPole-v1", {}, 0, "best.keras", every=1, target=None
+        )
+        callback.set_model(model)
+        if state is not None:
+            callback.set_state(state)
+        callback.on_epoch_end(update, {})
+        state = callback.get_state()
+    assert saved == [("best.keras", update) for update in (0, 1, 5)]
 
 
 def test_trial_of_a_search_needs_the_agent_of_each_update():

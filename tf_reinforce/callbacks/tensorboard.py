@@ -60,8 +60,7 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
 
     def get_state(self) -> dict[str, Any]:
         """Returns the id of the training, and the lengths of its event files in bytes."""
-        if self._writer is not None:
-            self._writer.flush()
+        # TensorFlow has flushed the events at the end of `on_epoch_end`.
         sizes = {path.name: path.stat().st_size for path in self._files()}
         return {_TRAINING: self._training, **sizes}
 
