@@ -25,11 +25,12 @@ def run(name, num_seeds, num_updates=50):
     return curves.Run(name, "CartPole-v1", made, [])
 
 
-def test_line_and_area_are_the_interquartile_mean_and_its_interval():
-    many = run("many", 5)
-    [panel] = plots.draw([many]).axes
+@pytest.mark.parametrize("axis, window, used", [("steps", None, 3), ("updates", 7, 7)])
+def test_line_and_area_are_the_interquartile_mean_and_its_interval(axis, window, used):
+    many = run("many", 5, num_updates=150)
+    [panel] = plots.draw([many], axis=axis, window=window).axes
     [line], [area] = panel.lines, panel.collections
-    grid, values = curves.on_common_grid(many.curves, "episode_return", "steps", 1)
+    grid, values = curves.on_common_grid(many.curves, "episode_return", axis, used)
     interval = intervals.iqm_interval(values)
     np.testing.assert_array_equal(line.get_xdata(), grid)
     np.testing.assert_array_equal(line.get_ydata(), interval.estimate)

@@ -3,17 +3,21 @@
 import contextlib
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
+import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce.experiments import seed_processes
+from tf_reinforce.experiments import tuning_jobs
 
 TRAIN = ["train", "FrozenLake-v1", "--epochs", "4", "--episodes-per-epoch", "8"]
 TRAIN += ["--hidden", "8", "--eval-episodes", "4"]
@@ -62,6 +66,29 @@ def test_exit_codes_and_outputs_of_the_processes(tmp_path):
     assert sorted(lines)[0] == "seed 0: trained" and len(lines) == 3
     assert sorted(lines)[1].startswith("seed 1: exit code 2: tf-reinforce: error: ")
     assert (found[0] / "output.txt").read_text().strip() == tfr.__version__
+
+
+@pytest.mark.parametrize("number", [None, "3"])
+def test_trainings_and_trials_use_one_thread_unless_the_user_set_a_number(
+    number, tmp_path, monkeypatch
+):
+    environments, asked, name = [], [], "TF_NUM_INTRAOP_THREADS"
+    ended = types.SimpleNamespace(wait=int, poll=lambda: 0, returncode=0)
+
+    def start(*_, env, **__):
+        environments.append(env)
+        return ended
+
+    monkeypatch.delenv(name, raising=False)
+    if number is not None:
+        monkeypatch.setenv(name, number)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert run({0: [], 1: []}, tmp_path)[0] == 0
+    assert environments == 2 * [{**os.environ, name: number or "1"}]
+    setting = "set_intra_op_parallelism_threads"
+    monkeypatch.setattr(tf.config.threading, setting, asked.append)
+    tuning_jobs.use_one_thread_per_operation()
+    assert asked == ([1] if number is None else [])
 
 
 def test_interrupted_process_is_no_failure(tmp_path):

@@ -326,15 +326,19 @@ def test_confirmation_that_is_not_finite_counts_as_failed(fast, tmp_path, monkey
 def test_command_reports_a_missed_target_only_if_every_trial_misses_it(
     fast, tmp_path, monkeypatch, capsys
 ):
-    """The best trial is the one with the best confirmed mean, which misses the target."""
+    """A trial misses the target if one of its trainings does."""
     monkeypatch.setattr(plots, "save", lambda *_: None)
     options = argparse.Namespace(out=None)
     search(tmp_path, 3)
     with tuning.open_search(tmp_path, config()) as running:
-        for expected, reaching in ((False, running.ranked()[1:]), (True, [])):
-            monkeypatch.setattr(
-                tuning_report, "reaches_target", lambda _, x, some=reaching: x in some
-            )
+        ranked = running.ranked()
+        monkeypatch.setattr(running, "ranked", lambda: ranked)
+        for expected, of_last in ((False, [True, True]), (True, [False, False])):
+            reached = ([True, False], [False, True], of_last)
+            for trial, values in zip(ranked, reached, strict=True):
+                [training, *_] = trial.user_attrs["trainings"]
+                trainings = [{**training, "reached": value} for value in values]
+                trial.user_attrs["trainings"] = trainings
             assert tune._write_results(running, options, tmp_path) == 0
             printed = capsys.readouterr().out
             assert ("no trial reached the target" in printed) == expected
