@@ -377,16 +377,34 @@ def test_budget_of_steps_ends_at_same_update_for_any_steps_per_execution(cartpol
     assert ends[0] == ends[1] and ends[0][1] >= 500
 
 
+class RecordsValidations(keras.callbacks.Callback):
+    """Records how many updates the agent has made before each validation."""
+
+    def __init__(self):
+        super().__init__()
+        self.updates = []
+
+    def on_test_begin(self, logs=None):
+        self.updates.append(self.model.updates)
+
+
 def test_validation_runs_at_same_updates_for_any_steps_per_execution(cartpole):
     (agent, env, rewind), histories = cartpole, []
-    for updates in (1, 4):
+    options = dict(epochs=7, episodes_per_epoch=4, validation_episodes=2, verbose=0)
+    options |= dict(validation_env="CartPole-v1", validation_freq=3)
+    for updates in (1, 2):  # a call of two updates ends at the third and at the sixth
         rewind(updates)
-        history = agent.fit(
-            env, epochs=7, episodes_per_epoch=4, validation_env="CartPole-v1",
-            validation_freq=3, validation_episodes=2, verbose=0,
-        ).history  # fmt: skip
+        validations = RecordsValidations()
+        history = agent.fit(env, callbacks=[validations], **options).history
+        assert validations.updates == [3, 6]
         histories.append(history["val_episode_return"])
     assert histories[0] == histories[1] and len(histories[0]) == 2
+    for first, freq, expected in ((1, 2, [1, 3]), (0, [3, 4], [3, 4])):
+        rewind(2)
+        validations = RecordsValidations()
+        options |= dict(validation_freq=freq, epochs=5)
+        agent.fit(env, callbacks=[validations], initial_epoch=first, **options)
+        assert validations.updates == expected
 
 
 @pytest.mark.slow
@@ -851,27 +869,6 @@ def test_compiled_evaluation_uses_the_time_limit_of_its_call():
     for limit in (3, 5, 3):
         length = agent.evaluate(env, 4, max_episode_steps=limit)["episode_length"]
         assert length == limit
-
-
-@pytest.mark.slow
-def test_list_of_validation_epochs_is_exact_for_any_steps_per_execution():
-    validations, env = [], envs.Bandit()
-    agent = tfr.Reinforce.for_env(env, hidden=())
-    agent.compile(keras.optimizers.SGD(0.5))
-    rewind = rewinding(agent, env)
-    for updates in (1, 4):
-        rewind(updates)
-        updates_seen = []
-
-        class RecordsUpdates(keras.callbacks.Callback):
-            def on_test_begin(self, logs=None, updates_seen=updates_seen):
-                updates_seen.append(self.model.updates)
-
-        options = dict(episodes_per_epoch=2, validation_freq=[2, 3], verbose=0)
-        options |= dict(validation_env=env, validation_episodes=2, epochs=6)
-        agent.fit(env, callbacks=[RecordsUpdates()], **options)
-        validations.append(updates_seen)
-    assert validations == [[2, 3], [2, 3]]
 
 
 CALLBACKS_THAT_CHANGE_THE_AGENT = {
