@@ -759,6 +759,16 @@ def test_wrong_options_are_refused(name):
         make(**options)
 
 
+@pytest.mark.parametrize("of_model, of_preprocessor", [(16, 32), (32, 16)])
+def test_prompt_and_completion_fit_model_and_preprocessor(of_model, of_preprocessor):
+    causal_lm = language_models.text_gpt2(of_model)
+    causal_lm.preprocessor.sequence_length = of_preprocessor
+    with pytest.raises(ValueError, match="less than 16"):
+        make(causal_lm, max_completion_length=16)
+    with pytest.raises(ValueError, match="at most 12 tokens.*1234567890123"):
+        make(causal_lm).sample(["1234567890123"])
+
+
 def test_lora_after_construction_is_refused():
     model = make()
     model.causal_lm.backbone.enable_lora(2)
