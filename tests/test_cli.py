@@ -451,7 +451,8 @@ def test_options_of_a_resumed_run_replace_those_of_its_config(run, tmp_path):
         content[name] for name in ("checkpoint", "callbacks", "fit")
     ]
     words = "--checkpoint-every 30s --grace 0 --diagnose --tensorboard histograms"
-    other = settings(*words.split(), *"--video 3 --num-envs 3 --workers 2".split())
+    words += " --video 3 --num-envs 3 --workers 2"
+    other = settings(*words.split())
     every = {"every_seconds": 30.0, "every_updates": None}
     assert other["checkpoint"] == {**every, "grace_seconds": 0.0}
     kinds = {"diagnose": True, "tensorboard": "histograms", "video": 3}
