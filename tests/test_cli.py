@@ -10,6 +10,7 @@ import logging
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -75,7 +76,7 @@ def ascii_output(is_terminal=False):
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
     """Trains for two updates; returns the run directory and the printed text."""
-    path = tmp_path_factory.mktemp("runs") / "first"
+    path = tmp_path_factory.mktemp("runs") / "first {run}"
     with ascii_output() as printed:
         assert train(path) == 0
     return path, printed.buffer.getvalue().decode("ascii")
@@ -100,6 +101,8 @@ def test_run_directory_contains_config_versions_logs_agent_and_evaluation(run):
     assert json.loads((run / "versions.json").read_text())["keras"]
     assert len((run / "log.csv").read_text().splitlines()) == 1 + 2
     assert len((run / "episodes.csv").read_text().splitlines()) == 1 + 2 * 4
+    words = shlex.split((run / "command.txt").read_text())  # as a shell splits them
+    assert words[:5] == ["tf-reinforce", "train", "CartPole-v1", "--run-dir", str(run)]
 
 
 @pytest.mark.slow
@@ -252,7 +255,7 @@ def test_evaluate_of_an_agent_file_requires_env(run, capsys):
     assert json.loads(capsys.readouterr().out)["episodes"] == 3
     assert cli.main(["evaluate", file]) == 2
     printed = capsys.readouterr().err
-    assert f"Run: tf-reinforce evaluate {file} --env ENV" in printed
+    assert f"Run: tf-reinforce evaluate {shlex.quote(file)} --env ENV" in printed
 
 
 def test_evaluate_uses_the_time_limit_of_the_user_or_of_the_evaluation(
@@ -350,7 +353,11 @@ def test_evaluate_refuses_strings_in_env_kwargs_of_a_config(run, tmp_path, capsy
 
 
 def test_export_writes_a_saved_model(run, tmp_path, capsys):
-    assert cli.main(["export", str(run), "--out", str(tmp_path / "policy")]) == 0
+    """The check needs the environment that the user names."""
+    command = ["export", str(run), "--out", str(tmp_path / "policy")]
+    assert cli.main([*command, "--check", "--env", "toys:NoSuch-v0"]) == 2
+    printed = capsys.readouterr()
+    assert "NoSuch" in printed.err and "random" not in printed.out
     assert (tmp_path / "policy" / "saved_model.pb").exists()
 
 
@@ -421,9 +428,17 @@ def test_config_names_no_cluster_and_the_resume_command_does(tmp_path):
     assert run_config.read(tmp_path)["fit"] == {"epochs": 1}
     command = run_config.resume_command("run", config)
     assert command.endswith("--resume run --ray host:6379 --workers 3")
-    fit["workers"] = tfr.collect.RayWorkers(3, "host:6379", num_cpus_per_worker=0)
-    command = run_config.resume_command("run", config)
-    assert command.endswith("--workers 3 --num-cpus-per-worker 0")
+
+
+@pytest.mark.parametrize("cores", [0, 0.5, 1, 2])
+def test_resume_command_repeats_the_workers_of_a_cluster(cores):
+    workers = tfr.collect.RayWorkers(3, "host:6379", num_cpus_per_worker=cores)
+    config = {"env": "CartPole-v1", "env_kwargs": {}, "fit": {"workers": workers}}
+    words = run_config.resume_words("run", config)
+    assert ("--num-cpus-per-worker" in words) == (cores != 1)
+    options = parsers.make_parser().parse_args(words)
+    settings = train_settings.explicit_settings(options)
+    assert train_settings.ray_workers(options, settings) == workers
 
 
 def test_evaluation_of_a_run_on_a_cluster_reserves_no_further_cores():
@@ -1011,6 +1026,13 @@ LINEAR = "{first = 0.02, last = 0}"
         (("--set", 'baseline={kind = "value"}'), True),
         (("--baseline", "value"), False),
         (("--baseline", "value", "--set", f"baseline.learning_rate={LINEAR}"), False),
+        (("--diagnose",), False),
+        (("--tensorboard",), False),
+        (("--video",), False),
+        (("--wandb",), False),
+        (("--ray", "auto"), False),
+        (("--env-arg", "sutton_barto_reward=true"), False),
+        (("--on-bad-env", "drop_episode"), False),
     ],
 )
 def test_one_program_trains_all_seeds_unless_an_option_needs_processes(

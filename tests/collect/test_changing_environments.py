@@ -27,8 +27,9 @@ WINS = ((1, 2), (2, 0), (0, 1))  # (hand, what it beats)
 class Hands(gym.Env):
     """Rounds of rock, paper, scissors against an opponent with a linear policy.
 
-    A round won is worth `level`, and as much more as the option `bonus`. The reset takes
-    an option out of its dict, as the resets of Gymnasium's vector environments do.
+    A round won is worth `level`, and as much more as the number in the list `bonus`, an
+    option. The reset takes the option out of its dict, as the resets of Gymnasium's
+    vector environments do, and the number out of its list.
     """
 
     observation_space = gym.spaces.Box(0.0, 1.0, (3,), np.float32)
@@ -41,7 +42,7 @@ class Hands(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.options = {} if options is None else options
-        self.bonus = self.options.pop("bonus", 0.0)
+        self.bonus = self.options.pop("bonus", [0.0]).pop()
         self.rounds = int(self.np_random.integers(2, 6))
         self.observation = np.full(3, 1 / 3, np.float32)
         return self.observation, {}
@@ -82,8 +83,8 @@ def settings(kind):
         opponent = SelfPlay()
         return {"env_attrs": opponent.env_attrs, "callbacks": [opponent]}
     return {
-        "options": {"reset_options": {"bonus": 2.0}},
-        "function of options": {"reset_options": lambda update: {"bonus": update}},
+        "options": {"reset_options": {"bonus": [2.0]}},
+        "function of options": {"reset_options": lambda update: {"bonus": [update]}},
         "attribute": {"env_attrs": {"level": 3.0}},
         "function of attributes": {"env_attrs": lambda update: {"level": update}},
     }[kind]
@@ -157,11 +158,11 @@ def test_changing_environments_give_one_training_on_a_ray_cluster():
 def test_environments_receive_the_settings_of_each_call(env, pool):
     env = pool if env == "pool" else env
     agent = renewed()
-    assert stakes(env, reset_options={"bonus": 2.0}) == {3.0}
+    assert stakes(env, reset_options={"bonus": [2.0]}) == {3.0}
     for level in (5.0, 6.0):
         assert stakes(env, env_attrs={"level": level}) == {level}
     assert stakes(env) == {1.0}  # the original value again
-    settings = {"reset_options": lambda update: {"bonus": update + 0.5}}
+    settings = {"reset_options": lambda update: {"bonus": [update + 0.5]}}
     assert stakes(env, env_attrs=lambda update: {"level": 7.0}, **settings) == {7.5}
     assert agent.updates == 0
     won = {"opponent": (np.zeros((3, 3)), np.array([99.0, 0.0, 0.0]))}
@@ -194,7 +195,7 @@ SYNC, ASYNC = gym.vector.SyncVectorEnv, gym.vector.AsyncVectorEnv
 )
 def test_every_reset_of_a_vector_env_receives_the_options(make, mode):
     with contextlib.closing(make([Hands] * 2, autoreset_mode=mode)) as env:
-        options = {"reset_options": {"bonus": 2.0}, "env_attrs": {"level": 5.0}}
+        options = {"reset_options": {"bonus": [2.0]}, "env_attrs": {"level": 5.0}}
         assert stakes(env, **options) == {7.0}
         with tfr.collect.open_envs(env, 2) as envs:
             for level in (3.0, 4.0):
@@ -206,7 +207,7 @@ def test_vector_env_that_resets_without_options_is_refused():
     with contextlib.closing(ASYNC([Hands] * 2)) as env:
         assert stakes(env, env_attrs={"level": 5.0}) == {5.0}
         with pytest.raises(ValueError, match="AutoresetMode.DISABLED"):
-            stakes(env, reset_options={"bonus": 2.0})
+            stakes(env, reset_options={"bonus": [2.0]})
 
 
 def test_callback_may_set_attributes_of_an_environment_of_its_own():
@@ -241,7 +242,7 @@ def test_functions_for_an_evaluation_receive_the_number_of_updates():
 
     train("attribute", epochs=2)
     options = {"env_attrs": lambda update: {"level": update}}
-    options["reset_options"] = lambda update: {"bonus": update + 0.5}
+    options["reset_options"] = lambda update: {"bonus": [update + 0.5]}
     renewed_agent, _ = rewindable()
     renewed_agent.evaluate(lambda: Noted(levels.append), 3, num_envs=1, **options)
     assert ({*levels}, {*bonuses}) == ({2}, {2.5})
@@ -268,7 +269,7 @@ def test_new_environments_and_workers_receive_the_settings(tmp_path):
     fail = functools.partial(fail_once, tmp_path / "failed", sys.exit)
     env = functools.partial(Hands, fail)
     with tfr.collect.open_envs(env, 1, on_env_error="restart") as envs:
-        options = {"reset_options": {"bonus": 2.0}, "env_attrs": {"level": 3.0}}
+        options = {"reset_options": {"bonus": [2.0]}, "env_attrs": {"level": 3.0}}
         assert stakes(envs, **options) == {5.0}
     assert (tmp_path / "failed").exists()
 
@@ -281,7 +282,7 @@ def test_resumed_training_continues_the_changes(kind, tmp_path):
 
 def test_resume_refuses_other_settings(tmp_path):
     train("options", epochs=1, resume=tmp_path)
-    for other in ({"bonus": 3.0}, None, lambda update: {"bonus": 2.0}):
+    for other in ({"bonus": [3.0]}, None, lambda update: {"bonus": [2.0]}):
         with pytest.raises(ValueError, match="its settings, reset_options differs"):
             train("options", reset_options=other, resume=tmp_path)
 

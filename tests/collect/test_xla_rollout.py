@@ -641,7 +641,7 @@ def test_tensor_env_error_distinguishes_reset_and_first_step(
         is_lost.assign(part == where)
     try:
         with pytest.raises(tfr.collect.EnvironmentFault, match=message):
-            agent.collect(env)
+            agent.evaluate(env, 4)
     finally:
         env.first.assign(3)
 
@@ -863,11 +863,12 @@ def test_compiled_evaluation_is_deterministic_by_default():
     assert agent.evaluate(env, 64, deterministic=False)["episode_return"] < 1.0
 
 
-def test_compiled_evaluation_uses_the_time_limit_of_its_call():
-    env = envs.CartPole()
+def test_evaluation_uses_the_time_limit_of_its_call_in_every_environment():
+    env, name = envs.CartPole(), "CartPole-v1"
     agent = tfr.Reinforce.for_env(env, hidden=(2,))
-    for limit in (3, 5, 3):
-        length = agent.evaluate(env, 4, max_episode_steps=limit)["episode_length"]
+    worlds = [name, gym.spec(name), gym.make(name), lambda: gym.make(name), lambda: env]
+    for limit, world in [(3, env), (5, env), *((3, world) for world in worlds)]:
+        length = agent.evaluate(world, 4, max_episode_steps=limit)["episode_length"]
         assert length == limit
 
 

@@ -121,9 +121,17 @@ class Trap(Closed):
 
 
 @pytest.mark.parametrize(
-    "env", [sweeps.rare(Closed([0, 0])), Trap([0, 0]), sweeps.rare(Lamps())], ids=repr
+    "env, trains",
+    [
+        (Trap([0, 0]), True),
+        sweeps.rare(Trap([0, 0]), False),
+        sweeps.rare(Closed([0, 0]), True),
+        (Closed([0, 0]), False),  # nothing else than the mask is invalid
+        sweeps.rare(Lamps(), True),
+        sweeps.rare(Lamps(), False),
+    ],
+    ids=repr,
 )
-@pytest.mark.parametrize("trains", [True, sweeps.rare(False)])
 def test_invalid_mask_raises_and_names_the_step(env, trains):
     agent = masked_agent(env)
     agent.build_for_env(env)

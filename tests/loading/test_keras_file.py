@@ -4,8 +4,10 @@ import io
 import json
 import re
 
+import gymnasium as gym
 import h5py
 import keras
+import numpy as np
 import pytest
 from hostile_configs import CONFIGS
 from hostile_configs import dense
@@ -125,6 +127,32 @@ def test_limits_of_sizes_accept_the_largest_allowed_argument(members):
         objects.check(config, None, 39, tfr.LoadLimits())
     edited["units"] = 4
     objects.check(config, None, 40, tfr.LoadLimits())
+
+
+def test_numbers_that_are_no_sizes_are_not_limited(tmp_path):
+    """A schedule may decay over 10^9 steps, and an observation be an identifier."""
+    large, schedules = 10**9, keras.optimizers.schedules
+    x = keras.Input((2,))
+    edges = keras.layers.Discretization([0, large])(x)
+    masked = keras.layers.Masking(-large)(x)
+    words = keras.layers.IntegerLookup(vocabulary=[large])(keras.ops.cast(x, "int64"))
+    hashes = keras.layers.Hashing(3, salt=large)(keras.ops.cast(x, "int64"))
+    parts = [keras.ops.cast(part, "float32") for part in (edges, masked, words, hashes)]
+    whole = keras.layers.Dropout(0.0, seed=large)(keras.ops.concatenate(parts))
+    agent = tfr.Reinforce(
+        keras.Model(x, keras.layers.Dense(3)(whole)),
+        tfr.heads.Categorical(3, start=large),
+        entropy_coef=schedules.PolynomialDecay(0.1, large, 0.0),
+    )
+    agent.compile(keras.optimizers.Adam(schedules.ExponentialDecay(0.1, large, 0.5)))
+    numbers = gym.spaces.Box(-large, large, (2,), np.int32)
+    agent.build_for_spaces(numbers, gym.spaces.Discrete(3, start=large))
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    for part in ("optimizer", "entropy_coef", "head"):
+        assert getattr(loaded, part).get_config() == getattr(agent, part).get_config()
+    batch = np.array([[large, -large], [5, 0]], "int32")
+    np.testing.assert_array_equal(loaded.policy(batch), agent.policy(batch))
 
 
 @pytest.mark.parametrize("name, largest", [("Dense", 55), ("LSTM", 12)])

@@ -321,6 +321,21 @@ def test_large_observations_are_not_rounded_by_check_env(origin, dtype):
     assert "largest absolute value" in text and "normalize_observations=True" in text
 
 
+@pytest.mark.parametrize("normalizes", [True, False])
+def test_value_network_of_for_env_reads_the_integers_that_the_policy_reads(normalizes):
+    """An integer input of one of both would prevent that the agent normalizes."""
+    agent = tfr.Reinforce.for_env(
+        lambda: Far(1e5, "int32"),
+        hidden=(2,),
+        baseline="value",
+        normalize_observations=normalizes,
+    )
+    models = agent.policy, agent.baseline.model
+    expected = "float32" if normalizes else "int32"
+    assert [model.inputs[0].dtype for model in models] == [expected] * 2
+    assert agent.normalizer is None or len(agent.normalizer.means) == normalizes
+
+
 def test_categories_flags_images_and_integer_inputs_are_not_normalized():
     """A warning names what stays as it is."""
 

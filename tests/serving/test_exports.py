@@ -1,6 +1,7 @@
 """Tests that the exported policy equals the agent and requires only TensorFlow."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -451,6 +452,22 @@ def test_each_format_has_a_writer_that_export_calls(agent, tmp_path, monkeypatch
     [(_, functions, layers)] = calls
     assert {"act", "sample"} <= set(functions)
     assert agent.policy in layers
+
+
+@pytest.mark.parametrize("format, name", [("litert", "absl"), ("onnx", "tf2onnx")])
+def test_conversion_leaves_the_logger_of_its_converter_as_it_was(
+    format, name, tmp_path, caplog
+):
+    """An agent also converts its policy to LiteRT for its first actions in Gymnasium."""
+    logger = logging.getLogger(name)
+    caplog.set_level(logging.WARNING, name)
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
+    steps = [lambda: agent.export(tmp_path / "policy", format)]
+    steps += [lambda: agent.collect(toys.Bandit, 1)]
+    for convert in steps:
+        before = logger.level, logger.propagate, [*logger.handlers]
+        convert()
+        assert before == (logger.level, logger.propagate, logger.handlers)
 
 
 def test_command_line_offers_every_format():

@@ -242,7 +242,7 @@ def agent_with_normalization(mean):
     return agent
 
 
-def test_act_follows_a_nested_layer_that_adapts_again():
+def test_act_and_export_follow_a_nested_layer_that_adapts_again(tmp_path):
     agent = agent_with_normalization(0.0)
     agent.build_for_env(Real())
     seen = np.array([[3.0]], "float32")
@@ -251,6 +251,9 @@ def test_act_follows_a_nested_layer_that_adapts_again():
     after = agent.act(seen, deterministic=True)
     np.testing.assert_allclose(after, [[3.0]], rtol=1e-5)  # mean 1.5, deviation 0.5
     assert abs(before - after) > 1
+    agent.export(tmp_path / "policy")
+    exported = tf.saved_model.load(str(tmp_path / "policy"))
+    np.testing.assert_array_equal(exported.act(seen)["action"], after)
 
 
 @pytest.mark.slow
