@@ -124,7 +124,7 @@ MODES = {
     "attention": (lambda: attention(0.0), []),
     "spectral": (lambda: flat(layers.SpectralNormalization(layers.Dense(4))), []),
 }
-RARE = {"noise", "inner dropout", "lstm recurrent dropout"}
+RARE = {"noise", "inner dropout"}
 
 
 @pytest.mark.parametrize("name", [sweeps.rare(x) if x in RARE else x for x in MODES])

@@ -383,24 +383,26 @@ class Subclassed(keras.Model):
         return self.last(x)
 
 
-@pytest.mark.parametrize("kind", ["value model of integers", "subclassed policy"])
+@pytest.mark.parametrize("kind", ["policy", "value model", "none", "subclassed policy"])
 def test_integers_are_normalized_unless_one_of_the_models_takes_integers(kind):
-    inputs = keras.Input((1,))
-    policy = keras.Model(inputs, keras.layers.Dense(2)(inputs))
-    integers = keras.Input((1,), dtype="int32")
-    value = keras.layers.Dense(1)(keras.ops.cast(integers, "float32"))
-    options = {"baseline": tfr.baselines.Value(keras.Model(integers, value))}
-    if kind == "subclassed policy":
-        policy, options = Subclassed(), {}
+    def model(size, takes_integers):
+        array = keras.Input((1,), dtype="int32" if takes_integers else "float32")
+        outputs = keras.layers.Dense(size)(keras.ops.cast(array, "float32"))
+        return keras.Model(array, outputs)
+
+    value = model(1, kind == "value model")
+    policy = Subclassed() if "sub" in kind else model(2, kind == "policy")
+    options = {} if "sub" in kind else {"baseline": tfr.baselines.Value(value)}
+    is_refused = kind in ("policy", "value model")
     agent = tfr.Reinforce(policy, normalize_observations=True, **options)
     agent.compile("sgd")
     spaces = gym.spaces.Box(0, 1000, (1,), np.int64), gym.spaces.Discrete(2)
-    if options:
+    if is_refused:
         with pytest.warns(UserWarning, match="leaves observation unchanged"):
             agent.build_for_spaces(*spaces)
     else:
         agent.build_for_spaces(*spaces)
-    assert len(agent.normalizer.means) == (0 if options else 1)
+    assert len(agent.normalizer.means) == (0 if is_refused else 1)
 
 
 def test_agents_of_earlier_versions_leave_integers_unchanged():

@@ -9,6 +9,7 @@ import sweeps
 import tensorflow as tf
 from ai_edge_litert import interpreter as litert
 
+import tf_reinforce as tfr
 from tf_reinforce.data import episodes as records
 from tf_reinforce.policies import recurrent
 
@@ -516,6 +517,19 @@ def test_is_recurrent_is_false_for_a_layer_over_frames_of_one_observation(time):
     policy = keras.Sequential([keras.Input((time, 4)), layers.LSTM(3), layers.Dense(2)])
     assert not recurrent.is_recurrent(policy, tf.TensorSpec((8, 4)))
     assert recurrent.is_recurrent(policy, VECTOR)
+
+
+def test_agent_is_built_for_a_layer_over_frames_of_one_observation():
+    """No axis of a fixed number of frames, or without a recurrent layer, is the time."""
+    inputs = keras.Input((8, 4))
+    frames = keras.Model(inputs, layers.Dense(2)(layers.LSTM(3)(inputs)))
+    inputs = keras.Input((None, 4))
+    means = layers.GlobalAveragePooling1D()(inputs)
+    for policy in (frames, keras.Model(inputs, layers.Dense(2)(means))):
+        agent = tfr.Reinforce(policy, tfr.heads.Categorical(2))
+        agent.build((None, 8, 4))
+        array = np.ones((3, 8, 4))
+        np.testing.assert_allclose(agent(array), policy(array), rtol=1e-6)
 
 
 # Errors
