@@ -362,6 +362,25 @@ def test_data_of_every_kind_is_read_again_up_to_the_checkpoint(
     assert train("parts") == whole
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_arrays_are_read_once_in_each_epoch_in_another_order_if_shuffled(
+    shuffle, tmp_path
+):
+    read = []
+
+    def note(inputs, choices, targets):
+        read.extend(targets[:, 0].tolist())
+        return np.zeros(len(targets))
+
+    model = sampling_model(baseline=None, reward=note, samples=1)
+    options = dict(shuffle=shuffle, validation_data=None, resume=tmp_path / "run")
+    fit_sampling_model(model, **options)
+    epochs, rows = np.reshape(read, [EPOCHS, -1]), TARGETS[:, 0]
+    assert all(sorted(epoch) == rows.tolist() for epoch in epochs)
+    assert len({*map(tuple, epochs)}) == (EPOCHS if shuffle else 1)
+    assert shuffle or (epochs == rows).all()
+
+
 def test_data_that_cannot_be_read_again_is_refused(tmp_path):
     model, resume = sampling_model(), tmp_path / "run"
     with pytest.raises(ValueError, match="Received: resume and shuffle=True"):
@@ -547,6 +566,19 @@ def test_every_option_has_another_value(name):
     for part, names in enumerate(parameters(name)):
         listed = {*KERAS_FIT} if name == "fit_logged" and part == 2 else set()
         assert names | listed == CHANGES[name]()[part].keys(), part
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_each_changed_argument_of_training_is_refused(name, tmp_path):
+    """`make slow` also changes the arguments of the constructor and of `compile`."""
+    make, fit = TRAINERS[name]
+    model = make()
+    fit(model, epochs=1, resume=tmp_path / "run")
+    *_, arguments, honoured = CHANGES[name]()
+    for option in sorted(arguments.keys() - honoured):
+        options = {"epochs": 2, option: arguments[option]}
+        with pytest.raises(ValueError, match="belongs to another training: its "):
+            fit(model, resume=tmp_path / "run", **options)
 
 
 @pytest.mark.slow
