@@ -86,6 +86,10 @@ def test_two_end_tokens_end_completions():
     )
     report = check(model, [[1]])
     assert report.trajectories == 2 + 2 * 4
+    columns = model.sample([[1]] * 8).columns
+    assert {ids[-1] for ids in columns["completion_ids"]} >= {2, 3}
+    without = [[x for x in ids if x < 2] for ids in columns["completion_ids"]]
+    assert columns["completions"] == without
 
 
 def ask_again(prompts, completion_ids):

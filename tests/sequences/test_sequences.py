@@ -457,6 +457,19 @@ class Interrupt(keras.callbacks.Callback):
             raise RuntimeError("interrupted")
 
 
+def test_validations_follow_the_epochs_whose_numbers_are_multiples():
+    """Numbers are counted from one, also in a training that does not begin with one."""
+    model, validated = make(group_size=2, max_completion_length=1), []
+
+    def note(epoch, logs):
+        validated.extend([epoch + 1] if "val_reward" in logs else [])
+
+    note = keras.callbacks.LambdaCallback(on_epoch_end=note)
+    options = dict(epochs=3, initial_epoch=1, callbacks=[note], verbose=0)
+    model.fit(PROMPTS[:1], validation_data=PROMPTS[1:2], validation_freq=2, **options)
+    assert validated == [2]
+
+
 @pytest.mark.slow
 def test_training_after_two_interruptions_begins_with_its_first_epoch(tmp_path):
     callbacks = [keras.callbacks.BackupAndRestore(tmp_path), Interrupt()]
