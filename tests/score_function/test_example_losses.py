@@ -69,10 +69,11 @@ def test_sample_weights_multiply_the_elements_before_the_mean(shape):
     np.testing.assert_allclose(found, np.mean(elements * broadcast, axis=1), rtol=1e-6)
 
 
-def test_half_precision_outputs_are_compared_in_float32():
-    targets = tf.constant([300.0])
-    loss = example_losses.get("mse")
-    found = example_losses.example_losses(loss, targets, tf.zeros([1, 1], tf.float16))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("loss", ["mse", keras.losses.MeanSquaredError()])
+def test_half_precision_outputs_are_compared_in_float32(loss, dtype):
+    targets, loss = tf.constant([300.0]), example_losses.get(loss)
+    found = example_losses.example_losses(loss, targets, tf.zeros([1, 1], dtype))
     assert found.dtype == tf.float32 and float(found[0]) == 90_000
 
 
@@ -112,14 +113,24 @@ def test_an_output_may_have_no_loss():
     np.testing.assert_allclose(found, 4.0)
 
 
-def test_padding_does_not_count_in_the_mean():
+def square(targets, outputs):
+    return (targets - outputs) ** 2
+
+
+def whole(targets, outputs):
+    return tf.reduce_mean(square(targets, outputs), axis=[1, 2])
+
+
+@pytest.mark.parametrize("loss", ["mse", square, whole])
+def test_padding_does_not_count_in_the_mean(loss):
+    """A loss has an element for each word or each output, or is a mean of its own."""
     words = keras.Input((3,), dtype="int32")
     hidden = keras.layers.Embedding(5, 2, mask_zero=True)(words)
-    model = keras.Model(words, keras.layers.Dense(1)(hidden))
-    array, targets = np.array([[1, 2, 0], [3, 0, 0]]), np.ones([2, 3, 1])
-    found = example_losses.example_losses(
-        example_losses.get("mse"), targets, model(array)
-    )
-    squares = (model(array).numpy()[..., 0] - 1) ** 2
-    expected = [squares[0, :2].mean(), squares[1, 0]]
+    model = keras.Model(words, keras.layers.Dense(2)(hidden))
+    array, targets = np.array([[1, 2, 0], [3, 0, 0]]), np.ones([2, 3, 2], "float32")
+    found = example_losses.example_losses(example_losses.get(loss), targets, model(array))
+    squares = (model(array).numpy() - 1) ** 2
+    expected = [squares[0, :2].mean(), squares[1, 0].mean()]
+    if loss is whole:
+        expected = squares.mean(axis=(1, 2))
     np.testing.assert_allclose(found, expected, rtol=1e-6)

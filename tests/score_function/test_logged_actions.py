@@ -339,13 +339,23 @@ def test_logged_actions_need_one_sample_layer_and_listed_actions():
         model.evaluate_logged(*arguments)
 
 
-def test_densities_above_one_are_propensities_of_real_actions():
+@pytest.mark.parametrize("has_arm", [False, True])
+def test_densities_above_one_are_propensities_of_real_actions(has_arm):
+    """Also those of a head that has discrete actions beside the real ones."""
     contexts = keras.Input((SIZE,))
     head = heads.Gaussian(1, initial_scale=0.1)
-    action = tfr.layers.Sample(head)(keras.layers.Dense(1)(contexts))
+    if has_arm:
+        head = heads.Composite({"arm": heads.Categorical(2), "leg": head})
+    dense = keras.layers.Dense(3 if has_arm else 1)
+    action = tfr.layers.Sample(head)(dense(contexts))
     model = tfr.ScoreFunction(keras.Model(contexts, action), reward=no_reward)
-    means = model.model.layers[1](LOG[0]).numpy()
+    outputs = dense(LOG[0]).numpy()
+    actions = outputs[:, -1:]
     densities = np.full(32, 1 / (0.1 * np.sqrt(2 * np.pi)))
-    result = model.evaluate_logged(LOG[0], means, LOG[2], densities)
+    if has_arm:
+        actions = {"arm": np.zeros(32, int), "leg": actions}
+        densities *= softmax(outputs[:, :2])[:, 0]
+    assert densities.max() > 1
+    result = model.evaluate_logged(LOG[0], actions, LOG[2], densities)
     assert result["policy_value"] == pytest.approx(LOG[2].mean(), rel=1e-5)
     assert result["effective_sample_size"] == pytest.approx(1, rel=1e-5)

@@ -315,24 +315,22 @@ def constant_reward(array, choices):
     return tf.fill(tf.shape(choices), 2.0)
 
 
-@pytest.mark.slow
 def test_agent_and_score_function_share_their_weights():
     network = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     agent = tfr.Reinforce(network, heads.Categorical(2), normalize_observations=True)
-    agent.compile(keras.optimizers.Adam(1e-2))
-    agent.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, verbose=0)
-
-    @tf.function
-    def prefer_zero(observations, actions):
-        return tf.cast(tf.equal(actions, 0), tf.float32)
-
-    model = tfr.ScoreFunction.from_agent(agent, reward=prefer_zero)
-    np.testing.assert_array_equal(
-        model.predict(inputs(), verbose=0), agent.act(inputs(), deterministic=True)
-    )
-    model.compile(keras.optimizers.Adam(0.1))
-    model.fit(inputs(), epochs=40, verbose=0)
-    assert agent.act(inputs(), deterministic=True).tolist() == [0] * 64
+    agent.build((None, 4))
+    statistics = 3 + 2 * inputs(seed=1)
+    agent.normalizer.update(statistics)
+    array = inputs()
+    normalized = (array - statistics.mean(axis=0)) / statistics.std(axis=0)
+    expected = np.argmax(network(normalized), axis=1)
+    assert (expected != np.argmax(network(array), axis=1)).any()
+    model = tfr.ScoreFunction.from_agent(agent, reward=lambda _, x: 1.0 * (x == 0))
+    np.testing.assert_array_equal(model.model(array), expected)
+    model.compile(keras.optimizers.Adam(1.0), run_eagerly=True)
+    model.fit(array, epochs=5, verbose=0)
+    np.testing.assert_array_equal(np.argmax(network(normalized), axis=1), np.zeros(64))
+    assert agent.act(array, deterministic=True).tolist() == [0] * 64
 
 
 def test_trained_policy_becomes_an_agent_that_trains_the_same_weights():
@@ -447,6 +445,14 @@ def test_invalid_arguments_are_refused(options, message):
         tfr.ScoreFunction(policy(), **options)
 
 
+def test_description_of_a_training_has_the_options_of_the_objective():
+    network, options = policy(), [dict(reward=reward), dict(reward=python_reward)]
+    options += [dict(reward=reward, samples=3), dict(reward=reward, entropy_coef=0.1)]
+    options += [dict(loss="mse"), dict(loss="mae")]
+    descriptions = [tfr.ScoreFunction(network, **x).description for x in options]
+    assert all(x != y for x, y in itertools.combinations(descriptions, 2))
+
+
 def test_invalid_arguments_of_compile_are_refused():
     model = tfr.ScoreFunction(policy(), reward=python_reward)
     with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
@@ -481,6 +487,18 @@ def test_model_without_sample_layers_is_refused():
     model.compile("adam")
     with pytest.raises(ValueError, match="must call a `tfr.layers.Sample` layer"):
         model.fit(inputs(), np.zeros([64, 1]), verbose=0)
+
+
+def test_baseline_gradient_that_is_not_finite_changes_no_weight():
+    """The values, the square roots of zero, are finite."""
+    layer = keras.layers.Dense(1, keras.ops.sqrt, kernel_initializer="zeros")
+    model = compiled(baseline=keras.Sequential([keras.Input((4,)), layer]), reward=reward)
+    model.compile("sgd", run_eagerly=True)
+    before = weights(model.model)
+    with pytest.raises(FloatingPointError, match="Received: a gradient"):
+        model.fit(inputs(8), verbose=0)
+    assert_equal_weights(before, weights(model.model))
+    np.testing.assert_array_equal(layer.kernel, np.zeros([4, 1]))
 
 
 class Cached(keras.Model):
