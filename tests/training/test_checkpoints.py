@@ -239,7 +239,15 @@ def test_checkpoint_is_due_every_n_updates_or_seconds(tmp_path, monkeypatch):
     assert [by_updates.is_due(epoch) for epoch in (1, 2, 3, 4)] == [0, 0, 1, 1]
     by_updates.write(4, HEADER, {})
     assert [by_updates.is_due(epoch) for epoch in (5, 6)] == [False, True]
+    with tfr.Checkpoints(tmp_path, every_updates=3).open() as continued:
+        assert continued.newest().path.name == "00000004"
+        assert [continued.is_due(epoch) for epoch in (5, 6)] == [False, True]
     by_seconds = tfr.Checkpoints(tmp_path, every_seconds=10)
     assert not by_seconds.is_due(99)
     clock[0] += 10
     assert by_seconds.is_due(1)
+    with by_seconds.open():
+        assert not by_seconds.is_due(1)
+        clock[0] += 10
+        by_seconds.write(1, HEADER, {})
+        assert not by_seconds.is_due(2)

@@ -135,6 +135,8 @@ def test_resumed_training_equals_a_training_without_interruption(
         fit(agent, tmp_path, At(epoch, fail), resume=resume(tmp_path))
     rewind()
     assert fit(agent, tmp_path, resume=resume(tmp_path)) == expected
+    last = [f"{EPOCHS - 1:08d}", f"{EPOCHS:08d}"]
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == last
     # The training has ended, and repeating the call changes nothing.
     rewind()
     assert fit(agent, tmp_path, resume=os.fspath(tmp_path)) == expected
@@ -303,6 +305,29 @@ def test_checkpoint_of_another_training_is_refused(interrupted, options, message
     with pytest.raises(ValueError, match=message):
         fit(agent, folder, resume=resume(folder), **options)
     assert (values(agent), (folder / "log.csv").read_bytes()) == before
+
+
+def test_checkpoint_of_another_optimizer_or_schedule_is_refused(tmp_path):
+    """Only a constant learning rate may have changed: callbacks set it."""
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
+
+    def train(rate=None, optimizer=keras.optimizers.SGD, **changes):
+        schedule = dict(initial_learning_rate=0.1, decay_steps=4, decay_rate=0.5)
+        decay = keras.optimizers.schedules.ExponentialDecay
+        rate = rate or decay(**{**schedule, **changes.pop("schedule", {})})
+        agent.compile(optimizer(rate, **changes))
+        options = dict(epochs=1, episodes_per_epoch=2, verbose=0)
+        agent.fit(toys.Bandit, resume=resume(tmp_path), **options)
+
+    train()
+    others = {"decay_rate": 0.2, "decay_steps": 5, "initial_learning_rate": 0.2}
+    for change in (
+        *({"schedule": {name: value}} for name, value in others.items()),
+        *({"rate": 0.1}, {"clipnorm": 1.0}, {"optimizer": keras.optimizers.Lion}),
+    ):
+        with pytest.raises(ValueError, match="its agent, (optimizer 0|weights) differs"):
+            train(**change)
+    train()
 
 
 def test_lost_log_rows_are_an_error(interrupted):

@@ -170,7 +170,7 @@ class Recorder:
             return progress
         _check_state(self._checkpoint)
         self._written = Progress(**self._checkpoint.state["progress"])
-        return dataclasses.replace(self._written)
+        return self._written
 
     def restore(self, progress):
         """Restores variables and logs from the newest checkpoint, if there is one.
