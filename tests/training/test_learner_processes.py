@@ -54,14 +54,21 @@ def test_processes_name_a_killed_or_stopped_process_and_training_resumes():
 
 
 class Strategy:
-    """A strategy of several processes, without TensorFlow's servers."""
+    """A strategy of several processes, without TensorFlow's servers.
 
-    def __init__(self, number=1, count=2):
-        cluster = {"worker": [f"127.0.0.1:{n + 1}" for n in range(count)]}
+    Process 0 is the first worker, or the task `chief` before the workers.
+    """
+
+    def __init__(self, number=1, count=2, has_chief=False):
+        hosts = [f"127.0.0.1:{n + 1}" for n in range(count)]
+        cluster, task = {"worker": hosts}, ("worker", number)
+        if has_chief:
+            cluster = {"chief": hosts[:1], "worker": hosts[1:]}
+            task = ("worker", number - 1) if number else ("chief", 0)
         self.cluster_resolver = types.SimpleNamespace(
             cluster_spec=lambda: tf.train.ClusterSpec(cluster),
-            task_type="worker",
-            task_id=number,
+            task_type=task[0],
+            task_id=task[1],
         )
 
 
@@ -114,8 +121,10 @@ def test_every_callback_is_called_by_the_chief_only_or_by_all():
     assert classes == EVERY_PROCESS | CHIEF_ONLY
     callbacks = [x.__new__(x) for x in sorted(classes, key=str)]
     callbacks += [type("Own", (x,), {}).__new__(x) for x in sorted(CHIEF_ONLY, key=str)]
-    for number in (0, 1, 2):
-        received = learner_processes.get(Strategy(number, 3)).own_callbacks(callbacks)
+    for number, has_chief in itertools.product((0, 1, 2), (False, True)):
+        processes = learner_processes.get(Strategy(number, 3, has_chief))
+        assert (processes.number, processes.is_chief) == (number, number == 0)
+        received = processes.own_callbacks(callbacks)
         expected = [x for x in callbacks if not number or type(x) in EVERY_PROCESS]
         assert received == expected
         with pytest.raises(ValueError, match="BackupAndRestore"):
@@ -303,6 +312,7 @@ def test_context_without_processes_does_nothing():
 
 
 REMOTE = "Connection refused, remote target /job:worker/replica:0/task:1"
+CHIEF = "Connection refused, remote target /job:chief/replica:0/task:0"
 UNHEALTHY = (
     "Collective ops is aborted by: Error reported from /job:worker/task:0: The following "
     "tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1"
@@ -326,6 +336,14 @@ def test_stopped_process_is_named_although_it_accepts_connections(
 ):
     monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: True)
     assert learner_processes.get(Strategy(number))._lost(error) == lost
+
+
+@pytest.mark.parametrize("message, lost", [(REMOTE, 2), (UNHEALTHY, 2), (CHIEF, 0)])
+def test_tasks_of_workers_count_from_one_beside_a_chief(monkeypatch, message, lost):
+    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: True)
+    processes = learner_processes.get(Strategy(1, 3, has_chief=True))
+    assert processes._lost(tf.errors.UnavailableError(None, None, message)) == lost
+    assert processes.hosts == [f"127.0.0.1:{n}" for n in (1, 2, 3)]
 
 
 def test_process_that_was_stopped_names_itself(monkeypatch):
