@@ -5,6 +5,7 @@ import types
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce.training import linear_rates
@@ -28,6 +29,19 @@ def test_rates_of_a_budget_of_steps_follow_the_steps():
         rate = np.array(agent.part.optimizer.learning_rate)
         np.testing.assert_allclose(rate, expected, rtol=1e-6)
         assert in_program == ((("part.optimizer", 0.5, 0.1),), 100, True)
+
+
+@pytest.mark.parametrize("end", [700, 10**9 + 7])
+def test_rates_in_a_program_have_the_bits_of_single_updates(end):
+    agent = agent_with(keras.optimizers.SGD(1.0))
+    rates = linear_rates.LinearRates(agent, [("part.optimizer", 0.3, 0.001)], None)
+    for progress in np.random.default_rng(0).integers(end + 2, size=100).tolist():
+        agent.env_steps = progress
+        program = rates.set(0, end_env_steps=end)
+        expected = float(agent.part.optimizer.learning_rate)
+        counts = (tf.constant(count, tf.int64) for count in (progress, program.end))
+        program.set_in_graph(agent, *counts)
+        assert float(agent.part.optimizer.learning_rate) == expected, progress
 
 
 def test_rates_of_a_budget_of_updates_count_the_updates_of_callbacks():
