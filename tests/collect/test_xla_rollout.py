@@ -369,11 +369,16 @@ def test_callback_sets_the_learning_rate_of_the_first_update_of_a_program(linear
 
 
 def test_budget_of_steps_ends_at_same_update_for_any_steps_per_execution(cartpole):
+    """Also if the steps of the second update of a call spend the budget exactly."""
     (agent, env, rewind), ends = cartpole, []
     for updates in (1, 4):
         rewind(updates)
-        agent.fit(env, steps=500, episodes_per_epoch=4, verbose=0)
+        history = agent.fit(env, steps=500, episodes_per_epoch=4, verbose=0).history
         ends.append((agent.updates, agent.env_steps, weights(agent).tolist()))
+        rewind(updates)
+        exact = int(history["env_steps"][1])
+        agent.fit(env, steps=exact, episodes_per_epoch=4, verbose=0)
+        assert (agent.updates, agent.env_steps) == (2, exact)
     assert ends[0] == ends[1] and ends[0][1] >= 500
 
 
