@@ -92,15 +92,15 @@ def test_train_seeds_in_one_program_equals_separate_runs_with_masks():
 
 
 class Closed(envs.Corridor):
-    """A corridor whose second cell has an invalid mask."""
+    """A corridor in which one of four cells, the second, has an invalid mask."""
 
-    def __init__(self, mask):
+    def __init__(self, mask, cell=1):
         super().__init__(4)
-        self.mask = mask
+        self.mask, self.cell = mask, cell
 
     def action_mask(self, state):
         ones = tf.ones([state.shape[0], 2], tf.int32)
-        return tf.where(state[:, None] == 1, tf.constant(self.mask), ones)
+        return tf.where(state[:, None] == self.cell, tf.constant(self.mask), ones)
 
 
 class Lamps(Gates):
@@ -145,6 +145,16 @@ def test_invalid_mask_raises_and_names_the_step(env, trains):
             agent.evaluate(env, episodes=8)
     for x, y in zip(before, agent.get_weights(), strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+def test_state_that_ends_an_episode_needs_no_legal_action():
+    env = Closed([0, 0], cell=3)
+    agent = masked_agent(env)
+    for world in (env, env.as_gymnasium(3)):
+        episodes = agent.collect(world, 8)
+        assert len(set(episodes.lengths[episodes.terminated])) > 1
+        is_step = np.arange(len(episodes.actions))[:, None] < episodes.lengths
+        assert (episodes.masks[is_step] == 1).all()
 
 
 @pytest.mark.parametrize("path", [PATH, "info/legal", "info/action_mask/way"])
