@@ -34,6 +34,7 @@ import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce.collect import dispatcher
 from tf_reinforce.collect import local_worker
+from tf_reinforce.collect import results
 from tf_reinforce.collect import worker
 from tf_reinforce.collect import worker_pool
 
@@ -496,8 +497,11 @@ def test_episodes_of_a_lost_worker_are_played_again(agent, tmp_path, how):
     make = functools.partial(Once, tmp_path, functools.partial(end_process, how))
     options = dict(on_env_error="restart", step_timeout=LIMIT[how])
     with tfr.collect.open_envs(make, 4, workers=2, **options) as pool:
-        collected = agent.trainer.collector.collect(pool, toys.request(episodes=12))
-    assert collected.faults.worker_restarts == 1
+        collected, again = (
+            agent.trainer.collector.collect(pool, toys.request(episodes=12))
+            for _ in range(2)
+        )
+    assert collected.faults.worker_restarts == 1 and again.faults == results.Faults()
     assert collected.faults.dropped_episodes == collected.faults.env_restarts == 0
     assert_identical(collected.episodes, agent.collect(toy_envs.Lengths, 12))
 
