@@ -556,7 +556,7 @@ UNHEALTHY = {
         {"advantage_size": 2e5, "entropy_coef": 1e-3, "value_scale": np.nan},
     ],
     "learning_rate": [{"kl": 0.6}, {"kl": 60.0, "gradient_steps": 10.0}],
-    "stale": [{"kl": 0.6, "gradient_steps": 2.0}],
+    "stale": [{"kl": 0.6, "gradient_steps": 2.0}, {"kl": 1.9, "gradient_steps": 2.0}],
     "bounded": [{"bounded_logits": 0.96}],
     "saturated": [{"at_bounds": 0.91, "spread": 3.0}, {"at_bounds": 0.91}],
     "collapsed": [{"entropy_share": 0.009}, {"spread": 0.009}],
@@ -633,6 +633,10 @@ def test_noise_is_computed_from_the_last_50_reports():
     late = [{**now, "signal": x} for x in 1e-3 * (-1.0) ** np.arange(50)]
     (finding,) = advice.diagnose(long_ago + late)
     assert finding.advice.startswith("In the last 50 reports gradient noise is")
+    without_noise = [{**now, "noise": float("nan")}] * 41
+    assert advice.diagnose(long_ago + late + without_noise) == []  # 9 of 50 have noise
+    (finding,) = advice.diagnose(long_ago + late + without_noise[1:])
+    assert finding.advice.startswith("In the last 10 reports gradient noise is")
 
 
 @pytest.mark.parametrize("late, is_noisy", [(4.0, True), (8000.0, False)])

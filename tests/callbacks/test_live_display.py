@@ -151,17 +151,21 @@ def test_text_that_callbacks_print_appears_above_the_display(monkeypatch):
     assert sys.stdout is stream
 
 
-def test_logs_appear_above_the_display(monkeypatch):
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    handler = logging.StreamHandler()
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_logs_appear_above_the_display(monkeypatch, name):
+    """A handler of another stream writes to that stream, during and after the display."""
+    stream, file = Terminal(), io.StringIO()
+    monkeypatch.setattr(sys, name, stream)
+    handlers = [logging.StreamHandler(stream), logging.StreamHandler(file)]
     logger = logging.getLogger("tf_reinforce")
-    monkeypatch.setattr(logger, "handlers", [handler])
+    monkeypatch.setattr(logger, "handlers", handlers)
     line = train(stream)
     logger.warning("a slow environment")
     line.on_train_end()
     assert screen(stream.getvalue())[0] == "a slow environment"
-    assert len(screen(stream.getvalue())) == 4 and handler.stream is stream
+    assert len(screen(stream.getvalue())) == 4
+    assert [handler.stream for handler in handlers] == [stream, file]
+    assert file.getvalue() == "a slow environment\n"
 
 
 def test_display_ends_if_the_training_raises_an_error(monkeypatch):
