@@ -325,11 +325,15 @@ def test_temporary_folder_of_a_living_process_is_kept(tmp_path):
     assert listing(tmp_path) == {"a.txt": "one"}
 
 
-def test_folder_that_was_moved_aside_by_a_killed_process_comes_back(tmp_path):
+@pytest.mark.parametrize("name", ["model", "model.v1", ".model.v1.tmp"])
+def test_folder_that_was_moved_aside_by_a_killed_process_comes_back(tmp_path, name):
     """The process was killed after the old folder was moved, and before the new one."""
-    fill(tmp_path / ".model.abcd1234.tmp" / "before", a="old")
+    fill(tmp_path / "other", a="other")
+    fill(tmp_path / "model.v2", a="other")
+    fill(tmp_path / f".{name}.abcd1234.tmp" / "before", a="old")
     files.remove_leftovers(tmp_path)
-    assert listing(tmp_path) == {"model/a": "old"}
+    others = {"other/a": "other", "model.v2/a": "other"}
+    assert listing(tmp_path) == {f"{name}/a": "old", **others}
 
 
 def test_new_folder_is_complete_or_missing(tmp_path):

@@ -1,5 +1,6 @@
 """Tests that running statistics equal those of all data, and change in updates only."""
 
+import contextlib
 import functools
 import types
 
@@ -14,6 +15,7 @@ from keras.src import testing
 import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.policies import normalization
+from tf_reinforce.serving import formats
 
 
 def new_layer(shape=(None, 3), **kwargs):
@@ -298,6 +300,22 @@ def test_large_observations_with_small_differences_are_normalized_everywhere(
     truth = near._live_policy.functions["distribution"](tf.constant(OFFSETS))
     for key, value in truth.items():
         np.testing.assert_allclose(result[key], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("origin, is_rounded", [(1e7, True), (1e6, False)])
+def test_litert_warns_if_a_single_component_is_rounded(origin, is_rounded):
+    """By 0.03 and 0.003 of a standard deviation of about 20; the bound is 0.01."""
+    policy = keras.Sequential([keras.Input((100,)), keras.layers.Dense(2)])
+    agent = tfr.Reinforce(policy, normalize_observations=True)
+    box = gym.spaces.Box(-1e9, 1e9, (100,), np.float64)
+    agent.build_for_spaces(box, gym.spaces.Discrete(2))
+    rows = np.random.default_rng(0).normal(0, 20, (500, 100))
+    agent.normalizer.update(rows + origin * (np.arange(100) == 7))
+    expected = contextlib.nullcontext()
+    if is_rounded:
+        expected = pytest.warns(UserWarning, match="by up to 0.031 of")
+    with expected:
+        formats._warn_of_rounding(agent._live_policy.actor)
 
 
 @pytest.mark.slow

@@ -246,7 +246,8 @@ def test_names_of_the_metadata_are_those_of_the_files(format, tmp_path):
     prefixed = {f"observation_{name}" for name in ("0", "self", "class")}
     assert names == {"a_b", "x_y", *prefixed}
     act = runtimes.load(tmp_path / "policy")["act"]
-    actions = act({name: np.zeros((3, 2), "float32") for name in names})["action"]
+    given = {name: np.zeros((3, 2), "float32") for name in (*names, "ignored")}
+    actions = act(given)["action"]
     zeros = {key: np.zeros((3, 2), "float32") for key in keys}
     assert actions.tolist() == agent.act(zeros, deterministic=True).tolist()
 
