@@ -16,6 +16,7 @@ import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.policies import normalization
 from tf_reinforce.serving import formats
+from tf_reinforce.serving import runtimes
 
 
 def new_layer(shape=(None, 3), **kwargs):
@@ -295,6 +296,8 @@ def test_large_observations_with_small_differences_are_normalized_everywhere(
     if dtype == "float64":
         with pytest.warns(UserWarning, match="rounds the observations by up to"):
             loaded.export(tmp_path / "litert", "litert")
+        given = {name: np.zeros((2, 1), "f") for name in ("observation", "ignored")}
+        assert len(runtimes.load(tmp_path / "litert")["act"](given)["action"]) == 2
     exported = tf.saved_model.load(tmp_path / "tf_saved_model")
     result = exported.distribution(tf.constant(OFFSETS + origin, dtype))
     truth = near._live_policy.functions["distribution"](tf.constant(OFFSETS))
