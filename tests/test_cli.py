@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import types
 import warnings
 
 import gymnasium as gym
@@ -31,7 +32,9 @@ from tf_reinforce import config as package_config
 from tf_reinforce import envs
 from tf_reinforce import version
 from tf_reinforce.callbacks import evaluation
+from tf_reinforce.callbacks import tensorboard
 from tf_reinforce.cli import argument_types
+from tf_reinforce.cli import export
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train as train_command
 from tf_reinforce.cli import train_callbacks
@@ -39,6 +42,7 @@ from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_options
 from tf_reinforce.cli import train_seeds
 from tf_reinforce.cli import train_settings
+from tf_reinforce.cli import tune
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.loading import archive
@@ -439,6 +443,87 @@ def test_resume_command_repeats_the_workers_of_a_cluster(cores):
     options = parsers.make_parser().parse_args(words)
     settings = train_settings.explicit_settings(options)
     assert train_settings.ray_workers(options, settings) == workers
+
+
+def test_evaluations_of_a_run_use_its_settings():
+    fit = dict(num_envs=3, workers=2, on_bad_env="drop_episode", on_env_error="restart")
+    fit |= {"max_episode_steps": 50, "epochs": 4}
+    evaluated = {"episodes": 7, "deterministic": False, "max_episode_steps": 20}
+    settings = {"evaluation": evaluated, "fit": fit, "env_kwargs": {"g": 5.0}}
+    expected = {name: fit[name] for name in ("num_envs", "workers")}
+    expected |= dict(on_bad_env="drop_episode", on_env_error="restart")
+    expected |= {**evaluated, "env_kwargs": {"g": 5.0}}
+    assert runs.evaluation_options(settings) == expected
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_callbacks_of_a_run_keep_the_events_of_a_training_that_continues(
+    has_checkpoint, tmp_path
+):
+    """Videos have the time limit of evaluations."""
+    options = parsers.make_parser().parse_args(["train", "CartPole-v1"])
+    settings = {
+        "callbacks": {"tensorboard": "scalars", "video": 3},
+        "env_kwargs": {"sutton_barto_reward": True},
+        "fit": {"max_episode_steps": 50},
+        "evaluation": {"max_episode_steps": 20},
+    }
+    events = tmp_path / "tensorboard" / f"events.out.tfevents.1{tensorboard.SUFFIX}"
+    events.parent.mkdir()
+    events.touch()
+    if has_checkpoint:
+        (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+    _, video = train_callbacks.make(options, settings, tmp_path)
+    assert events.exists() == has_checkpoint
+    expected = {"env_kwargs": {"sutton_barto_reward": True}, "max_episode_steps": 20}
+    assert (video.every, video.options) == (3, expected)
+
+
+@pytest.mark.parametrize("more, expected", [([], 5.0), (["--env-arg", "g=7.0"], 7.0)])
+def test_check_of_an_export_plays_with_the_arguments_of_the_run(
+    more, expected, run, tmp_path, monkeypatch, capsys
+):
+    path = shutil.copytree(run, tmp_path / "copy") / "config.json"
+    content = {**json.loads(path.read_text()), "env": "Pendulum-v1"}
+    path.write_text(json.dumps({**content, "env_kwargs": {"g": 5.0}}))
+    calls, report = [], types.SimpleNamespace(played=True, passed=True)
+
+    def check(*arguments, **options):
+        calls.append((arguments, options))
+        return report
+
+    monkeypatch.setattr(export_report, "check_export", check)
+    words = ["export", str(path.parent), "--out", "policy", "--check", *more]
+    words += ["--observations", "7"]
+    agent, options = object(), parsers.make_parser().parse_args(words)
+    assert export._check_export(agent, options) == 0
+    options = {"env_kwargs": {"g": expected}, "observations": 7}
+    assert calls == [((agent, "policy", "Pendulum-v1"), options)]
+
+
+@pytest.mark.parametrize(
+    "env, fit, engine",
+    [
+        ("FrozenLake-v1", {}, "compiled"),
+        ("CliffWalking-v1", {}, "host"),
+        ("CliffWalking-v1", {"max_episode_steps": 50}, "compiled"),
+        ("FrozenLake-v1", {"workers": 2}, "host"),
+    ],
+)
+def test_search_uses_a_twin_only_with_a_time_limit(env, fit, engine):
+    options = parsers.make_parser().parse_args(["tune", env, "--ranges", "ranges.toml"])
+    settings = {"fit": fit, "agent": {}, "env_kwargs": {}, "callbacks": {}}
+    assert tune._engine(options, settings, []) == engine
+
+
+def test_command_whose_output_nobody_reads_ends_without_a_message():
+    """The text is written when the command has ended, as after `| head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "tf_reinforce", "presets", "CartPole-v1"]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, b"")
 
 
 def test_evaluation_of_a_run_on_a_cluster_reserves_no_further_cores():
@@ -1024,6 +1109,7 @@ LINEAR = "{first = 0.02, last = 0}"
         (("--steps", "9"), False),
         (("--set", f"learning_rate={LINEAR}"), False),
         (("--set", 'baseline={kind = "value"}'), True),
+        (("--set", f'baseline={{kind = "value", learning_rate = {LINEAR}}}'), False),
         (("--baseline", "value"), False),
         (("--baseline", "value", "--set", f"baseline.learning_rate={LINEAR}"), False),
         (("--diagnose",), False),

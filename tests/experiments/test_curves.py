@@ -108,6 +108,12 @@ def test_other_damaged_files_are_named(tmp_path):
         curves.Curve(tmp_path / "log.csv", 0, {"epoch": []}).column("reward")
 
 
+@pytest.mark.parametrize("lengths, window", [((20,), 1), ((100, 449), 8), ((450, 9), 9)])
+def test_default_window_is_a_fiftieth_of_the_longest_curve(lengths, window):
+    made = [curves.Curve("", 0, {"epoch": np.arange(length)}) for length in lengths]
+    assert curves.default_window(made) == window
+
+
 def test_smooth_equals_a_loop_over_windows():
     values = np.array([1.0, np.nan, 4.0, 7.0, np.inf, 2.0])
     for window in range(1, 8):

@@ -2,6 +2,8 @@
 
 import contextlib
 import functools
+import threading
+import types
 
 import gymnasium as gym
 import keras
@@ -16,6 +18,7 @@ from toy_worlds import Lucky
 import tf_reinforce as tfr
 from tf_reinforce import envs
 from tf_reinforce.collect import xla_rollout
+from tf_reinforce.data import seeding
 from tf_reinforce.experiments import multi_seed as training_of_many
 from tf_reinforce.training import agent_state
 from tf_reinforce.training import learner
@@ -211,6 +214,27 @@ def test_failed_seed_keeps_the_weights_of_its_last_update(compares):
         ends.append(alone.updates)
         close(population.agent(seed), alone)
     assert ends == [8, 1, 5]
+
+
+def test_random_numbers_of_agents_continue_behind_their_earlier_updates():
+    """Each call of the program makes at most two updates of all agents."""
+    first_updates, calls = {3: 5, 9: 0}, []
+
+    def graph(keys, active):
+        calls.append(keys.numpy())
+        return [tf.ones([len(keys), 2, 1])]
+
+    program = object.__new__(training_of_many._SeedProgram)
+    program.seeds, program._first_updates = zip(*first_updates.items(), strict=True)
+    program.first_agent = types.SimpleNamespace(steps_per_execution=2)
+    program._outputs, program._graph = [], graph
+    program.train(3, threading.Event())
+    expected = [
+        [seeding.rollout_keys(n, "training", x + u) for n, x in first_updates.items()]
+        for u in range(3)
+    ]
+    assert list(map(len, calls)) == [2, 1]
+    np.testing.assert_array_equal(np.concatenate(calls), expected)
 
 
 @pytest.mark.slow

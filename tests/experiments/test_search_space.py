@@ -36,6 +36,18 @@ def test_file_of_ranges_gives_a_range_for_each_setting(tmp_path):
     assert search_space.parse(search_space.to_table(ranges)) == ranges
 
 
+@pytest.mark.parametrize(
+    "low, high, log, number, expected",
+    [(1, 16, False, 6, [4, 11]), (1, 100, True, 8, [3, 28]), (2, 9, False, 2, [6])],
+)
+def test_neighbors_of_a_whole_number_are_half_of_the_way_to_the_ends(
+    low, high, log, number, expected
+):
+    """They are rounded to the nearest number, halves to the even one."""
+    item = search_space.Range(("fit", "episodes_per_epoch"), low, high, log)
+    assert item.neighbors(number) == expected
+
+
 def test_ranges_of_the_document_are_valid(tmp_path):
     text = (ROOT / "docs" / "tuning.md").read_text()
     [block] = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import types
 
 import numpy as np
 import optuna
@@ -255,6 +256,10 @@ def test_confirmed_trial_with_the_best_mean_is_the_best(fast, tmp_path, monkeypa
             assert running.best() == third
             value = third.user_attrs["trainings"][0]["value"]
             assert running.confirmed(third) == pytest.approx((2 + value) / 3)
+            trial = types.SimpleNamespace(number=third.number, value=6.0)
+            trainings = [{"value": 3.0}, {"value": 9.0}, {"value": 1.0}]
+            trial.user_attrs = {**third.user_attrs, "trainings": trainings}
+            assert running.confirmed(trial) == pytest.approx((2 + 3 + 9 + 1) / 5)
             assert running.confirmed(second) is None
             assert [running.confirmed(x) is None for x in others[1:]] == [
                 False,

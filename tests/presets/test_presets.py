@@ -223,7 +223,8 @@ def test_preset_file_with_harmful_settings_is_refused(tmp_path, content, match):
     path.write_text(f'env = "CartPole-v1"\n{content}')
     with pytest.raises(ValueError, match=match):
         presets.read(str(path))
-    path.write_text('env = "CartPole-v1"\n[env_kwargs]\na = 1\n[fit]\nworkers = 64')
+    # An editor may mark the text as UTF-8 with a byte order mark.
+    path.write_text('\ufeffenv = "CartPole-v1"\n[env_kwargs]\na = 1\n[fit]\nworkers = 64')
     assert presets.read(str(path))["env_kwargs"] == {"a": 1}
 
 
