@@ -521,7 +521,10 @@ def test_command_whose_output_nobody_reads_ends_without_a_message():
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "tf_reinforce", "presets", "CartPole-v1"]
-    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60)
+    buffered = {k: x for k, x in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    ended = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, env=buffered, timeout=60
+    )
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (1, b"")
 
