@@ -46,7 +46,8 @@ def test_ctrl_c_while_a_function_is_traced_is_a_keyboard_interrupt(caplog):
     for last in range(1, calls + 1):
         with pytest.raises(KeyboardInterrupt), caplog.at_level(logging.WARNING):
             train(last)
-    assert not caplog.records  # the agents have not left LiteRT
+    # The agents have not left LiteRT. TensorFlow may log about models of other tests.
+    assert not [x for x in caplog.records if x.name == "tf_reinforce"]
 
 
 @pytest.mark.parametrize("at_once", [True, False])

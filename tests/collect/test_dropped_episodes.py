@@ -164,6 +164,8 @@ def test_logs_count_dropped_episodes_and_restarts_from_the_first_epoch(workers, 
     count = int(history["episodes"][0])
     dropped = float(sum(len(list(attempts(n))) - 1 for n in range(count)))
     assert history["dropped_episodes"] == history["env_restarts"] == [dropped]
+    if workers > 1 and "steps_per_epoch" in budget:
+        return  # starting further processes would take seconds
     metrics = agent.evaluate(faulty("nan"), 20, workers=workers, **DROP)
     assert metrics["dropped_episodes"] > 0 and "env_restarts" not in metrics
 
