@@ -7,6 +7,7 @@ import types
 
 import keras
 import pytest
+import sweeps
 import toys
 
 import tf_reinforce as tfr
@@ -304,7 +305,7 @@ def test_progress_line_writes_nothing_without_an_epoch():
     assert progress(Terminal(), epochs=0) == progress(io.StringIO(), epochs=0) == ""
 
 
-@pytest.mark.parametrize("budget", [dict(epochs=2), dict(steps=4)])
+@pytest.mark.parametrize("budget", [sweeps.rare(dict(epochs=2)), dict(steps=4)])
 def test_training_that_continues_says_where_and_one_that_has_ended_says_so(
     budget, tmp_path, capsys
 ):

@@ -461,10 +461,7 @@ def test_conversion_leaves_the_logger_of_its_converter_as_it_was(
     caplog.set_level(logging.WARNING, name)
     agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
     before = logger.level, logger.propagate, [*logger.handlers]
-    if format == "litert":
-        agent.collect(toys.Bandit, 1)
-    else:
-        agent.export(tmp_path / "policy", format)
+    agent.export(tmp_path / "policy", format)
     assert before == (logger.level, logger.propagate, logger.handlers)
 
 
