@@ -521,12 +521,12 @@ def test_command_whose_output_nobody_reads_ends_without_a_message():
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "tf_reinforce", "presets", "CartPole-v1"]
-    buffered = {k: x for k, x in os.environ.items() if k != "PYTHONUNBUFFERED"}
-    ended = subprocess.run(
-        command, stdout=writer, stderr=subprocess.PIPE, env=buffered, timeout=60
+    variables = {k: x for k, x in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    process = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, env=variables, timeout=60
     )
     os.close(writer)
-    assert (ended.returncode, ended.stderr) == (1, b"")
+    assert (process.returncode, process.stderr) == (1, b"")
 
 
 def test_evaluation_of_a_run_on_a_cluster_reserves_no_further_cores():

@@ -110,8 +110,8 @@ def test_other_damaged_files_are_named(tmp_path):
 
 @pytest.mark.parametrize("lengths, window", [((20,), 1), ((100, 449), 8), ((450, 9), 9)])
 def test_default_window_is_a_fiftieth_of_the_longest_curve(lengths, window):
-    made = [curves.Curve("", 0, {"epoch": np.arange(length)}) for length in lengths]
-    assert curves.default_window(made) == window
+    group = [curves.Curve("", 0, {"epoch": np.arange(length)}) for length in lengths]
+    assert curves.default_window(group) == window
 
 
 def test_smooth_equals_a_loop_over_windows():

@@ -38,9 +38,9 @@ def adam():
 
 
 def dense(outputs, inputs=2, dtype="float32"):
-    given = keras.Input((inputs,), dtype=dtype)
-    hidden = keras.layers.Dense(4, "tanh", dtype=dtype)(given)
-    return keras.Model(given, keras.layers.Dense(outputs, dtype=dtype)(hidden))
+    array = keras.Input((inputs,), dtype=dtype)
+    hidden = keras.layers.Dense(4, "tanh", dtype=dtype)(array)
+    return keras.Model(array, keras.layers.Dense(outputs, dtype=dtype)(hidden))
 
 
 def sampling(outputs=3):

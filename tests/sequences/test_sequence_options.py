@@ -295,8 +295,8 @@ def test_logs_of_an_epoch_weight_batches_with_their_prompts():
     other = tfr.sequences.SequenceReinforce(
         model.causal_lm, place, max_completion_length=4, kl_coef=0.0
     )
-    found = other.evaluate(PROMPTS[1:4], batch_size=2)
-    assert found["reward"] == pytest.approx((1 + 4 + 9) / 3)
+    logs = other.evaluate(PROMPTS[1:4], batch_size=2)
+    assert logs["reward"] == pytest.approx((1 + 4 + 9) / 3)
     values = {"sevens": np.mean(sevens(completions)), "lengths": np.mean(lengths(ids))}
     means |= {f"val_reward_{name}": value for name, value in values.items()}
     means["val_reward"] = 0.5 * values["sevens"] - 2 * values["lengths"]

@@ -263,9 +263,9 @@ def test_every_name_of_an_argument_or_result_is_an_observation(format, tmp_path)
     names = [x["name"] for x in metadata["functions"]["act"]["inputs"]]
     assert names == [f"observation_{key}" for key in sorted(keys)]
     act = runtimes.load(tmp_path / "policy")["act"]
-    given = {key: np.full((3, 2), i, "float32") for i, key in enumerate(keys)}
-    actions = act({f"observation_{key}": x for key, x in given.items()})["action"]
-    assert actions.tolist() == agent.act(given, deterministic=True).tolist()
+    rows = {key: np.full((3, 2), i, "float32") for i, key in enumerate(keys)}
+    actions = act({f"observation_{key}": x for key, x in rows.items()})["action"]
+    assert actions.tolist() == agent.act(rows, deterministic=True).tolist()
 
 
 def test_more_than_ten_recurrent_states_keep_their_order():
