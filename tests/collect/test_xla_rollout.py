@@ -630,7 +630,8 @@ def test_tensor_env_error_distinguishes_reset_and_first_step(
         is_lost.assign(part == where)
     try:
         with pytest.raises(tfr.collect.EnvironmentFault, match=message):
-            agent.collect(env)
+            # An evaluation keeps no rewards, so its program must notice one.
+            agent.evaluate(env, 4) if where == "reward" else agent.collect(env)
     finally:
         env.first.assign(3)
 
