@@ -12,6 +12,8 @@ import toys
 
 import tf_reinforce as tfr
 
+AVERAGED = dict(use_ema=True, ema_momentum=0.5)
+
 
 def new_bandit(seed=0, **kwargs):
     agent = tfr.Reinforce.for_env(toys.Bandit, hidden=(), seed=seed)
@@ -28,12 +30,22 @@ def fresh():
 
 
 @pytest.fixture
-def agent(fresh):
-    """Returns the agent with its initial values."""
+def rewound(fresh):
+    """Returns a function that gives the agent its initial values again."""
     agent, values = fresh
-    for variable, value in zip(variables(agent), values, strict=True):
-        variable.assign(value)
-    return agent
+
+    def rewind():
+        for variable, value in zip(variables(agent), values, strict=True):
+            variable.assign(value)
+        return agent
+
+    return rewind
+
+
+@pytest.fixture
+def agent(rewound):
+    """Returns the agent with its initial values."""
+    return rewound()
 
 
 def fit(agent, *callbacks, epochs=3, **options):
@@ -213,36 +225,34 @@ def test_terminate_on_nan_stops_at_a_nan_loss(agent):
     assert history.epoch == [0]
 
 
-def test_interrupted_and_restored_run_equals_uninterrupted_run(tmp_path):
-    """The second agent has other initial weights, so every value comes from the
-    backup.
-    """
+def test_interrupted_and_restored_run_equals_uninterrupted_run(rewound, tmp_path):
+    """The new agent has other initial weights, so every value comes from the backup."""
 
     def backup():
         return keras.callbacks.BackupAndRestore(tmp_path / "backup")
 
-    whole, first, second = new_bandit(), new_bandit(), new_bandit(seed=1)
-    fit(whole, epochs=5)
+    agent, restored = rewound(), new_bandit(seed=1)
+    fit(agent, epochs=5)
+    expected = values_of(agent)
     with pytest.raises(KeyboardInterrupt):
-        fit(first, backup(), InterruptsEpoch(3), epochs=5)
-    history = fit(second, backup(), epochs=5)
+        fit(rewound(), backup(), InterruptsEpoch(3), epochs=5)
+    assert not are_identical(expected, values_of(agent))
+    history = fit(restored, backup(), epochs=5)
     assert history.epoch == [3, 4]
-    assert are_identical(values_of(whole), values_of(second))
-    assert not are_identical(values_of(whole), values_of(first))
+    assert are_identical(expected, values_of(restored))
 
 
-def test_restored_run_makes_only_the_remaining_steps_of_its_budget(tmp_path):
+def test_restored_run_makes_only_the_remaining_steps_of_its_budget(rewound, tmp_path):
     """The steps before the interruption count."""
-
-    whole, first = new_bandit(), new_bandit()
-    fit(whole, epochs=None, steps=16)
+    agent = rewound()
+    fit(agent, epochs=None, steps=16)
+    assert agent.env_steps == 16
+    expected = values_of(agent)
     backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
     with pytest.raises(KeyboardInterrupt):
-        fit(first, backup, InterruptsEpoch(2), epochs=None, steps=16)
-    restored = new_bandit(seed=1)
-    fit(restored, backup, epochs=None, steps=16)
-    assert whole.env_steps == 16
-    assert are_identical(values_of(whole), values_of(restored))
+        fit(rewound(), backup, InterruptsEpoch(2), epochs=None, steps=16)
+    fit(rewound(), backup, epochs=None, steps=16)
+    assert are_identical(expected, values_of(agent))
 
 
 def test_lambda_callback_hooks_run_in_the_order_of_keras(agent):
@@ -260,32 +270,23 @@ def test_lambda_callback_hooks_run_in_the_order_of_keras(agent):
     assert calls == [hooks[0], *quiet, *hooks[1:7], hooks[7]]
 
 
-def test_swap_ema_weights_sets_averaged_weights_at_each_epoch_end():
-    agent, recorder, raw = (
-        new_bandit(use_ema=True, ema_momentum=0.5),
-        RecordsWeights(),
-        [],
-    )
+def test_fit_sets_averaged_weights_at_its_end_and_swap_ema_weights_at_each_epoch_end():
+    """Keras calls `optimizer.finalize_variable_values` at the end of `fit` as well."""
+    agent, recorder, raw = new_bandit(**AVERAGED), RecordsWeights(), []
+    fit(agent, recorder, epochs=2)
+    average = agent.policy.get_weights()
+    for a, b, final in zip(*recorder.weights, average, strict=True):
+        np.testing.assert_allclose((a + b) / 2, final, atol=1e-6)
     learned = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: raw.append(agent.policy.get_weights())
     )
     swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
     fit(agent, swap, learned, recorder)
-    average = raw[0]
     for now, recorded in zip(raw, recorder.weights, strict=True):
         average = [(a + b) / 2 for a, b in zip(average, now, strict=True)]
         for a, b in zip(average, recorded, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-6)
     assert are_identical(agent.policy.get_weights(), recorder.weights[-1])
-
-
-def test_fit_ends_with_averaged_weights_of_an_ema_optimizer():
-    """Keras calls `optimizer.finalize_variable_values` at the end of `fit` as well."""
-    agent, recorder = new_bandit(use_ema=True, ema_momentum=0.5), RecordsWeights()
-    fit(agent, recorder, epochs=2)
-    first, last = recorder.weights
-    for a, b, final in zip(first, last, agent.policy.get_weights(), strict=True):
-        np.testing.assert_allclose((a + b) / 2, final, atol=1e-6)
 
 
 def test_swap_ema_weights_with_a_budget_of_steps_raises():
@@ -294,9 +295,6 @@ def test_swap_ema_weights_with_a_budget_of_steps_raises():
     with pytest.raises(ValueError, match="`epochs` instead of `steps`.*steps=9"):
         agent.fit(toys.Bandit, steps=9, callbacks=[swap], verbose=0)
     assert agent.updates == 0
-
-
-AVERAGED = dict(use_ema=True, ema_momentum=0.5)
 
 
 class TruncatedBandit(toys.Bandit):
@@ -387,23 +385,23 @@ class InterruptsTrainEnd(keras.callbacks.Callback):
         raise KeyboardInterrupt
 
 
-def test_fit_after_a_restored_fit_starts_at_epoch_zero(tmp_path):
+def test_fit_after_a_restored_fit_starts_at_epoch_zero(rewound, tmp_path):
     backup = functools.partial(keras.callbacks.BackupAndRestore, tmp_path / "backup")
     with pytest.raises(KeyboardInterrupt):
-        fit(new_bandit(), backup(), InterruptsEpoch(3), epochs=5)
-    agent = new_bandit()
+        fit(rewound(), backup(), InterruptsEpoch(3), epochs=5)
+    agent = rewound()
     fit(agent, backup(), epochs=5)
     assert agent.updates == 5
     fit(agent, epochs=2)
     assert agent.updates == 7
 
 
-def test_restored_run_makes_no_update_if_its_steps_are_complete(tmp_path):
+def test_restored_run_makes_no_update_if_its_steps_are_complete(rewound, tmp_path):
     """The interruption occurs before Keras deletes the backup of the last update."""
     backup = functools.partial(keras.callbacks.BackupAndRestore, tmp_path / "backup")
     budget = dict(epochs=None, steps=8)
     with pytest.raises(KeyboardInterrupt):
-        fit(new_bandit(), InterruptsTrainEnd(), backup(), AtMost(8), **budget)
-    agent = new_bandit()
+        fit(rewound(), InterruptsTrainEnd(), backup(), AtMost(8), **budget)
+    agent = rewound()
     fit(agent, backup(), AtMost(8), **budget)
     assert agent.env_steps == 8

@@ -417,6 +417,7 @@ def test_loaded_agent_continues_the_learning_rate_schedule(tmp_path):
 def test_command_line_options_override_the_preset(tmp_path):
     options = ["--gamma", "0.9", "--episodes-per-epoch", "3", "--epochs", "1"]
     options += ["--learning-rate", "0.5", "--baseline", "mean"]
+    options += ["--max-episode-steps", "5"]
     config, rows = train_preset(tmp_path, *options)
     assert config["agent"] == {
         **train_options.DEFAULTS,
@@ -425,8 +426,15 @@ def test_command_line_options_override_the_preset(tmp_path):
         "learning_rate": 0.5,
         "baseline": "mean",
     }
-    assert config["fit"] == {"num_envs": 8, "episodes_per_epoch": 3, "epochs": 1}
+    assert config["fit"] == {
+        "num_envs": 8,
+        "episodes_per_epoch": 3,
+        "epochs": 1,
+        "max_episode_steps": 5,
+    }
     assert [float(row["learning_rate"]) for row in rows] == [0.5]
+    figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert float(rows[0]["episode_length"]) == figures["episode_length"] == 5.0
     assert config["preset"].endswith("small.toml")
 
 
@@ -460,20 +468,13 @@ def test_step_limit_in_fit_applies_to_the_training_only(tmp_path, capsys):
     """The table [evaluation] has its own limit, and its target is the printed target."""
     limits = {"fit": "max_episode_steps = 6"}
     limits["evaluation"] = "max_episode_steps = 9\ntarget = 2\nevery = 3"
-    _, rows = train_preset(tmp_path, **limits)
+    _, rows = train_preset(tmp_path, "--baseline", "mean", **limits)
     assert {float(row["episode_length"]) for row in rows} == {6.0}
     due = [not np.isnan(float(row["val_episode_return"])) for row in rows]
     assert due == [update % 3 == 0 for update in range(1, len(rows) + 1)]
     figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert 6 < figures["episode_length"] <= 9
     assert ", target 2 reached\n" in capsys.readouterr().out
-
-
-def test_max_episode_steps_option_applies_to_training_and_evaluation(tmp_path):
-    _, rows = train_preset(tmp_path, "--max-episode-steps", "5", "--epochs", "1")
-    figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
-    assert {float(row["episode_length"]) for row in rows} == {5.0}
-    assert figures["episode_length"] == 5.0
 
 
 @pytest.mark.parametrize("kind", ["Gaussian", "ClippedGaussian", "TanhGaussian", "Beta"])
