@@ -553,6 +553,7 @@ HEALTHY = {
 UNHEALTHY = {
     "rewards": [
         {"return_size": 1001.0, "explained_variance": 0.0},
+        {"return_size": 1001.0, "explained_variance": np.nan},  # equal returns
         {"advantage_size": 2e5, "entropy_coef": 1e-3, "value_scale": np.nan},
     ],
     "learning_rate": [{"kl": 0.6}, {"kl": 60.0, "gradient_steps": 10.0}],

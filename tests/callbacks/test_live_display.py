@@ -133,11 +133,14 @@ def train(stream, printed=()):
 def test_terminal_shows_the_last_update_in_place():
     line = train(Terminal())
     assert screen(line.stream.getvalue())[0].endswith("evaluating …")
+    line.on_epoch_end(2, {**LOGS, "episode_return": 1.0})
+    assert "evaluating" not in screen(line.stream.getvalue())[0]
+    line.on_test_begin()
     line.on_train_end()
     lines = screen(line.stream.getvalue())
-    assert len(lines) == 3 and lines[0].startswith("update 2/4  ━━")
-    assert " 50%  left " in lines[0] and "evaluating" not in lines[0]
-    assert lines[1] == "▁█ return 1.0"
+    assert len(lines) == 3 and lines[0].startswith("update 3/4  ━━")
+    assert " 75%  left " in lines[0] and "evaluating" not in lines[0]
+    assert lines[1] == "▁██ return 1.0"
     assert lines[2] == "length 57 · entropy 0.693 · 12,345 steps · 6,789 steps/s"
     assert "\x1b[?25l" not in line.stream.getvalue()  # the cursor is not hidden
 

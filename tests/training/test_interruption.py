@@ -1,5 +1,6 @@
 """Tests what the signals SIGINT and SIGTERM do, once and more often."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -45,6 +46,19 @@ def test_only_a_second_sigint_breaks_off_an_update():
     with pytest.raises((SystemExit, KeyboardInterrupt)) as ended:
         stop.raise_if_received()
     assert ended.type is interruption.Terminated and ended.value.code == 143
+
+
+def test_signals_reach_an_event_loop_after_a_training():
+    async def train_then_wait():
+        received = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, received.set)
+        with interruption.GracefulStop(grace_seconds=600):
+            pass
+        signal.raise_signal(signal.SIGUSR1)
+        await asyncio.wait_for(received.wait(), 10)
+
+    asyncio.run(train_then_wait())
 
 
 def test_second_interrupt_ends_a_process_that_waits_and_prints_its_last_words():

@@ -1,6 +1,7 @@
 """Tests that an interrupted training continues to the same bits."""
 
 import csv
+import itertools
 import logging
 import os
 import signal
@@ -54,6 +55,23 @@ class Counter(keras.callbacks.Callback):
         self.epochs, self.total = state["epochs"], np.array(state["total"])
 
 
+class Attributes(keras.callbacks.Callback):
+    """Has options that `on_train_begin` completes, and a dict that loses a key."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = self._path = path
+
+    def on_train_begin(self, logs=None):
+        self.path = self._path = f"{self.path}.txt"
+        self.returns = {"before": 0.0}
+        self.same_returns = self.returns
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.returns.pop("before", None)
+        self.returns[epoch] = logs["episode_return"]
+
+
 @pytest.fixture(scope="module")
 def trained():
     """Yields an agent, and a function that restores its state before training."""
@@ -73,8 +91,16 @@ def values(agent):
     return [variable.numpy().tobytes() for variable in agent_state.variables(agent)]
 
 
+calls = itertools.count()
+
+
 def fit(agent, folder, *callbacks, **options):
-    """Trains with callbacks that have a state; returns everything that must be equal."""
+    """Trains with callbacks that have a state; returns everything that must be equal.
+
+    A path that was passed to a callback is that of this call, also at resume.
+    """
+    path = f"path {next(calls)}"
+    attributes = Attributes(path)
     monitor = dict(monitor="episode_return", mode="max")
     logs = os.path.join(folder, "log.csv"), os.path.join(folder, "episodes.csv")
     counter, reports = Counter(), diagnostics.Diagnostics(every=2, verbose=0)
@@ -86,6 +112,7 @@ def fit(agent, folder, *callbacks, **options):
         tfr.callbacks.EpisodeLogger(logs[1]),
         counter,
         reports,
+        attributes,
         *callbacks,
     ]
     try:
@@ -99,7 +126,9 @@ def fit(agent, folder, *callbacks, **options):
     rows = [read_csv(path, timed) for path in logs]
     history = {k: x for k, x in history.history.items() if k not in timed}
     shown = [{k: x for k, x in r.items() if k not in timed} for r in reports.history]
-    totals = counter.epochs, counter.total.tolist()
+    assert attributes.path == attributes._path == f"{path}.txt"
+    assert attributes.returns is attributes.same_returns
+    totals = counter.epochs, counter.total.tolist(), attributes.returns
     return repr([rows, history, totals, shown, reports.findings]), values(agent)
 
 
