@@ -4,6 +4,8 @@ Each test compares the results of two inputs that mean the same: padded and unpa
 1]` and `[N]`, permuted and permuted back. Invalid values are refused at each position.
 """
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -110,16 +112,21 @@ def permuted(episodes, order):
     return tfr.Episodes(*arrays, *[None] * (6 - len(arrays)))
 
 
-def updated(make, episodes):
-    agent = make()[0]
+@functools.cache
+def compiled(make):
+    """Returns a built agent, its first weights, and its invalid actions."""
+    agent, invalid_actions = make()
     agent.compile(keras.optimizers.SGD(0.1))
-    keras.utils.set_random_seed(1)
-    agent.gradients(episodes)  # builds the agent
+    agent.gradients(record(agent))  # builds the agent
     rng = np.random.default_rng(2)
-    agent.policy.set_weights([rng.normal(size=x.shape) for x in agent.policy.weights])
-    if agent.baseline.model is not None:
-        value = agent.baseline.model
-        value.set_weights([rng.normal(size=x.shape) for x in value.weights])
+    for model in filter(None, [agent.policy, agent.baseline.model]):
+        model.set_weights([rng.normal(size=x.shape) for x in model.weights])
+    return agent, agent.get_weights(), invalid_actions
+
+
+def updated(make, episodes):
+    agent, weights, _ = compiled(make)
+    agent.set_weights(weights)
     gradients, by_episode = (
         agent.gradients(episodes),
         agent.per_episode_gradients(episodes),
@@ -134,7 +141,7 @@ AGENTS = [masked_agent, nested_agent, sweeps.rare(recurrent_agent)]
 
 @pytest.mark.parametrize("make", AGENTS)
 def test_padding_and_order_of_episodes_change_no_gradient_and_no_update(make):
-    episodes, order = record(make()[0]), np.array([2, 0, 1])
+    episodes, order = record(compiled(make)[0]), np.array([2, 0, 1])
     gradients, by_episode, after = updated(make, episodes)
     changed = updated(make, permuted(padded(episodes), order))
     assert_close([gradients, after], [changed[0], changed[2]])
@@ -144,8 +151,7 @@ def test_padding_and_order_of_episodes_change_no_gradient_and_no_update(make):
 @pytest.mark.parametrize("make", AGENTS)
 def test_invalid_value_at_each_step_is_refused(make):
     """Also if all other steps are valid, and never in the padding."""
-    agent, invalid_actions = make()
-    agent.compile("sgd")
+    agent, _, invalid_actions = compiled(make)
     episodes = record(agent)
     agent.update(padded(episodes))
     before = agent.get_weights()

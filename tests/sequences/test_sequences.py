@@ -28,6 +28,7 @@ def sevens(completions):
     return [float(completion.count("7")) for completion in completions]
 
 
+SHORT = {"max_completion_length": 1}  # where nothing depends on the completions
 GRAPH = {"run_eagerly": False}  # as users train; tracing takes longer than a few steps
 
 
@@ -82,12 +83,20 @@ def test_equal_seeds_give_equal_weights_and_other_seeds_others():
     ],
 )
 def test_eager_and_xla_updates_agree_with_graphs(options):
-    model, other = make(mode=GRAPH), make(mode=options)
-    first, second = model.sample(PROMPTS), other.sample(PROMPTS)
-    assert first.columns == second.columns
-    for each in (model, other):
-        each.train_on_prompts({"prompts": PROMPTS})
-    for x, y in zip(weights_of(model), weights_of(other), strict=True):
+    def train(mode):
+        columns = []
+
+        def note(prompts, completions, completion_ids, truncated):
+            columns.extend([prompts, completions, completion_ids, truncated])
+            return sevens(completions)
+
+        model = make(rewards=note, mode=mode)
+        model.train_on_prompts({"prompts": PROMPTS})
+        return columns, weights_of(model)
+
+    (columns, weights), (others, other_weights) = train(GRAPH), train(options)
+    assert columns == others
+    for x, y in zip(weights, other_weights, strict=True):
         np.testing.assert_allclose(x, y, atol=2e-4)
 
 
@@ -106,6 +115,7 @@ def test_equal_rewards_have_no_effect(scale, size):
         kl_coef=0.0,
         group_size=size,
         scale_advantages=scale,
+        **SHORT,
     )
     before = weights_of(model)
     logs = model.train_on_prompts({"prompts": PROMPTS})
@@ -114,7 +124,7 @@ def test_equal_rewards_have_no_effect(scale, size):
 
 
 def test_large_rewards_lose_no_digits():
-    model = make(kl_coef=0.0)
+    model = make(kl_coef=0.0, **SHORT)
     completions = model.sample(PROMPTS).completions
     rewards = np.arange(16.0)
     expected, _ = model.gradients(completions, rewards)
@@ -171,7 +181,7 @@ def test_columns_reach_the_rewards_of_their_prompts():
         return [0.5] * len(prompts)
 
     columns = {"prompts": PROMPTS, "answer": [0, 1, 2, 3]}
-    make(rewards=check).fit(columns, batch_size=2, verbose=0)
+    make(rewards=check, **SHORT).fit(columns, batch_size=2, verbose=0)
     assert len(received) == 4 * 4
     assert set(received) == set(zip(PROMPTS, range(4)))
 
@@ -219,7 +229,8 @@ def test_coroutines_run_side_by_side():
         events.append(asyncio.Event())
         return [2.0] * len(prompts)
 
-    model = make(rewards=[first, second, sevens], reward_weights=[1.0, 0.5, 0.0])
+    rewards = dict(rewards=[first, second, sevens], reward_weights=[1.0, 0.5, 0.0])
+    model = make(**rewards, **SHORT)
     logs = model.train_on_prompts({"prompts": PROMPTS})
     assert logs["reward"] == 2.0
     assert (logs["reward_first"], logs["reward_second"]) == (1.0, 2.0)
@@ -237,7 +248,7 @@ def test_coroutines_of_all_updates_share_an_event_loop():
     async def other(prompts):
         return await one(prompts)
 
-    model = make(rewards=[one, other])
+    model = make(rewards=[one, other], **SHORT)
     for _ in range(2):
         assert model.train_on_prompts({"prompts": PROMPTS})["reward"] == 2.0
 
@@ -302,40 +313,38 @@ def test_replies_continue_completions():
     for row, ids in enumerate(columns["completion_ids"]):
         assert len(ids) <= 8
         assert sampled_counts[row] == len(ids) - 2 * (row in replied)
-    assert np.isfinite(model.fit(PROMPTS, verbose=0).history["reward"]).all()
+    logs = model.apply_rewards(record, sevens(columns["completions"]))
+    assert np.isfinite([*logs.values()]).all()
 
 
-@pytest.mark.parametrize(
-    "target, turn", [(0, 1), (3, 0), sweeps.rare(0, 0), sweeps.rare(3, 1)]
-)
-def test_reply_without_space_truncates_its_rows_in_every_turn(target, turn):
+@pytest.mark.parametrize("turns", [{0: 1, 3: 0}, sweeps.rare({0: 0, 3: 1})])
+def test_reply_without_space_truncates_its_rows_in_every_turn(turns):
     """The rows of all other prompts stay the same, also if they end in a later turn."""
     calls = []
 
-    def reply(prompts, too_long):
+    def reply(prompts, turn):
         calls.append(list(prompts))
-        is_turn = len(calls) - 1 == turn
-        return ["=" * (9 if is_turn and long else 1) for long in too_long]
+        return ["=" * (9 if x == len(calls) - 1 else 1) for x in turn]
 
-    def sample(flags):
+    def sample(turn):
         calls.clear()
         options = dict(max_turns=3, max_completion_length=9, group_size=4)
         model = make(
             reply=reply, stop_token_ids=[language_models.END, *range(2, 8)], **options
         )
-        return model.sample({"prompts": PROMPTS, "too_long": flags}).columns, [*calls]
+        return model.sample({"prompts": PROMPTS, "turn": turn}).columns, [*calls]
 
-    plain, asked = sample([False] * 4)
-    cut, _ = sample([index == target for index in range(4)])
-    assert PROMPTS[target] in asked[turn]
+    plain, asked = sample([9] * 4)
+    cut, _ = sample([turns.get(index, 9) for index in range(4)])
+    others = [prompt for index, prompt in enumerate(PROMPTS) if index not in turns]
     for row, prompt in enumerate(plain["prompts"]):
-        if prompt != PROMPTS[target]:
+        if prompt in others:
             assert plain["completions"][row] == cut["completions"][row]
             assert plain["truncated"][row] == cut["truncated"][row]
-    rows = [row for row, x in enumerate(cut["prompts"]) if x == PROMPTS[target]]
-    assert sum(cut["truncated"][row] for row in rows) >= asked[turn].count(
-        PROMPTS[target]
-    )
+    for target, turn in turns.items():
+        count = asked[turn].count(PROMPTS[target])
+        rows = [row for row, x in enumerate(cut["prompts"]) if x == PROMPTS[target]]
+        assert 0 < count <= sum(cut["truncated"][row] for row in rows)
 
 
 def test_padding_and_order_of_completions_change_no_gradient():
@@ -393,11 +402,10 @@ NAMES = sweeps.some(["GPT2", "Qwen3", "Llama", "Gemma"], always=["GPT2"])
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_model_continues_to_the_same_weights(name, tmp_path):
     causal_lm = ARCHITECTURES[name]()
-    prompts, options = PROMPTS, {}
+    prompts, options = PROMPTS, {"max_completion_length": 2}
     if causal_lm.preprocessor is None:
-        prompts, options = [[5, 6, 7], [3]], {"stop_token_ids": [1]}
-
-        options["rewards"] = ids_reward
+        prompts = [[5, 6, 7], [3]]
+        options |= {"stop_token_ids": [1], "rewards": ids_reward}
     model = make(causal_lm, **options)
     before = weights_of(model)
     model.train_on_prompts({"prompts": prompts})
@@ -423,10 +431,10 @@ def test_only_adapters_move_with_lora(name):
     """KerasHub also trains the biases of the layers with adapters, which GPT-2 has."""
     causal_lm = ARCHITECTURES[name]()
     causal_lm.backbone.enable_lora(2)
-    prompts, options = PROMPTS, {}
+    prompts, options = PROMPTS, {"max_completion_length": 2}
     if causal_lm.preprocessor is None:
-        prompts, options = [[5, 6, 7], [3]], {"stop_token_ids": [1]}
-        options["rewards"] = ids_reward
+        prompts = [[5, 6, 7], [3]]
+        options |= {"stop_token_ids": [1], "rewards": ids_reward}
     model = make(causal_lm, **options)
     before = {v.path: np.array(v) for v in causal_lm.variables}
     for _ in range(2):
@@ -518,7 +526,8 @@ def test_stock_callbacks_receive_logs(tmp_path):
 )
 def test_half_precision_trains(dtype):
     adam = keras.optimizers.Adam(0.01, beta_2=0.9)  # 0.999 is 1 in bfloat16
-    model = make(language_models.text_gpt2(dtype=dtype), optimizer=adam, kl_coef=0.1)
+    options = dict(kl_coef=0.1, max_completion_length=2)
+    model = make(language_models.text_gpt2(dtype=dtype), optimizer=adam, **options)
     scales_loss = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     assert scales_loss == (dtype == "mixed_float16")
     before = weights_of(model)
@@ -567,7 +576,7 @@ BAD_REWARDS = {
 )
 def test_bad_rewards_change_no_weight(name):
     function, error, message = BAD_REWARDS[name]
-    model = make(rewards=[sevens, function])
+    model = make(rewards=[sevens, function], **SHORT)
     before = weights_of(model)
     with pytest.raises(error, match=message) as caught:
         model.fit(PROMPTS, shuffle=False, verbose=0)
@@ -584,13 +593,15 @@ def test_reward_function_with_an_unknown_argument_is_refused():
     with pytest.raises(
         TypeError, match=r"'right' has arguments.*Received: \['solution'\]"
     ):
-        make(rewards=right).train_on_prompts({"prompts": PROMPTS, "answer": PROMPTS})
+        make(rewards=right, **SHORT).train_on_prompts(
+            {"prompts": PROMPTS, "answer": PROMPTS}
+        )
 
 
 @pytest.mark.parametrize("options", [{}, {"minibatch_size": 4, "passes": 2}])
 def test_infinite_gradients_change_no_weight(options):
     """Of the minibatches, some are finite."""
-    model = make(rewards=lambda prompts: [1e38, -1e38] + 14 * [0.0], **options)
+    model = make(rewards=lambda prompts: [1e38, -1e38] + 14 * [0.0], **SHORT, **options)
     before = weights_of(model)
     optimizer = [np.array(v) for v in model.optimizer.variables]
     with pytest.raises(FloatingPointError, match="changed no weight"):
@@ -625,7 +636,7 @@ class Interrupting(keras.optimizers.SGD):
 
 
 def test_interrupted_update_changes_no_weight():
-    model = make(optimizer=Interrupting(0.1), minibatch_size=4)
+    model = make(optimizer=Interrupting(0.1), minibatch_size=4, **SHORT)
     before = weights_of(model)
     with pytest.raises(KeyboardInterrupt):
         model.train_on_prompts({"prompts": PROMPTS})
@@ -634,7 +645,7 @@ def test_interrupted_update_changes_no_weight():
 
 
 def test_one_reward_for_each_completion_is_needed():
-    model = make()
+    model = make(**SHORT)
     sampled = model.sample(PROMPTS)
     for call in (model.apply_rewards, model.gradients):
         with pytest.raises(ValueError, match=r"shape \(16,\). Received.*\(1,\)"):
@@ -827,7 +838,7 @@ def test_nested_columns_of_a_dataset_are_strings():
 
     columns = {"prompts": PROMPTS, "answers": [["1", "2"]] * 4}
     data = tf.data.Dataset.from_tensor_slices(columns).batch(4)
-    make(rewards=note).evaluate(data)
+    make(rewards=note, **SHORT).evaluate(data)
     assert received == [["1", "2"]]
 
 
@@ -863,9 +874,9 @@ def test_bytes_of_other_columns_stay_bytes():
         return [0.0] * len(picture)
 
     columns = {"prompts": [x.encode() for x in PROMPTS], "picture": [b"\x89PNG\xff"] * 4}
-    make(rewards=note).evaluate(columns)
+    make(rewards=note, **SHORT).evaluate(columns)
     data = tf.data.Dataset.from_tensor_slices(columns).batch(4)
-    make(rewards=note).evaluate(data)
+    make(rewards=note, **SHORT).evaluate(data)
     assert received == [b"\x89PNG\xff"] * 2
 
 
