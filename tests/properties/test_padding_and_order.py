@@ -133,7 +133,8 @@ def updated(make, episodes):
     )
     agent.update(episodes)
     others = [model.get_weights() for model in agent._models]
-    return gradients, by_episode, [others, agent(np.ones((1, 2), "float32"))]
+    inputs = np.ones([size or 1 for size in agent.policy.input_shape], "float32")
+    return gradients, by_episode, [others, agent(inputs)]
 
 
 AGENTS = [masked_agent, nested_agent, sweeps.rare(recurrent_agent)]

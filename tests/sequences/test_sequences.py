@@ -405,7 +405,7 @@ def test_saved_model_continues_to_the_same_weights(name, tmp_path):
     prompts, options = PROMPTS, {"max_completion_length": 2}
     if causal_lm.preprocessor is None:
         prompts = [[5, 6, 7], [3]]
-        options |= {"stop_token_ids": [1], "rewards": ids_reward}
+        options = {"stop_token_ids": [1], "rewards": ids_reward}
     model = make(causal_lm, **options)
     before = weights_of(model)
     model.train_on_prompts({"prompts": prompts})
