@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tf_reinforce import cli
+from tf_reinforce.cli import shared_arguments
 from tf_reinforce.experiments import curves
 from tf_reinforce.experiments import intervals
 from tf_reinforce.experiments import plots
@@ -72,6 +73,20 @@ def test_unknown_format_is_refused_before_anything_is_read(tmp_path, capsys):
     assert "one of the extensions .png, .svg, .pdf. Received: a.txt" in (
         capsys.readouterr().err
     )
+
+
+def test_picture_of_several_runs_is_written_to_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        log = "epoch,env_steps,episode_return\n0,10,1\n1,20,2\n"
+        (tmp_path / name / "log.csv").write_text(log)
+    assert cli.main(["plot", "one", "two"]) == 0
+    assert list(tmp_path.rglob("*.png")) == [tmp_path / "curve.png"]
+    assert cli.main(["plot", "two"]) == 0
+    assert (tmp_path / "two" / "curve.png").exists()
+    file = ["two/log.csv"]
+    assert shared_arguments.output_path(None, file, "video.mp4") == "video.mp4"
 
 
 @pytest.mark.parametrize("name", ["matplotlib", "scipy"])

@@ -163,17 +163,17 @@ def test_all_kinds_of_spaces_are_drawn(name, tmp_path):
 
 
 def test_cells_of_frozen_lake_show_letters_actions_and_probabilities():
-    kwargs = {"map_name": "4x4"}
+    kwargs = {"desc": ["SFF", "FHG"]}
     agent = tfr.Reinforce.for_env("FrozenLake-v1", hidden=(), env_kwargs=kwargs)
     weights = agent.policy.get_weights()
     kernel = np.zeros_like(weights[0])
-    kernel[5, 2] = 20.0
+    kernel[4, 2] = 20.0
     agent.policy.set_weights([kernel, *map(np.zeros_like, weights[1:])])
     figure = policy_plots.draw(agent, "FrozenLake-v1", env_kwargs=kwargs)
     [panel] = figure.axes
     cells = {one.get_position(): one.get_text() for one in panel.texts}
-    assert len(cells) == 16
-    assert cells[1, 1] == "H\n2: 1.00" and cells[0, 0] == "S\n0: 0.25"
+    assert len(cells) == 6
+    assert cells[1, 1] == "H\n2: 1.00" and cells[2, 1] == "G\n0: 0.25"
 
 
 @pytest.mark.parametrize("env", ["Taxi-v4", "CliffWalking-v1", "CartPole-v1"])

@@ -184,11 +184,18 @@ def test_every_truncation_of_a_manifest_is_refused_with_that_reason(folder):
             checkpoints.read(path)
 
 
-def test_checkpoint_of_a_newer_format_names_the_remedy(folder):
-    path = folder.path / "checkpoints" / "00000004"
-    edit(path, format_version=checkpoints.FORMAT_VERSION + 1)
-    with pytest.raises(ValueError, match="Install a newer version"):
-        checkpoints.read(path)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format_version": checkpoints.FORMAT_VERSION + 1},
+        {"versions": {"tf-reinforce": "999.0"}},
+    ],
+)
+def test_checkpoint_of_a_newer_version_is_not_skipped(folder, change):
+    """Training would continue from the checkpoint before, and lose updates."""
+    edit(folder.path / "checkpoints" / "00000004", **change)
+    with pytest.raises(ValueError, match="Install .* newer"):
+        folder.newest()
 
 
 def test_second_training_in_the_same_folder_is_refused(folder):
