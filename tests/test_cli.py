@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import importlib.util
 import inspect
 import io
 import json
@@ -45,6 +46,7 @@ from tf_reinforce.cli import train_settings
 from tf_reinforce.cli import tune
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
+from tf_reinforce.experiments import search_space
 from tf_reinforce.loading import archive
 from tf_reinforce.presets import default_settings
 from tf_reinforce.presets import toml_files
@@ -265,14 +267,15 @@ def test_evaluate_of_an_agent_file_requires_env(run, capsys):
 def test_evaluate_uses_the_time_limit_of_the_user_or_of_the_evaluation(
     run, tmp_path, capsys
 ):
-    """An episode of CartPole has more than four steps. Training has another limit."""
+    """An episode of CartPole has more than six steps. Training has another limit."""
     copy = tmp_path / "copy"
     copy.mkdir()
     (copy / "agent.keras").write_bytes((run / "agent.keras").read_bytes())
     config = {"env": "CartPole-v1", "fit": {"max_episode_steps": 2}}
     config["evaluation"] = {"max_episode_steps": 4}
     (copy / "config.json").write_text(json.dumps(config))
-    for more, length in (([], 4), (["--max-episode-steps", "3"], 3)):
+    limit = "--max-episode-steps"
+    for more, length in (([], 4), ([limit, "3"], 3), ([limit, "6"], 6)):
         assert cli.main(["evaluate", str(copy), "--episodes", "5", *more]) == 0
         assert json.loads(capsys.readouterr().out)["episode_length"] == length
 
@@ -508,12 +511,22 @@ def test_check_of_an_export_plays_with_the_arguments_of_the_run(
         ("CliffWalking-v1", {}, "host"),
         ("CliffWalking-v1", {"max_episode_steps": 50}, "compiled"),
         ("FrozenLake-v1", {"workers": 2}, "host"),
+        ("FrozenLake-v1", {"steps_per_epoch": 50}, "host"),
     ],
 )
 def test_search_uses_a_twin_only_with_a_time_limit(env, fit, engine):
     options = parsers.make_parser().parse_args(["tune", env, "--ranges", "ranges.toml"])
     settings = {"fit": fit, "agent": {}, "env_kwargs": {}, "callbacks": {}}
-    assert tune._engine(options, settings, []) == engine
+    episodes, steps = (
+        search_space.parse({"fit": {f"{name}_per_epoch": {"low": 4, "high": 64}}})
+        for name in ("episodes", "steps")
+    )
+    assert tune._engine(options, settings, episodes) == engine
+    assert tune._engine(options, settings, steps) == "host"
+    options.engine = "compiled"
+    assert tune._engine(options, settings, episodes) == "compiled"
+    with pytest.raises(ValueError, match="Received: a range for fit.steps_per_epoch"):
+        tune._engine(options, settings, steps)
 
 
 def test_command_whose_output_nobody_reads_ends_without_a_message():
@@ -983,12 +996,13 @@ def test_best_agent_is_selected_on_other_episodes_than_the_evaluation(
 
     path = tmp_path / "agent.keras"
     callback = evaluation.EvaluationCallback(
-        "CartPole-v1", {}, 3, path, every=1, target=None
+        "CartPole-v1", {}, 3, path, every=9, target=0.0
     )
     callback.set_model(Model())
     for update in range(3):
         callback.model.updates = update
-        callback.evaluate({})
+        callback.on_epoch_end(update, {"episode_return": 0.0})  # equal to the target
+        assert callback.model.stop_training
     assert len({3, *seeds}) == 4
 
 
@@ -1080,10 +1094,10 @@ def test_each_option_of_fit_and_each_default_has_an_option():
 
 def test_options_become_the_settings_of_their_tables():
     arguments = ["--gamma", "0.9", "--steps", "9", "--target-return", "3"]
-    arguments += ["--max-episode-steps", "7", "--no-normalize-observations"]
+    arguments += ["--max-episode-steps", "7", "--no-normalize-observations", "--hidden"]
     options = parsers.make_parser().parse_args(["train", "CartPole-v1", *arguments])
     assert train_settings.explicit_settings(options) == {
-        "agent": {"gamma": 0.9, "normalize_observations": False},
+        "agent": {"gamma": 0.9, "hidden": [], "normalize_observations": False},
         "fit": {"steps": 9, "max_episode_steps": 7},
         "evaluation": {"target": 3.0, "max_episode_steps": 7},
     }
@@ -1320,10 +1334,19 @@ gym.register("Local-v3", Local)
 
 
 def test_module_in_the_current_folder_is_imported(tmp_path, monkeypatch, capsys):
+    """A file that is named like an installed module does not replace the module.
+
+    The return of each episode is one.
+    """
     (tmp_path / "local_task.py").write_text(LOCAL_ENV)
+    (tmp_path / "antigravity.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", os.curdir)])
-    assert train("run", env="local_task:Local") == 0
+    target = ["--require-target", "--target-return", "1"]
+    assert train("run", *target, env="local_task:Local") == 0
+    assert "target 1 reached" in capsys.readouterr().out
+    origin = importlib.util.find_spec("antigravity").origin
+    assert origin != str(tmp_path / "antigravity.py")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["env"] == "local_task:Local-v3"
     command = ["evaluate", "run", "--env", "local_task:Local-v3", "--episodes", "1"]

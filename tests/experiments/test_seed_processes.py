@@ -146,6 +146,22 @@ def test_steps_and_seconds_are_those_of_all_trainings(tmp_path):
     assert seed_processes.results(found) == expected
 
 
+@pytest.mark.parametrize("target, code", [(4.0, 0), (4.5, 1)])
+def test_target_of_seeds_is_reached_if_the_median_equals_it(
+    target, code, tmp_path, capsys
+):
+    config = {"env": "CartPole-v1", "target_return": target}
+    seed_processes.prepare(tmp_path / "runs", config, range(3), "a command")
+    returns = 3.0, 9.0, 4.0
+    for number, path in seed_processes.folders(tmp_path / "runs").items():
+        (path / "log.csv").write_text("epoch,env_steps,steps_per_second\n0,10,5\n")
+        evaluation = json.dumps({"episode_return": returns[number]})
+        (path / "evaluation.json").write_text(evaluation)
+    words = ["train", "--resume", str(tmp_path / "runs"), "--require-target"]
+    assert cli.main(words) == code
+    assert f", {2 - code} of 3 at {target:g}\n" in capsys.readouterr().out
+
+
 def test_output_is_not_written_through_a_link(tmp_path):
     found = prepared(tmp_path / "runs", [0])
     (tmp_path / "other.txt").write_text("before")

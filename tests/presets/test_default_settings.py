@@ -114,17 +114,25 @@ def test_baseline_value_chooses_all_settings_and_logs_them(caplog):
 
 
 @pytest.mark.parametrize(
-    "options",
+    "options, value",
     [
-        {},
-        {"baseline": {"kind": "value"}},
-        {"baseline": "value", "preset": "CartPole-v1"},
+        ({}, None),
+        ({"baseline": {"kind": "value"}}, (1e-2, 1, None, 64)),
+        ({"baseline": {"kind": "value", "hidden": [8]}}, (1e-2, 1, None, 8)),
+        ({"baseline": "value", "preset": "CartPole-v1"}, (1e-3, 10, 64, 64)),
     ],
 )
-def test_other_baselines_and_presets_keep_their_own_settings(options):
+def test_other_baselines_and_presets_keep_their_own_settings(options, value):
+    """A value network has a learning rate, passes, a size of minibatches, and units."""
     agent = tfr.Reinforce.for_env("CartPole-v1", **options)
     assert agent.passes == 1 and agent.gae_lambda == 1 and agent.ratio_clip == 2
     assert agent.minibatch_size is None and not agent.scale_rewards
+    if value is not None:
+        rate, *expected = value
+        baseline = agent.baseline
+        units = baseline.model.weights[0].shape[1]
+        assert [baseline.passes, baseline.minibatch_size, units] == expected
+        assert float(baseline.optimizer.learning_rate) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("kind", ["id", "vector", "tensor"])
