@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import full_disk
+import gymnasium as gym
 import keras
 import numpy as np
 import pytest
@@ -103,10 +104,13 @@ def test_training_step_subtracts_the_gradient(scale):
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, scale)
     model.compile(optimizer)
     twin = tfr.ScoreFunction(policy(), reward=reward, entropy_coef=0.3)
+    plain = tfr.ScoreFunction(policy(), reward=reward, entropy_coef=0.3)
     for one in (model, twin):
         one.model.layers[1].kernel.regularizer = keras.regularizers.L2(0.3)
-    estimate = twin.gradients(tf.constant(inputs(8)))
-    expected = [v - g for v, g in zip(twin.model.trainable_variables, estimate.gradients)]
+    gradients = [x.gradients(tf.constant(inputs(8))).gradients for x in (twin, plain)]
+    decay = 2 * 0.3 * twin.model.layers[1].kernel
+    np.testing.assert_allclose(gradients[0][0], gradients[1][0] + decay, atol=1e-6)
+    expected = [v - g for v, g in zip(twin.model.trainable_variables, gradients[0])]
     model.fit(inputs(8), batch_size=8, shuffle=False, verbose=0)
     for variable, value in zip(model.model.trainable_variables, expected, strict=True):
         np.testing.assert_allclose(variable, value, rtol=1e-5, atol=1e-7)
@@ -350,6 +354,22 @@ def test_trained_policy_becomes_an_agent_that_trains_the_same_weights():
     )
 
 
+def test_policy_and_agent_with_named_inputs_have_equal_inputs():
+    array = {name: keras.Input((size,), name=name) for name, size in (("b", 2), ("a", 3))}
+    logits = keras.layers.Dense(4)(keras.layers.Concatenate()([array["b"], array["a"]]))
+    sample = tfr.layers.Sample(heads.Categorical(4))
+    model = tfr.ScoreFunction(keras.Model(array, sample(logits)), reward=reward)
+    agent = model.to_agent()
+    again = tfr.ScoreFunction.from_agent(agent, reward=reward)
+    rows = {"a": inputs()[:, :3], "b": inputs(seed=1)[:, :2]}
+    expected = model.predict(rows, verbose=0)
+    assert len(set(expected)) > 1
+    np.testing.assert_array_equal(again.predict(rows, verbose=0), expected)
+    space = {name: gym.spaces.Box(-9, 9, x.shape[1:]) for name, x in rows.items()}
+    agent.build_for_spaces(gym.spaces.Dict(space), gym.spaces.Discrete(4))
+    np.testing.assert_array_equal(agent.act(rows, deterministic=True), expected)
+
+
 @pytest.mark.parametrize(
     "make", [latent, models.Loop, models.masked], ids=lambda make: make.__name__
 )
@@ -407,18 +427,31 @@ def test_faulty_rewards_raise_an_error_and_change_no_weight(fault, method):
     assert_equal_weights(before, weights(model.model))
 
 
+def error_with_root(targets, outputs):
+    """Its gradient, but not its value, is NaN if a target is zero."""
+    roots = tf.sqrt(targets * (1.0 + outputs**2))
+    return tf.reduce_mean((targets - outputs) ** 2 + roots, axis=-1)
+
+
 @pytest.mark.parametrize("jit_compile", [False, sweeps.rare(True)])
-def test_training_continues_after_a_loss_that_is_not_finite(jit_compile):
-    """The error names the first example of several steps in one call."""
-    model = tfr.ScoreFunction(latent(), loss="mse")
+def test_training_continues_after_a_step_that_is_not_finite(jit_compile):
+    """The error names the first example of several steps in one call.
+
+    No later step of the call hides a step whose gradient is not finite.
+    """
+    model = tfr.ScoreFunction(latent(), loss=error_with_root)
     model.compile("adam", jit_compile=jit_compile, steps_per_execution=3)
-    targets = np.zeros([12, 3], "float32")
+    targets = np.ones([12, 3], "float32")
     options = dict(batch_size=4, shuffle=False, verbose=0)
     model.fit(inputs(12), targets, **options)
     before = weights(model.model)
     with pytest.raises(FloatingPointError, match="example 3"):
         bad = targets.copy()
         bad[[3, 5]] = np.nan  # the examples 3 and 1 of the first two steps
+        model.fit(inputs(12), bad, **options)
+    with pytest.raises(FloatingPointError, match="Received: a gradient"):
+        bad = targets.copy()
+        bad[3] = 0.0
         model.fit(inputs(12), bad, **options)
     assert_equal_weights(before, weights(model.model))
     model.fit(inputs(12), targets, **options)

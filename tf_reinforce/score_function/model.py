@@ -170,7 +170,7 @@ class ScoreFunction(keras.Model):
                 layer returns the output of the model.
         """
         agent = agents.Reinforce(*conversion.policy_and_head(self.model), **kwargs)
-        if not isinstance(self.model.input_shape, dict):  # the environment has the spaces
+        if not isinstance(agent.policy.input, dict):  # the environment has the spaces
             agent.build(self.model.input_shape)
         return agent
 
