@@ -295,9 +295,38 @@ def test_every_callback_continues_after_an_interruption_in_each_epoch(name, tmp_
     assert differences(whole, train(name, tmp_path / "parts")) == set()
 
 
-def batches():
+@pytest.mark.parametrize(
+    "name", sweeps.some(OTHERS, always=["ScoreFunction.fit", "SequenceReinforce.fit"])
+)
+def test_training_that_a_callback_has_stopped_trains_no_further(name, tmp_path):
+    """It does not read its validation data either."""
+    reads = []
+
+    class Read(Rows):
+        def __getitem__(self, index):
+            reads.append(index)
+            return super().__getitem__(index)
+
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = True
+
+    make, fit = TRAINERS[name]
+    model = make()
+    options = dict(batch_size=10, resume=tmp_path / "run")
+    if name == "ScoreFunction.fit":
+        options["validation_data"] = Read()
+    stopped = fit(model, callbacks=[Stop()], **options)
+    weights, before = data(model.get_weights()), len(reads)
+    again = fit(model, **options)
+    assert len(reads) == before
+    assert again.epoch == stopped.epoch == [0]
+    assert data(model.get_weights()) == weights
+
+
+def batches(size=5):
     rows = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS))
-    return rows.shuffle(10, seed=4).batch(5)
+    return rows.shuffle(10, seed=4).batch(size)
 
 
 class Subclassed(keras.Model):
@@ -329,6 +358,10 @@ def generate():
 
 DATA = {
     "shuffled dataset": lambda: dict(x=batches()),
+    # The second of two calls in an epoch has a batch less than the first.
+    "several steps in a call": lambda: dict(
+        x=batches(4), steps_per_execution=2, epochs=2
+    ),
     "generator": lambda: dict(x=generate(), steps_per_epoch=3),
     "steps": lambda: dict(x=INPUTS, y=TARGETS, steps_per_epoch=2),
     "PyDataset": lambda: dict(x=Rows(), shuffle=False),
@@ -338,7 +371,7 @@ DATA = {
 }
 
 
-@pytest.mark.parametrize("kind", sweeps.some(DATA, always=["shuffled dataset"]))
+@pytest.mark.parametrize("kind", sweeps.some(DATA, always=["several steps in a call"]))
 def test_data_of_every_kind_is_read_again_up_to_the_checkpoint(
     kind, tmp_path, monkeypatch
 ):
@@ -348,8 +381,11 @@ def test_data_of_every_kind_is_read_again_up_to_the_checkpoint(
         keras.utils.set_random_seed(2)
         options = dict(baseline="moving_average", reward=is_largest, samples=2)
         model = tfr.ScoreFunction(Subclassed(), **options)
-        model.compile(adam(), metrics=["mae"], run_eagerly=True)
         defaults = {"y": None, "batch_size": None, **DATA[kind]()}
+        steps = defaults.pop("steps_per_execution", 1)
+        model.compile(
+            adam(), metrics=["mae"], run_eagerly=True, steps_per_execution=steps
+        )
         resume = tfr.Checkpoints(tmp_path / folder, every_updates=1)
         options = {**defaults, "resume": resume, "callbacks": list(callbacks)}
         history = fit_sampling_model(model, **options)
@@ -579,6 +615,25 @@ def test_each_changed_argument_of_training_is_refused(name, tmp_path):
         options = {"epochs": 2, option: arguments[option]}
         with pytest.raises(ValueError, match="belongs to another training: its "):
             fit(model, resume=tmp_path / "run", **options)
+
+
+def test_other_functions_tokens_and_seeds_of_sequences_are_refused(tmp_path):
+    """A new model is made for each option, of one language model."""
+    causal_lm = language_models.text_gpt2()
+    turns = dict(reply=lambda completions: [None] * len(completions), max_turns=2)
+    defaults = dict(rewards=sevens, group_size=2, max_completion_length=2, seed=5)
+
+    def train(**options):
+        options = {**defaults, **turns, **options}
+        model = tfr.sequences.SequenceReinforce(causal_lm, **options)
+        model.compile("sgd", run_eagerly=True)
+        fit_language_model(model, batch_size=3, epochs=1, resume=tmp_path / "run")
+
+    train()
+    changes = CHANGES["SequenceReinforce.fit"]()[0]
+    for option in ("rewards", "reward_weights", "reply", "stop_token_ids", "seed"):
+        with pytest.raises(ValueError, match=f"another training: its .*{option}"):
+            train(**{option: changes[option]})
 
 
 @pytest.mark.slow
