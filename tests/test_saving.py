@@ -155,10 +155,15 @@ def test_save_keeps_spaces_counters_and_options(tmp_path):
         entropy_coef=0.25,
         normalize_observations=True,
     )
-    agent = tfr.Reinforce.for_env(Aim, hidden=(), baseline="mean", **settings)
+    rate = {"first": 0.1, "last": 0.0}
+    options = dict(hidden=(), baseline="mean", learning_rate=rate, **settings)
+    agent = tfr.Reinforce.for_env(Aim, **options)
     fit(agent, Aim, epochs=3)
     agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")
+    first, second = agent.get_config(), loaded.get_config()
+    differences = {name for name in first | second if first[name] != second[name]}
+    assert differences <= {"policy", "head", "baseline"}
     assert {name: getattr(loaded, name) for name in settings} == settings
     assert type(loaded.baseline) is type(agent.baseline)
     assert loaded.head.get_config() == agent.head.get_config()
@@ -190,6 +195,17 @@ def test_save_keeps_a_nested_observation_space(tmp_path):
     for each in (agent, loaded):
         fit(each, Nested)
     assert same_bits(everything(agent), everything(loaded))
+
+
+def test_large_integers_of_spaces_are_no_sizes(tmp_path):
+    integers = np.iinfo("int32")
+    observed = gym.spaces.Box(integers.min, integers.max, (2,), np.int32)
+    acted = gym.spaces.Discrete(3, start=-integers.max)
+    agent = tfr.Reinforce(dense(3))
+    agent.build_for_spaces(observed, acted)
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert (loaded.observation_space, loaded.action_space) == (observed, acted)
 
 
 def test_agent_saved_uncompiled_is_loaded_uncompiled(tmp_path):

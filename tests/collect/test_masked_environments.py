@@ -300,7 +300,7 @@ def test_act_raises_for_missing_or_invalid_masks():
     for mask, message in (
         (None, "`action_mask` is missing"),
         (np.ones((2, 3)), "`action_mask` must be a batch of shape"),
-        (np.zeros((2, 4)), "at least one legal action in every row"),
+        ([[0, 1, 0, 0], [0, 0, 0, 0]], "at least one legal action in every row"),
         (np.ones((1, 4)), "one row for each of 2 observations"),
         (np.full((2, 4), 0.5), "`action_mask` must be numbers of type int8"),
         (np.ma.masked_array(np.ones((2, 4)), True), "`action_mask` must have no masked"),

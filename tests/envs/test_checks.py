@@ -54,6 +54,7 @@ DIFFERENT = {
     "class attribute": lambda: different_scaled(factor=2.0),
     "method": lambda: different_scaled(reward=lambda self, *args: 9.0),
     "owner": lambda: Scaled(owner=Scaled()),
+    "attribute that overrides one of the class": lambda: Scaled(factor=2.0),
 }
 
 
@@ -64,11 +65,14 @@ def test_different_environments_have_different_constants(name):
     assert checks.constants(DIFFERENT[name]()) != checks.constants(Scaled())
 
 
+@pytest.mark.parametrize("overrides", [False, True])
 @pytest.mark.parametrize("name", ["factor", "reward"])
-def test_changed_class_changes_the_constants(name, monkeypatch):
-    before = checks.constants(Scaled())
-    monkeypatch.setattr(Scaled, name, lambda *args: 0.0)
-    assert checks.constants(Scaled()) != before
+def test_changed_class_changes_the_constants(name, overrides, monkeypatch):
+    own = {name: lambda *args: 1.0} if overrides else {}
+    env = type("Own", (Scaled,), own)()
+    before = checks.constants(env)
+    monkeypatch.setattr(type(env) if overrides else Scaled, name, lambda *args: 0.0)
+    assert checks.constants(env) != before
 
 
 @pytest.mark.parametrize("make", [lambda: lambda x: x, lambda: tf.Variable(1.0), object])

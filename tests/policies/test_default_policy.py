@@ -294,6 +294,7 @@ def test_summary_shows_policy_and_its_preprocessing_layers(capsys):
     "space, offsets, scales",
     [
         (Box(10, 20, (1,)), [15], [5]),
+        (Box(-2, 2, (1,)), [0], [2]),
         (Box(np.float32([-1, 0]), np.float32([3, 8]), (2,)), [1, 4], [2, 4]),
         (Box(100, np.inf, (1,)), [100], [1]),
         (Box(-np.inf, -7, (1,)), [-7], [1]),
