@@ -371,7 +371,9 @@ DATA = {
 }
 
 
-@pytest.mark.parametrize("kind", sweeps.some(DATA, always=["several steps in a call"]))
+@pytest.mark.parametrize(
+    "kind", sweeps.some(DATA, always=["shuffled dataset", "several steps in a call"])
+)
 def test_data_of_every_kind_is_read_again_up_to_the_checkpoint(
     kind, tmp_path, monkeypatch
 ):

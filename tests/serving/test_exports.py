@@ -258,9 +258,9 @@ def test_every_name_of_an_observation_is_that_of_metadata_and_file(format, tmp_p
     act = runtimes.load(tmp_path / "policy")["act"]
     rng = np.random.default_rng(0)
     rows = {key: rng.normal(size=(50, 2)).astype("float32") for key in keys}
-    given = {re.sub("[. ]", "_", key): x for key, x in rows.items()}
-    given |= {f"observation_{key}": x for key, x in rows.items()}
-    actions = act(given)["action"]
+    arguments = {re.sub("[. ]", "_", key): x for key, x in rows.items()}
+    arguments |= {f"observation_{key}": x for key, x in rows.items()}
+    actions = act(arguments)["action"]
     assert len(set(actions.tolist())) > 1
     assert actions.tolist() == agent.act(rows, deterministic=True).tolist()
 

@@ -56,9 +56,9 @@ def test_signals_reach_an_event_loop_after_a_training():
         with interruption.GracefulStop(grace_seconds=600):
             pass
         signal.raise_signal(signal.SIGUSR1)
-        await asyncio.wait_for(received.wait(), 10)
+        return await asyncio.wait_for(received.wait(), 10)
 
-    asyncio.run(train_then_wait())
+    assert asyncio.run(train_then_wait())
 
 
 def test_second_interrupt_ends_a_process_that_waits_and_prints_its_last_words():
