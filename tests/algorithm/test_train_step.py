@@ -301,7 +301,7 @@ def decreasing():
 
 
 def value_with_minibatches(model=None):
-    optimizer = keras.optimizers.Adam(0.01)
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
     return baselines.Value(model or dense(1), optimizer, passes=5, minibatch_size=7)
 
 
@@ -328,7 +328,7 @@ COMPILED = {
 
 def steps_until(agent, episodes, jit_compile, updates=2):
     """Returns all weights after some updates, with their metrics."""
-    agent.compile(keras.optimizers.Adam(0.01), jit_compile=jit_compile)
+    agent.compile(keras.optimizers.SGD(0.05, momentum=0.9), jit_compile=jit_compile)
     logs = [agent.update(episodes) for _ in range(updates)]
     assert agent.jit_compile == jit_compile
     return numbers(everything(agent)), logs
@@ -394,7 +394,7 @@ def test_layer_without_xla_raises_and_leaves_all_weights_unchanged(part):
     policy, model = (policy, spoiled) if part == "value" else (spoiled, model)
     options = dict(passes=50, minibatch_size=6)
     agent = made(policy=policy, baseline=value_with_minibatches(model), **options)
-    agent.compile(keras.optimizers.Adam(0.01), jit_compile=True)
+    agent.compile(keras.optimizers.SGD(0.01), jit_compile=True)
     agent.optimizer.build(agent.policy_variables)
     before = numbers(everything(agent))
     with pytest.raises(ValueError, match="`texts.*` cannot be.*jit_compile=False"):

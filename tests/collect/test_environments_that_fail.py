@@ -32,7 +32,7 @@ def agent():
     """
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, "tanh")])
     agent = tfr.Reinforce(policy, normalize_observations=True)
-    agent.compile(keras.optimizers.Adam(0.1))
+    agent.compile(keras.optimizers.SGD(0.1))
     agent.fit(toys.Clock, **{**BATCH, "epochs": 2})
     assert agent.updates == 2
     return agent

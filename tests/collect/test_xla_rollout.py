@@ -28,7 +28,7 @@ from tf_reinforce.training import collector
 
 def agent_for(env, steps_per_execution=1, learning_rate=1e-2, **kwargs):
     agent = tfr.Reinforce.for_env(env, hidden=(8,), seed=1, **kwargs)
-    optimizer = keras.optimizers.Adam(learning_rate)
+    optimizer = keras.optimizers.SGD(learning_rate, momentum=0.9)
     agent.compile(optimizer, steps_per_execution=steps_per_execution)
     return agent
 
@@ -52,7 +52,7 @@ class RecordingCallback(tfr.callbacks.EpisodeCallback):
 def recurrent_agent(env):
     layers = [keras.layers.LSTM(4, return_sequences=True), keras.layers.Dense(2)]
     agent = tfr.Reinforce(keras.Sequential([keras.Input((None, 4)), *layers]))
-    agent.compile(keras.optimizers.Adam(1e-2))
+    agent.compile(keras.optimizers.SGD(1e-2))
     return agent
 
 
@@ -441,7 +441,7 @@ def test_rollout_is_traced_once_per_batch_size(monkeypatch):
 def test_training_on_tensor_cartpole_solves_gymnasium_cartpole():
     env = envs.CartPole()
     agent = tfr.Reinforce.for_env(env)
-    agent.compile(keras.optimizers.Adam(1e-2), steps_per_execution=5)
+    agent.compile(keras.optimizers.SGD(1e-2), steps_per_execution=5)
     agent.fit(env, epochs=30, episodes_per_epoch=32, verbose=0)
     assert agent.evaluate("CartPole-v1", episodes=20)["episode_return"] > 400
 

@@ -20,7 +20,7 @@ PATH = "info/action_mask"
 
 def masked_agent(env, path=PATH, **options):
     agent = tfr.Reinforce.for_env(env, hidden=(), seed=1, action_mask=path, **options)
-    agent.compile(keras.optimizers.Adam(0.1))
+    agent.compile(keras.optimizers.SGD(0.1))
     return agent
 
 
@@ -81,7 +81,7 @@ def test_train_seeds_in_one_program_equals_separate_runs_with_masks():
 
     def make(seed):
         agent = tfr.Reinforce.for_env(env, hidden=(), seed=seed, action_mask=PATH)
-        agent.compile(keras.optimizers.Adam(0.1))
+        agent.compile(keras.optimizers.SGD(0.1))
         return agent
 
     population = tfr.train_seeds(make, env, [1, 5], **budget)

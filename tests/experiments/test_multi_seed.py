@@ -48,7 +48,7 @@ OPTIONS = {
 def maker(world, updates=1, **options):
     def make(seed):
         agent = tfr.Reinforce.for_env(world, hidden=(8,), seed=seed, **options)
-        agent.compile(keras.optimizers.Adam(0.01), steps_per_execution=updates)
+        agent.compile(keras.optimizers.SGD(0.01), steps_per_execution=updates)
         return agent
 
     return make
@@ -118,7 +118,7 @@ def test_train_seeds_supports_recurrent_policies():
             keras.layers.Dense(2, kernel_initializer=initial),
         ]
         agent = tfr.Reinforce(keras.Sequential([keras.Input((None, 4)), *layers]))
-        agent.compile(keras.optimizers.Adam(1e-2))
+        agent.compile(keras.optimizers.SGD(1e-2))
         return agent
 
     population = tfr.train_seeds(make, world, [1, 2], epochs=2, episodes_per_epoch=3)

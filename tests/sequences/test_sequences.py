@@ -317,6 +317,13 @@ def test_replies_continue_completions():
     assert np.isfinite([*logs.values()]).all()
 
 
+def test_columns_that_contain_only_padding_are_removed():
+    """Prompts have up to five tokens, completions one; columns are multiples of 8."""
+    size = language_models.text_gpt2().backbone.vocabulary_size
+    model = make(stop_token_ids=[*range(1, size)], max_completion_length=10)
+    assert model.sample(PROMPTS).completions.token_ids.shape == (16, 8)
+
+
 @pytest.mark.parametrize("turns", [{0: 1, 3: 0}, sweeps.rare({0: 0, 3: 1})])
 def test_reply_without_space_truncates_its_rows_in_every_turn(turns):
     """The rows of all other prompts stay the same, also if they end in a later turn."""
@@ -987,3 +994,4 @@ def test_training_without_compile_is_refused():
 def test_xla_with_minibatches_is_refused():
     with pytest.raises(ValueError, match="XLA cannot compile"):
         make(minibatch_size=4, mode={"jit_compile": True})
+    assert make(mode={"jit_compile": True}).jit_compile

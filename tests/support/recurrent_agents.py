@@ -19,7 +19,7 @@ def policy(layer=keras.layers.GRU, inputs=2, outputs=3, dtype="float32", **kwarg
 def learner(model=None, **settings):
     keras.utils.set_random_seed(0)
     agent = tfr.Reinforce(model or policy(), **settings)
-    agent.compile(keras.optimizers.Adam(0.01))
+    agent.compile(keras.optimizers.SGD(0.01))
     return agent
 
 

@@ -162,7 +162,6 @@ class Sample(keras.layers.Layer):
     # Keras saves no state of a `SeedGenerator`. Without its state, a loaded layer would
     # draw the first samples again, and a resumed training would differ.
     def save_own_variables(self, store: Any) -> None:
-        super().save_own_variables(store)
         store["seed_state"] = self.seed_generator.state.numpy()
 
     def load_own_variables(self, store: Any) -> None:

@@ -49,7 +49,7 @@ def example_losses(loss, targets, outputs, sample_weight=None):
     names = list(loss) if isinstance(loss, dict) else range(len(loss))
     _expect_nested(loss, {"outputs": outputs}, names)
     names = [name for name in names if loss[name] is not None]
-    if isinstance(loss, dict) and isinstance(targets, dict):
+    if isinstance(targets, dict):
         _expect_nested(loss, {"targets": targets}, [*{**dict.fromkeys(names), **targets}])
     else:
         _expect_nested(loss, {"targets": targets}, range(len(loss)))

@@ -127,8 +127,6 @@ class Conversation:
         used = completions.padding_mask.numpy().sum(axis=1).max()
         length = completions.padding_mask.shape[1]
         size = min(self.encoding.padded_length(int(used)), length)
-        if size == length:
-            return completions
 
         def trim(array):
             return array[:, :size] if array.shape[1:] == (length,) else array
