@@ -35,6 +35,7 @@ from tf_reinforce import heads
 from tf_reinforce.algorithm import inspection
 from tf_reinforce.algorithm import train_step
 from tf_reinforce.data import minibatches
+from tf_reinforce.training import learner as learners
 
 
 def are_identical(first, second):
@@ -604,6 +605,24 @@ def test_sum_of_block_gradients_is_the_gradient_of_the_batch(block):
     for name, expected in logs.items():
         close([block_logs[name]], [expected])
     assert logs["loss"] != logs["policy_loss"] and logs["value_loss"] > 0
+
+
+class SumPenalty(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(keras.ops.sum(x**2))
+        return x
+
+
+def test_sum_that_a_layer_adds_is_that_of_all_steps_of_a_long_record(monkeypatch):
+    """A long record is computed in blocks, but not if that changes the loss."""
+    results = []
+    for block in (7, 1000):
+        monkeypatch.setattr(learners, "_MICROBATCH", block)
+        policy = keras.Sequential([*dense(A).layers, SumPenalty(dtype="float64")])
+        agent = made(policy=policy)
+        logs = agent.update(record())
+        results.append([logs["loss"], *numbers(agent.weights)])
+    assert are_identical(*results)
 
 
 # Invalid options, permutations and blocks

@@ -170,6 +170,28 @@ def test_environments_receive_the_settings_of_each_call(env, pool):
     assert (np.asarray(episodes.observations)[1:].sum((0, 1))[1:] == 0).all()
 
 
+class Burning(Hands):
+    """Changes the value of its attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.fuel = [0.0]
+
+    def step(self, action):
+        self.fuel[0] -= 1.0
+        observation, _, *others = super().step(action)
+        return observation, self.fuel[0], *others
+
+
+def test_environments_do_not_share_the_value_of_an_attribute():
+    fuel = [100.0]
+    with contextlib.closing(gym.vector.SyncVectorEnv([Burning] * 2)) as vector:
+        for env, options in ((Burning, {"num_envs": 2}), (vector, {})):
+            episodes = renewed().collect(env, 2, env_attrs={"fuel": fuel}, **options)
+            assert episodes.rewards[0].tolist() == [99.0, 99.0]
+    assert fuel == [100.0]
+
+
 class Counted(gym.Wrapper):
     """A wrapper with an attribute of its own."""
 

@@ -214,6 +214,8 @@ def words_model(name, masks, **options):
     outputs = tfr.layers.Sample(head, seed=1)(logits, **arguments)
     if name == "categorical":
         outputs = OneHot()(outputs)
+    if "loss" in options:  # whose gradient then reaches this layer
+        outputs = keras.layers.Dense(2, kernel_initializer=uniform)(outputs)
     model = tfr.ScoreFunction(keras.Model(inputs, outputs), **options)
     model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
     return model
@@ -262,6 +264,7 @@ def test_padding_order_and_shape_of_weights_change_no_score_function(name, masks
     def estimate(rows, columns=3, weights=WEIGHTS):
         words = np.pad(WORDS, [[0, 0], [0, columns - 3]])[rows]
         targets = np.pad(TARGETS, [[0, 0], [0, columns - 3], [0, 0]])[rows]
+        targets[words == 0] = np.nan
         targets = targets if kind == "loss" else None
         weights = None if weights is None else weights[rows]
         actions = raw_actions(name, rows, columns)
@@ -270,6 +273,7 @@ def test_padding_order_and_shape_of_weights_change_no_score_function(name, masks
         return [tf.convert_to_tensor(x) for x in result.gradients], by_row
 
     plain = estimate(rows)
+    assert all(np.isfinite(x).all() for x in plain[0])
     assert_close(plain, estimate(rows, columns=5))
     assert_close(plain, estimate(rows, weights=WEIGHTS[:, None]))
     gradients, by_row = estimate(order)

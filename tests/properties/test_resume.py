@@ -4,6 +4,7 @@ An interruption is an error between two steps, as if the process ended there. A 
 then continues with new objects, as in a new process.
 """
 
+import contextlib
 import csv
 import functools
 import importlib
@@ -29,6 +30,7 @@ from tf_reinforce import heads
 from tf_reinforce import locks
 from tf_reinforce.training import interruption
 
+SIGNALS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: interruption.Terminated}
 EPOCHS = 3
 # After how many steps each process ends; an epoch of an agent has one, the others two.
 ENDS = {"agent": (2, 2), "SequenceReinforce.fit": (4,)}
@@ -168,7 +170,7 @@ def fail():
 
 
 def new_callbacks(monitor):
-    """Makes every public callback of Keras, and for agents those of the package."""
+    """Makes every public callback of Keras, one of them twice, and for agents ours."""
     monitored = dict(monitor=monitor, mode="max")
     arguments = {
         "CSVLogger": dict(filename="log.csv"),
@@ -209,7 +211,8 @@ def new_callbacks(monitor):
     }
     for name in LEFT_OUT:
         kinds.pop(name, None)
-    return [kind(**arguments.get(name, {})) for name, kind in kinds.items()]
+    second = keras.callbacks.EarlyStopping(patience=98, **monitored)
+    return [*(kind(**arguments.get(x, {})) for x, kind in kinds.items()), second]
 
 
 def package(module):
@@ -227,11 +230,11 @@ LEFT_OUT = {
 }
 
 
-def attributes(callback):
+def attributes(callback, title):
     """Returns the attributes of a callback that are data, for a comparison."""
     left_out = {"params", "_model", "append_header", "_training", "_update_start"}
     return {
-        f"{type(callback).__name__}.{name}": data(value)
+        f"{title}.{name}": data(value)
         for name, value in vars(callback).items()
         if name not in left_out
     }
@@ -257,11 +260,11 @@ def train(name, folder, interrupt=(), callbacks=True, **options):
     os.chdir(folder)
     try:
         model = make()
-        listed = new_callbacks(MONITOR[name]) if callbacks else []
+        listed = new_callbacks(MONITOR[name]) if callbacks is True else callbacks
         resume = tfr.Checkpoints("run", every_updates=1)
         options = {"resume": resume, "callbacks": [*listed, *interrupt], **options}
         history = fit(model, **options)
-        result = {"log": read_log(folder / "log.csv")} if callbacks else {}
+        result = {"log": read_log(folder / "log.csv")} if listed else {}
     finally:
         os.chdir(before)
         for file in [getattr(x, "csv_file", None) for x in listed]:
@@ -269,8 +272,8 @@ def train(name, folder, interrupt=(), callbacks=True, **options):
                 file.close()  # Keras closes it only without an error
     variables = [*model.variables, *model.optimizer.variables]
     result |= {f"variable {n}": data(x.numpy()) for n, x in enumerate(variables)}
-    for callback in [*listed, history]:
-        result |= attributes(callback)
+    for number, callback in enumerate([history, *listed]):
+        result |= attributes(callback, f"{number} {type(callback).__name__}")
     return result
 
 
@@ -289,17 +292,16 @@ def differences(one, other):
 def test_every_callback_continues_after_an_interruption_in_each_epoch(name, tmp_path):
     """All attributes, weights, optimizer variables, logs and the history are equal."""
 
-    def run(folder, *interrupts):
-        options = {}
+    def run(folder, *interrupts, **options):
         if name == "SequenceReinforce.fit":  # each pass has another order
             rows = tf.data.Dataset.from_tensor_slices(PROMPTS)
-            options = dict(prompts=rows.shuffle(3, seed=1).batch(2))
+            options |= dict(prompts=rows.shuffle(3, seed=1).batch(2))
         return train(name, tmp_path / folder, interrupts, **options)
 
-    whole = run("whole")
-    for after in ENDS.get(name, (3, 2)):
+    whole, used = run("whole"), new_callbacks(MONITOR[name])
+    for after in ENDS.get(name, (3, 2)):  # as in a notebook, with the same callbacks
         with pytest.raises(RuntimeError, match="the process ends"):
-            run("parts", Interrupt(after, fail))
+            run("parts", Interrupt(after, fail), callbacks=used)
     assert differences(whole, run("parts")) == set()
 
 
@@ -364,6 +366,11 @@ def generate():
         yield INPUTS[rows], TARGETS[rows]
 
 
+def weighted():
+    for inputs, _ in generate():
+        yield inputs, None, inputs[:, 0] ** 2
+
+
 DATA = {
     "shuffled dataset": lambda: dict(x=batches()),
     # The second of two calls in an epoch has a batch less than the first.
@@ -371,6 +378,7 @@ DATA = {
         x=batches(4), steps_per_execution=2, epochs=2
     ),
     "generator": lambda: dict(x=generate(), steps_per_epoch=3),
+    "generator of weights": lambda: dict(x=weighted(), steps_per_epoch=3),
     "steps": lambda: dict(x=INPUTS, y=TARGETS, steps_per_epoch=2),
     "PyDataset": lambda: dict(x=Rows(), shuffle=False),
     "split": lambda: dict(
@@ -406,6 +414,54 @@ def test_data_of_every_kind_is_read_again_up_to_the_checkpoint(
         with pytest.raises(RuntimeError, match="the process ends"):
             train("parts", Interrupt(after, fail))
     assert train("parts") == whole
+
+
+def test_loss_scale_continues(tmp_path):
+    def train(folder, *callbacks):
+        optimizer = keras.optimizers.LossScaleOptimizer(adam(), dynamic_growth_steps=2)
+        model = sampling_model({"optimizer": optimizer})
+        options = dict(resume=tfr.Checkpoints(tmp_path / folder, every_updates=1))
+        fit_sampling_model(model, callbacks=[*callbacks], **options)
+        return [x.numpy().tolist() for x in (*model.variables, *optimizer.variables)]
+
+    with pytest.raises(RuntimeError, match="the process ends"):
+        train("parts", Interrupt(3, fail))
+    assert train("parts") == train("whole")
+
+
+def test_order_of_arrays_follows_from_the_checkpoint_alone(tmp_path):
+    """Not from the seeds of the process, which may be others when it continues."""
+    orders = []
+    for seed in (1, 2):
+        read = []
+
+        def note(inputs, choices, targets, read=read):
+            read.extend(targets[:, 0].tolist())
+            return np.zeros(len(targets))
+
+        model = sampling_model(baseline=None, reward=note, samples=1)
+        keras.utils.set_random_seed(seed)
+        stop = [Interrupt(2, fail)] if seed == 1 else []
+        weights = dict(y=TARGETS, sample_weight=np.ones(10), validation_data=None)
+        resume = tfr.Checkpoints(tmp_path / "run", every_updates=1)
+        options = dict(resume=resume, callbacks=stop, **weights)
+        with contextlib.suppress(RuntimeError):
+            fit_sampling_model(model, **options)
+        orders.append(read)
+    assert len(orders[0]) == 10 and len(orders[1]) == 10 * EPOCHS - 5
+    assert orders[1][:5] == orders[0][5:]  # the step after the checkpoint
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_after_the_last_step_is_not_lost(number, tmp_path):
+    class Late(keras.callbacks.Callback):
+        def on_train_end(self, logs=None):
+            signal.raise_signal(number)
+
+    with pytest.raises(SIGNALS[number]):
+        fit_sampling_model(
+            sampling_model(), epochs=1, callbacks=[Late()], resume=tmp_path / "run"
+        )
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -451,9 +507,6 @@ def test_data_that_cannot_be_read_again_is_refused(tmp_path):
         fit_sampling_model(sampling_model(), x=unknown.take(1), **options)
 
 
-SIGNALS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: interruption.Terminated}
-
-
 @pytest.mark.parametrize(
     ("name", "number"),
     sweeps.some(
@@ -466,18 +519,18 @@ def test_signal_ends_training_after_the_step_and_a_checkpoint(name, number, tmp_
 
     def interrupt():
         with pytest.raises(locks.FolderLocked, match="Another training uses the folder"):
-            train(name, tmp_path / "parts", callbacks=False)
+            train(name, tmp_path / "parts", callbacks=())
         signal.raise_signal(number)
 
     last = Interrupt(3, lambda: pytest.fail("the step after the signal must not run"))
     with pytest.raises(SIGNALS[number]):
         interrupts = [Interrupt(2, interrupt), last]
-        options = dict(callbacks=False, resume="run")
+        options = dict(callbacks=(), resume="run")
         train(name, tmp_path / "parts", interrupts, **options)
     (checkpoint,) = (tmp_path / "parts" / "run" / "checkpoints").iterdir()
     assert checkpoint.name == "00000002"
-    whole = train(name, tmp_path / "whole", callbacks=False)
-    assert train(name, tmp_path / "parts", callbacks=False) == whole
+    whole = train(name, tmp_path / "whole", callbacks=())
+    assert train(name, tmp_path / "parts", callbacks=()) == whole
 
 
 KERAS_FIT = dict(

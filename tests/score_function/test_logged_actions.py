@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import sweeps
+import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
@@ -72,6 +73,31 @@ def reward_model(contexts, actions, rewards):
     model.compile("adam", squared_error)
     model.fit(contexts, np.stack([actions, rewards], 1), epochs=3, verbose=0)
     return model
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_texts_and_sparse_arrays_are_inputs(is_sparse):
+    """Texts are the contexts of a log; only a dataset has sparse batches."""
+    inputs = (
+        keras.Input((3,), sparse=True) if is_sparse else keras.Input((), dtype="string")
+    )
+    layer = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
+    hidden = inputs if is_sparse else layer(inputs)
+    choice = tfr.layers.Sample(heads.Categorical(2))(keras.layers.Dense(2)(hidden))
+    reward = tf.function(lambda inputs, choices: 0.0 * tf.cast(choices, tf.float32))
+    model = tfr.ScoreFunction(keras.Model(inputs, choice), reward=reward, samples=1)
+    model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+    if is_sparse:
+        rows = tf.sparse.from_dense(np.eye(3, dtype="float32"))
+        data = tf.data.Dataset.from_tensors(rows)
+        assert model.evaluate(data, verbose=0, return_dict=True)["reward"] == 0.0
+        model.fit(data, shuffle=False, verbose=0)
+        return
+    for texts in (np.array(["a", "b", "a"]), np.array(["a", "b", "a"], object)):
+        log = texts, [0, 1, 0], [1.0, 0.0, 1.0], [0.5, 0.5, 0.5]
+        before = model.evaluate_logged(*log)["policy_value"]
+        model.fit_logged(*log, epochs=3, verbose=0)
+        assert model.evaluate_logged(*log)["policy_value"] > before
 
 
 @pytest.mark.parametrize(

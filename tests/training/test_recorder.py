@@ -1,5 +1,6 @@
 """Tests that an interrupted training continues to the same bits."""
 
+import collections
 import csv
 import itertools
 import logging
@@ -56,20 +57,25 @@ class Counter(keras.callbacks.Callback):
 
 
 class Attributes(keras.callbacks.Callback):
-    """Has options that `on_train_begin` completes, and a dict that loses a key."""
+    """Has options that `on_train_begin` completes, and data of unusual types."""
 
     def __init__(self, path):
         super().__init__()
         self.path = self._path = path
+        self.seen = {"lengths": collections.Counter()}
 
     def on_train_begin(self, logs=None):
         self.path = self._path = f"{self.path}.txt"
+        self.last, self.half = collections.deque(maxlen=2), None
         self.returns = {"before": 0.0}
         self.same_returns = self.returns
 
     def on_epoch_end(self, epoch, logs=None):
         self.returns.pop("before", None)
         self.returns[epoch] = logs["episode_return"]
+        self.last.append(epoch)
+        self.seen["lengths"][int(logs["episode_length"])] += 1
+        self.half = keras.ops.cast([epoch], "bfloat16").numpy()
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +135,7 @@ def fit(agent, folder, *callbacks, **options):
     assert attributes.path == attributes._path == f"{path}.txt"
     assert attributes.returns is attributes.same_returns
     totals = counter.epochs, counter.total.tolist(), attributes.returns
+    totals = *totals, attributes.last, attributes.half.tolist(), attributes.seen
     return repr([rows, history, totals, shown, reports.findings]), values(agent)
 
 
@@ -260,18 +267,22 @@ def test_training_that_a_callback_has_stopped_makes_no_further_update(
 
 def test_interrupt_while_collecting_keeps_all_finished_updates(trained, tmp_path):
     """A terminal sends SIGINT also to the processes of environments, which then fail."""
-    agent, rewind = trained
+    (agent, rewind), signals = trained, [signal.SIGINT]
     rewind()
 
     class Failing(tfr.callbacks.EpisodeCallback):
         def on_episodes_collected(self, episodes, logs=None):
             if logs["update"] == 2:
-                signal.raise_signal(signal.SIGINT)
+                for number in signals:
+                    signal.raise_signal(number)
                 raise RuntimeError("a process of an environment has ended")
 
     with pytest.raises(KeyboardInterrupt):
         fit(agent, tmp_path, Failing(), resume=os.fspath(tmp_path))
     assert os.listdir(tmp_path / "checkpoints") == ["00000002"]
+    signals.clear()
+    with pytest.raises(RuntimeError, match="a process of an environment has ended"):
+        fit(agent, tmp_path, Failing(), resume=os.fspath(tmp_path))
 
 
 @pytest.mark.slow

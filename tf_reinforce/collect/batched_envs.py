@@ -337,7 +337,8 @@ def _set_attributes(env, originals, attributes):
     for name, value in {**restored, **attributes}.items():
         try:
             originals.setdefault(name, env.get_wrapper_attr(name))
-            env.set_wrapper_attr(name, value)
+            # An environment that changes the value must not change it for the others.
+            env.set_wrapper_attr(name, copy.deepcopy(value))
         except Exception as error:
             raise attribute_error(env, name, error) from error
 

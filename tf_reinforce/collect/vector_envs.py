@@ -1,5 +1,6 @@
 """Adapts a Gymnasium `VectorEnv` to the interface of the collector."""
 
+import copy
 import math
 
 import gymnasium as gym
@@ -81,7 +82,8 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         attributes, env = settings.env_attrs or {}, self._env.unwrapped
         originals = self._originals
         values = {name: x for name, x in originals.items() if name not in attributes}
-        values |= {name: [x] * self.num_envs for name, x in attributes.items()}
+        for name, value in attributes.items():
+            values[name] = [copy.deepcopy(value) for _ in range(self.num_envs)]
         for name, each in values.items():
             try:
                 if name not in originals:

@@ -149,9 +149,11 @@ class _Child:
         with interrupts.kept(at_once=False):
             # The process inherits the mask, also while it imports TensorFlow.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            self._process.start()
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            other.close()
+            try:
+                self._process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                other.close()
 
     def start_trial(self):
         self.is_busy = True

@@ -111,6 +111,8 @@ def _not_finite(inputs, like):
     """Returns `[R]` bool, whether a row of the inputs contains NaN or infinity."""
     result = tf.zeros_like(like)
     for array in keras.tree.flatten(inputs):
+        if isinstance(array, (tf.SparseTensor, tf.RaggedTensor)):
+            continue
         array = tf.convert_to_tensor(array)
         if array.dtype.is_floating:
             axes = tf.range(1, tf.rank(array))

@@ -88,7 +88,8 @@ def _describe(structure):
 
 
 def _mean_of_elements(loss, targets, outputs, sample_weight):
-    elements = _elements(loss, targets, outputs)
+    mask = getattr(outputs, "_keras_mask", None)
+    elements = _elements(loss, _finite_padding(targets, mask), outputs)
     rank = elements.shape.rank
     if not rank:
         raise ValueError(
@@ -96,7 +97,6 @@ def _mean_of_elements(loss, targets, outputs, sample_weight):
             f"Received: loss={loss!r}, which returns an array of shape {elements.shape}. "
             "Do not take the mean over the batch in the loss."
         )
-    mask = getattr(outputs, "_keras_mask", None)
     counts = tf.ones_like(elements)
     if mask is not None and mask.shape.rank <= rank:
         counts *= _append_axes(tf.cast(mask, elements.dtype), rank)
@@ -112,13 +112,23 @@ def _mean_of_elements(loss, targets, outputs, sample_weight):
     )
 
 
+def _finite_padding(targets, mask):
+    """Returns targets with zero for NaN at masked elements, else gradients are NaN."""
+    targets = tf.convert_to_tensor(targets)
+    is_floating, rank = targets.dtype.is_floating, targets.shape.rank
+    if mask is None or not is_floating or mask.shape.rank > rank:
+        return targets
+    is_valid = _append_axes(mask, rank) | tf.math.is_finite(targets)
+    return tf.where(is_valid, targets, tf.zeros_like(targets))
+
+
 def _elements(loss, targets, outputs):
     """Returns the unreduced loss `[N, …]` of a Keras loss or of a function.
 
     As in Keras, targets and outputs that differ by a last axis of size one get the same
     shape, and a loss of half-precision outputs is computed in float32.
     """
-    targets, outputs = tf.convert_to_tensor(targets), tf.convert_to_tensor(outputs)
+    outputs = tf.convert_to_tensor(outputs)
     if outputs.dtype in (tf.float16, tf.bfloat16):
         outputs = tf.cast(outputs, tf.float32)
     if isinstance(loss, keras.losses.Loss):

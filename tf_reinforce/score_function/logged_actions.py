@@ -129,7 +129,10 @@ def _actions(spec, name, values):
 
 
 def _contexts(values):
-    return values if tf.is_tensor(values) else _numbers("contexts", values)
+    is_text = isinstance(values, np.ndarray) and isinstance(next(values.flat, 0), str)
+    if tf.is_tensor(values) or is_text:
+        return tf.convert_to_tensor(values)
+    return _numbers("contexts", values)
 
 
 def _vector(name, values):

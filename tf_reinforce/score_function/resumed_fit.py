@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import itertools
 import math
 import random
 import types
@@ -181,6 +182,7 @@ def fit(owner, trained, resume, describe, *args, **kwargs):
         describe: Dict of JSON values that describe the training.
         *args, **kwargs: Arguments of `keras.Model.fit`.
     """
+    owner._assert_compile_called("fit")
     bound = inspect.signature(keras.Model.fit).bind(trained, *args, **kwargs)
     bound.apply_defaults()
     options = dict(list(bound.arguments.items())[1:])
@@ -214,11 +216,13 @@ def fit(owner, trained, resume, describe, *args, **kwargs):
         callbacks.start(start, _num_steps(options))
         try:
             with callbacks.record:
-                return keras.Model.fit(
+                history = keras.Model.fit(
                     trained, **options, **{**listed, "callbacks": callbacks}
                 )
         finally:
             callbacks.end()
+    callbacks.record.raise_if_interrupted()  # a signal after the last step
+    return history
 
 
 def _variables(trained):
@@ -253,7 +257,8 @@ def _digest(data):
     digest = hashlib.sha256()
     for array in map(np.asarray, keras.tree.flatten(data)):
         digest.update(repr((array.shape, array.dtype.name)).encode())
-        digest.update(np.ascontiguousarray(array))
+        is_object = array.dtype == object  # for example of texts
+        digest.update(repr(array.tolist()).encode() if is_object else array.tobytes())
     return digest.hexdigest()
 
 
@@ -268,7 +273,7 @@ def _prepare(options, seed):
     """
     x, options = options["x"], dict(options)
     if isinstance(x, tf.data.Dataset):
-        return x.element_spec, {**options, "shuffle": False}
+        return _specs_of(x), {**options, "shuffle": False}
     if isinstance(x, keras.utils.PyDataset):
         if options["shuffle"]:
             raise ValueError(
@@ -292,31 +297,39 @@ def _from_arrays(options, seed):
     parts = [options.pop(name) for name in ("x", "y", "sample_weight")]
     split, shuffle = options.pop("validation_split"), options["shuffle"]
     options["shuffle"] = False
-    data = keras.tree.map_structure(_tensor, keras.utils.pack_x_y_sample_weight(*parts))
-    sizes = {int(x.shape[0]) for x in keras.tree.flatten(data)}
-    if len(sizes) != 1 or shuffle == "batch":
+    data = _map(_tensor, keras.utils.pack_x_y_sample_weight(*parts))
+    sizes = {int(x.shape[0]) for x in keras.tree.flatten(data) if x is not None}
+    if len(sizes) != 1 or 0 in sizes or shuffle == "batch":
         raise ValueError(
-            "Arrays must have one row for each example, and `shuffle` must be a bool. "
+            "Arrays must have one row for each example, at least one, and `shuffle` must "
+            "be a bool. "
             f"Received: {sorted(sizes)} rows and shuffle={shuffle!r}"
         )
     (count,) = sizes
     if split and options["validation_data"] is None:
         rest = math.floor(count * (1 - split))
-        held_out = keras.tree.map_structure(lambda x: x[rest:], data)
+        held_out = _map(lambda x: x[rest:], data)
         options["validation_data"] = held_out if len(parts) else None
         count = rest
     steps = options["steps_per_epoch"]
     size = options.pop("batch_size") or (math.ceil(count / steps) if steps else 32)
     options["validation_batch_size"] = options["validation_batch_size"] or size
-    rows = tf.data.Dataset.range(count)
-    if shuffle:
-        rows = rows.shuffle(count, seed=seed)  # another order in each pass
+    passes = itertools.count()
+
+    def indices():  # in each pass another order, which follows from the seed alone
+        order = np.arange(count)
+        if shuffle:
+            order = np.random.default_rng([seed, next(passes)]).permutation(count)
+        yield from (order[begin : begin + size] for begin in range(0, count, size))
+
     data = keras.tree.lists_to_tuples(data)
-    batches = rows.batch(size).map(
-        lambda rows: keras.tree.map_structure(lambda x: tf.gather(x, rows), data)
+    batches = tf.data.Dataset.from_generator(
+        indices, output_signature=tf.TensorSpec([None], tf.int64)
     )
+    batches = batches.apply(tf.data.experimental.assert_cardinality(-(-count // size)))
+    batches = batches.map(lambda rows: _map(lambda x: tf.gather(x, rows), data))
     options["x"] = batches.prefetch(tf.data.AUTOTUNE)
-    return options["x"].element_spec, options
+    return _specs_of(options["x"]), options
 
 
 def _tensor(array):
@@ -331,11 +344,21 @@ def _chained(first, rest):
     yield from rest
 
 
+def _specs_of(dataset):
+    """Returns the specs of the batches of a dataset; `None` is no array."""
+    return keras.tree.map_structure(
+        lambda spec: spec if hasattr(spec, "shape") else None, dataset.element_spec
+    )
+
+
 def _specs(batch):
     """Returns the specs of the arrays of a batch of any size."""
-    return keras.tree.map_structure(
-        lambda x: tf.TensorSpec((None, *x.shape[1:]), x.dtype), batch
-    )
+    return _map(lambda x: tf.TensorSpec((None, *x.shape[1:]), x.dtype), batch)
+
+
+def _map(function, data):
+    """Applies a function to the arrays of nested data, in which `None` is no array."""
+    return keras.tree.map_structure(lambda x: None if x is None else function(x), data)
 
 
 def _build(owner, trained, specs):

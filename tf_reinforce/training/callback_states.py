@@ -1,6 +1,7 @@
 """Saves and restores the states of Keras callbacks, and the lengths of their logs."""
 
 import collections
+import copy
 import hashlib
 import inspect
 import json
@@ -14,8 +15,11 @@ from tf_reinforce import files
 
 log = logging.getLogger("tf_reinforce")
 
+# The attribute with the values of all others before the first training.
+_BEFORE = "_attributes_before_training"
 # Attributes that belong to a process or to a call of `fit`, and not to a training.
 _OF_PROCESS = {*vars(keras.callbacks.Callback()), "_is_tracing", "_profiler_started"}
+_OF_PROCESS |= {_BEFORE}
 
 
 # Keras' callbacks with a monitor set this function, and negate `min_delta`, at the end of
@@ -39,8 +43,22 @@ class CallbackStates:
         self.callbacks = callbacks
         for callback in callbacks:
             _check_methods(callback)
-        self._constants = [_digests(callback) for callback in callbacks]
+        self._used = [x for x in callbacks if _BEFORE in vars(x)]
+        for callback in callbacks:
+            packed = {} if hasattr(callback, "get_state") else dict(_attributes(callback))
+            vars(callback).setdefault(_BEFORE, copy.deepcopy(packed))
+        self._constants = [
+            {name: _digest(value) for name, value in vars(callback)[_BEFORE].items()}
+            for callback in callbacks
+        ]
         self._appending = [(x, x.append) for x in callbacks if _log_path(x) is not None]
+
+    def rewind(self):
+        """Undoes the changes of an earlier call, in a notebook, to the same callbacks."""
+        for callback in self._used:
+            for name, value in copy.deepcopy(vars(callback)[_BEFORE]).items():
+                if name != _MONITOR and not _is_parameter(callback, name):
+                    _set_attribute(callback, name, _unpack(value))
 
     def begin(self):
         """Marks the end of `on_train_begin`, which may have changed attributes."""
@@ -127,7 +145,7 @@ def _changed(callback, constants):
 
 def _digest(packed):
     def of_array(array):
-        content = hashlib.sha256(np.ascontiguousarray(array)).hexdigest()
+        content = hashlib.sha256(array.tobytes()).hexdigest()
         return [array.dtype.name, array.shape, content]
 
     return hashlib.sha256(json.dumps(packed, default=of_array).encode()).hexdigest()
@@ -138,8 +156,12 @@ def _is_option(callback, name):
 
     A checkpoint of a stranger could otherwise make a callback write to another file.
     """
-    if not isinstance(getattr(callback, name, None), (str, os.PathLike)):
-        return False
+    is_text = isinstance(getattr(callback, name, None), (str, os.PathLike))
+    return is_text and _is_parameter(callback, name)
+
+
+def _is_parameter(callback, name):
+    """Returns whether an attribute is named like an argument of the constructor."""
     constructors = (vars(kind).get("__init__") for kind in type(callback).__mro__[:-1])
     parameters = (inspect.signature(x).parameters for x in constructors if x is not None)
     return any(name.lstrip("_") in names for names in parameters)
@@ -261,10 +283,22 @@ def _set_attribute(callback, name, value):
     if isinstance(current, keras.Variable):
         current.assign(value)
     elif isinstance(current, dict) and isinstance(value, dict):
-        current.clear()
-        current.update(value)
+        _fill(current, value)
     else:
         setattr(callback, name, value)
+
+
+def _fill(current, value):
+    """Gives a dict the content of another one; the dicts in it remain the same."""
+    inner = {
+        key: current[key]
+        for key, x in value.items()
+        if isinstance(x, dict) and isinstance(current.get(key), dict)
+    }
+    for key, kept in inner.items():
+        _fill(kept, value[key])
+    current.clear()
+    current.update({**value, **inner})
 
 
 def _named(callbacks):
@@ -329,6 +363,8 @@ def _pack(value):
         if value and all(type(x) is float for x in value):  # takes less space
             return {_KIND: "floats", _VALUE: np.array(value)}
         return [_pack(x) for x in value]
+    if type(value) is collections.deque and value.maxlen is not None:
+        return {_KIND: "bounded deque", _VALUE: [value.maxlen, *map(_pack, value)]}
     kind = type(value).__name__
     if type(value) is _COLLECTIONS.get(kind):
         items = sorted(value) if isinstance(value, (set, frozenset)) else value
@@ -347,6 +383,8 @@ def _unpack(value):
         items = [_unpack(x) for x in content]
         if kind == "dict":
             return {key: x for key, x in items}
+        if kind == "bounded deque":
+            return collections.deque(items[1:], maxlen=items[0])
         return _COLLECTIONS[kind](items)
     if isinstance(value, dict):
         return {key: _unpack(x) for key, x in value.items()}

@@ -138,7 +138,7 @@ class Learner:
             ValueError: If XLA cannot compile a layer. All weights are unchanged.
         """
         step = self.make_train_step(optimizer)
-        if self.actor.recurrent is None and np.sum(episodes.lengths) > _MICROBATCH:
+        if self._allows_parts and np.sum(episodes.lengths) > _MICROBATCH:
             microbatch_size = microbatch_size or _MICROBATCH
         step.microbatch_size = microbatch_size
         compiled = self._compiled_networks(permutations.shape[1])
@@ -279,11 +279,20 @@ class Learner:
         statistics = graph(_tensors(episodes))
         return keras.tree.map_structure(lambda tensor: tensor.numpy(), statistics)
 
+    @property
+    def _allows_parts(self):
+        """Returns whether a gradient may be the sum over parts of the steps.
+
+        A recurrent policy reads whole episodes, and would do so for every part. A loss
+        that a layer adds may be a sum over the rows of a call.
+        """
+        has_losses = compiled_steps.has_losses_of_inputs(self.estimator.policy)
+        return self.actor.recurrent is None and not has_losses
+
     def make_train_step(self, optimizer, rollout=None):
         """Returns a `TrainStep` for recorded episodes, or for those of a `Rollout`."""
         microbatch_size = None
-        # A recurrent policy reads whole episodes, and would do so for every microbatch.
-        if rollout is not None and self.actor.recurrent is None:
+        if rollout is not None and self._allows_parts:
             limit = _MICROBATCH if rollout.stacked_weights is None else _SMALL_MICROBATCH
             microbatch_size = (
                 limit

@@ -204,6 +204,7 @@ class Recorder:
         _check_variables(path, state, self.variables())
         callback_states.check_logs(self.callbacks, state["callbacks"])
         self.assign_variables()
+        self._states.rewind()
         callback_states.truncate_logs(self.callbacks, state["callbacks"])
         return result
 
@@ -321,8 +322,9 @@ def _to_plain(description):
 
 def _learning_rates(model):
     """Returns the constant learning rates of the optimizers of a model."""
-    configs = [x.get_config() for x in agent_state.optimizers(model)]
-    return [x["learning_rate"] for x in configs if isinstance(x["learning_rate"], float)]
+    found = [getattr(x, "inner_optimizer", x) for x in agent_state.optimizers(model)]
+    rates = [x.get_config()["learning_rate"] for x in found]
+    return [rate for rate in rates if isinstance(rate, float)]
 
 
 def check_same_training(path, expected, received):
