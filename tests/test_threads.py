@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import copy
 import functools
 import os
 import signal
@@ -114,11 +115,11 @@ class CountingLock:
     """A lock that knows how often it is held."""
 
     def __init__(self):
-        self.lock, self.depth = threading.RLock(), 0
+        self.lock, self.depth, self.count = threading.RLock(), 0, 0
 
     def __enter__(self):
         self.lock.acquire()
-        self.depth += 1
+        self.depth, self.count = self.depth + 1, self.count + (self.depth == 0)
 
     def __exit__(self, *error):
         self.depth -= 1
@@ -151,6 +152,14 @@ def test_update_holds_the_lock_for_which_all_other_methods_wait():
     agent.compile(keras.optimizers.SGD(schedule), jit_compile=False)
     agent.fit("Pendulum-v1", epochs=1, max_episode_steps=3, verbose=0)
     assert notes and all(notes) and agent._weights_lock.depth == 0
+
+
+def test_copy_is_made_between_two_updates():
+    agent = make_agent("float32")
+    agent._weights_lock = CountingLock()
+    copied = copy.deepcopy(agent)
+    assert agent._weights_lock.count == 1  # held once, until the copy is complete
+    np.testing.assert_array_equal(copied.get_weights()[0], agent.get_weights()[0])
 
 
 @pytest.mark.parametrize(

@@ -492,7 +492,7 @@ def expect_empty_folder(path):
     if path.exists() and (not path.is_dir() or any(map(_is_content, path.iterdir()))):
         raise FileExistsError(
             f"{path} is not an empty folder, and existing runs are not overwritten. "
-            "Choose another folder with --run-dir, or continue the existing run with "
+            "Choose another folder with --run-dir, or, if it is a run, continue it with "
             f"--resume {path}."
         )
 

@@ -401,8 +401,9 @@ def test_data_of_every_kind_is_read_again_up_to_the_checkpoint(
         model = tfr.ScoreFunction(Subclassed(), **options)
         defaults = {"y": None, "batch_size": None, **DATA[kind]()}
         steps = defaults.pop("steps_per_execution", 1)
+        metrics = None if kind == "generator of weights" else ["mae"]
         model.compile(
-            adam(), metrics=["mae"], run_eagerly=True, steps_per_execution=steps
+            adam(), metrics=metrics, run_eagerly=True, steps_per_execution=steps
         )
         resume = tfr.Checkpoints(tmp_path / folder, every_updates=1)
         options = {**defaults, "resume": resume, "callbacks": list(callbacks)}

@@ -575,6 +575,7 @@ class KerasAgent(keras.Model):
 
     get_weights = locks.between_updates(keras.Model.get_weights)
     set_weights = locks.between_updates(keras.Model.set_weights)
+    __reduce__ = locks.between_updates(keras.Model.__reduce__)  # for copies
 
     def get_config(self) -> dict[str, Any]:
         serialize = keras.saving.serialize_keras_object
