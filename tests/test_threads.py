@@ -216,6 +216,7 @@ def test_agent_refuses_a_second_training_and_names_the_first(pendulum_agent):
         for train in (
             lambda: agent.fit("Pendulum-v1", **options),
             lambda: agent.update(episodes),
+            lambda: agent.compile("sgd"),
         ):
             with pytest.raises(RuntimeError, match="`fit` in the thread 'first' trains"):
                 train()
@@ -251,14 +252,16 @@ def test_sampling_models_refuse_a_second_training():
     with trained_by(model, contexts):
         with pytest.raises(RuntimeError, match="`fit` in the thread 'first' trains it"):
             model.fit(contexts, verbose=0)
-        with pytest.raises(RuntimeError, match="`fit_logged` cannot train the ScoreFunc"):
+        with pytest.raises(RuntimeError, match="`fit_logged` cannot change the Score"):
             model.fit_logged(contexts, np.zeros(2), np.ones(2), np.ones(2))
     model = language_model()
     with trained_by(model, ["a"]):
         with pytest.raises(RuntimeError, match="`fit` in the thread 'first' trains it"):
             model.fit(["a"], verbose=0)
+        with pytest.raises(RuntimeError, match="`compile` cannot change the Sequence"):
+            model.compile("sgd")
         completions = model.sample(["a"]).completions
-        with pytest.raises(RuntimeError, match="cannot train the SequenceReinforce"):
+        with pytest.raises(RuntimeError, match="cannot change the SequenceReinforce"):
             model.apply_rewards(completions, np.zeros(4))
 
 

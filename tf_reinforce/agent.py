@@ -247,6 +247,7 @@ class Reinforce(keras_agent.KerasAgent):
         agent._learning_rates = rates
         return agent
 
+    @locks.training
     def compile(
         self,
         optimizer: str | dict | keras.optimizers.Optimizer = "rmsprop",
@@ -681,5 +682,4 @@ class Reinforce(keras_agent.KerasAgent):
         validation.path("filepath", filepath)
         self._require_built()
         layers = [self.policy, self.head, self.normalizer]
-        policy, space = self._live_policy, self.observation_space
-        formats.write(format, filepath, policy, layers, space)
+        formats.write(format, filepath, self._live_policy, layers, self.observation_space)

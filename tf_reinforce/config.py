@@ -263,15 +263,17 @@ class EnvSettings:
 
     def __post_init__(self):
         for name, value in vars(self).items():
-            if not callable(value):
+            if value is not None and not callable(value):
                 _check_env_setting(name, value)
 
     def at(self, update):
         """Returns the dicts for an update, the results of any functions."""
         dicts = {}
         for name, value in vars(self).items():
-            dicts[name] = value(update) if callable(value) else value
-            _check_env_setting(name, dicts[name])
+            dicts[name] = value
+            if callable(value):
+                dicts[name] = value(update)
+                _check_env_setting(name, dicts[name])
         return EnvSettings(**dicts)
 
     @property
@@ -282,7 +284,7 @@ class EnvSettings:
 
 def _check_env_setting(name, value):
     is_dict = isinstance(value, dict) and all(isinstance(x, str) for x in value)
-    if value is not None and not is_dict:
+    if not is_dict:
         raise TypeError(
             f"`{name}` must be a dict with texts as keys, or a function from the number "
             f"of updates so far to such a dict. Received: {name}={value!r} of type "

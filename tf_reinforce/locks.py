@@ -52,6 +52,8 @@ class FolderLock:
             unlock(self._descriptor)
 
     def _acquire(self):
+        if self.folder.is_file():
+            raise NotADirectoryError(f"{self.folder} must be a folder. Received: a file")
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / FILE_NAME
         # A folder of a stranger may contain a link `.lock` to a file of the user.
@@ -151,8 +153,8 @@ class TrainingLock:
         expect_usable_tensorflow()
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(
-                f"`{method}` cannot train the {self._model} now, because {self._owner} "
-                "trains it. Wait until that call has ended, or train a copy from "
+                f"`{method}` cannot change the {self._model} now, because {self._owner} "
+                "trains it. Wait until that call has ended, or use a copy from "
                 "`copy.deepcopy`."
             )
         before, thread = self._owner, threading.current_thread().name

@@ -326,9 +326,10 @@ def test_copies_of_an_agent_in_environments_are_named():
             agent.collect(env, workers=workers)
 
 
-def test_functions_must_return_dicts():
-    with pytest.raises(TypeError, match="`env_attrs` must be a dict .* env_attrs=3"):
-        train("attribute", env_attrs=lambda update: 3)
+@pytest.mark.parametrize("result", [3, None])  # None if `return` was forgotten
+def test_functions_must_return_dicts(result):
+    with pytest.raises(TypeError, match=f"must be a dict .* env_attrs={result}"):
+        train("attribute", env_attrs=lambda update: result)
 
 
 def test_tensor_environment_refuses_settings():

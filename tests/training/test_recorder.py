@@ -455,9 +455,15 @@ def test_callback_with_half_a_state_is_refused_before_training(trained, name, tm
         fit(agent, tmp_path, callback, resume=resume(tmp_path))
 
 
-def test_resume_must_be_a_path_or_checkpoints(trained):
-    with pytest.raises(TypeError, match="`resume` must be the path of a folder"):
-        trained[0].fit("CartPole-v1", epochs=1, resume=3, verbose=0)
+def test_resume_must_be_the_path_of_a_folder_or_checkpoints(trained, tmp_path):
+    (tmp_path / "file").write_text("kept")
+    for resume, error, message in [
+        (3, TypeError, "`resume` must be the path of a folder"),
+        (tmp_path / "file", NotADirectoryError, "must be a folder. Received: a file"),
+    ]:
+        with pytest.raises(error, match=message):
+            trained[0].fit("CartPole-v1", epochs=1, resume=resume, verbose=0)
+    assert (tmp_path / "file").read_text() == "kept"
 
 
 @pytest.mark.slow

@@ -209,6 +209,7 @@ class SequenceReinforce(keras.Model):
         """Returns the logits of the language model."""
         return self.causal_lm(inputs, training=training)
 
+    @locks.training
     def compile(
         self,
         optimizer: Any = "adam",
