@@ -45,8 +45,10 @@ class CallbackStates:
             _check_methods(callback)
         self._used = [x for x in callbacks if _BEFORE in vars(x)]
         for callback in callbacks:
-            packed = {} if hasattr(callback, "get_state") else dict(_attributes(callback))
-            vars(callback).setdefault(_BEFORE, copy.deepcopy(packed))
+            if _BEFORE not in vars(callback):
+                has_state = hasattr(callback, "get_state")
+                before = {} if has_state else copy.deepcopy(dict(_attributes(callback)))
+                setattr(callback, _BEFORE, before)
         self._constants = [
             {name: _digest(value) for name, value in vars(callback)[_BEFORE].items()}
             for callback in callbacks

@@ -322,8 +322,8 @@ def _to_plain(description):
 
 def _learning_rates(model):
     """Returns the constant learning rates of the optimizers of a model."""
-    found = [getattr(x, "inner_optimizer", x) for x in agent_state.optimizers(model)]
-    rates = [x.get_config()["learning_rate"] for x in found]
+    inner = [getattr(x, "inner_optimizer", x) for x in agent_state.optimizers(model)]
+    rates = [optimizer.get_config()["learning_rate"] for optimizer in inner]
     return [rate for rate in rates if isinstance(rate, float)]
 
 
