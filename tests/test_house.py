@@ -152,7 +152,6 @@ DEFERRED_IMPORTS = {
     "cli/info.py",
     "cli/plot.py",
     "cli/record.py",
-    "cli/replay.py",
     "cli/shared_arguments.py",
     "cli/train.py",
     "cli/train_callbacks.py",
@@ -203,7 +202,6 @@ def test_package_exports_exactly_its_public_names():
         "check_env",
         "learner_strategy",
         "load",
-        "replay",
         "train_seeds",
     }
     assert sorted(tfr.__all__) == sorted({"__version__", *objects, *PUBLIC})

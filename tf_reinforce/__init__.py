@@ -22,7 +22,6 @@ _OBJECTS = {
     "load": "loading.keras_file",
     "Episodes": "data.episodes",
     "SeedResults": "experiments.multi_seed",
-    "replay": "experiments.replay",
     "train_seeds": "experiments.multi_seed",
 }
 _MODULES = {

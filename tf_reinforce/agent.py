@@ -345,7 +345,8 @@ class Reinforce(keras_agent.KerasAgent):
         Raises:
             ValueError: If the agent is not compiled, or `episodes` is invalid.
             FloatingPointError: If the loss or a gradient of any gradient step is not
-                finite. The agent restores all weights before it raises the error.
+                finite. The agent restores all weights before it raises the error, whose
+                attribute `episodes` holds the episodes.
         """
         self._require_optimizer("update")
         trainer = self._trainer_for(episodes)
@@ -448,7 +449,8 @@ class Reinforce(keras_agent.KerasAgent):
         Raises:
             ValueError, TypeError: If an argument of `fit` is invalid.
             EnvironmentFault: If the environment fails or returns an invalid value.
-            FloatingPointError: If the loss or a gradient of an update is not finite.
+            FloatingPointError: If the loss or a gradient of an update is not finite; the
+                attribute `episodes` holds its episodes.
         """
         sizes = dict(epochs=epochs, steps=steps, num_envs=num_envs, workers=workers)
         options = dict(

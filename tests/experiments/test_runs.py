@@ -28,9 +28,9 @@ def test_failed_run_removes_its_files_and_keeps_those_of_the_user(tmp_path):
     assert fail_in(tmp_path / "old", "notes.txt") == {"notes.txt", locks.FILE_NAME}
 
 
-@pytest.mark.parametrize("name", ["log.csv", "checkpoints", "refused_update_0"])
+@pytest.mark.parametrize("name", ["log.csv", "checkpoints"])
 def test_failed_run_with_results_keeps_all_files(name, tmp_path):
-    """Results are log rows, checkpoints and a refused update."""
+    """Results are log rows and checkpoints."""
     names = {"config.json", "versions.json", "log.csv", "episodes.csv"}
     names |= {locks.FILE_NAME, name}
     assert fail_in(tmp_path / "run", name) == names

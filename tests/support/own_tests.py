@@ -28,7 +28,6 @@ OWN = {
     "cli/export": ["test_cli", "test_wrong_arguments"],
     "cli/plot": ["test_wrong_arguments", "experiments/test_policy_plots"],
     "cli/record": ["experiments/test_recording"],
-    "cli/replay": ["experiments/test_replay"],
     "cli/shared_arguments": ["test_cli"],
     "cli/completion": ["test_cli"],
     "cli/info": ["experiments/test_run_info"],

@@ -199,9 +199,7 @@ def other_commands():
         yield from options(bench, f"--{count}", "0", "-1", name=name)
     yield from options(bench, "--seconds", "0", "-1", name="seconds")
     yield Command(("bench-env", "NoSuch-v0"), "env", "NoSuch")
-    yield Command(("replay",), "required", "DIR")
-    yield Command(("replay", "missing"), "missing", "missing")
-    for arguments in (EVALUATE, ("export", "run", "--out", "new"), ("replay", "run")):
+    for arguments in (EVALUATE, ("export", "run", "--out", "new")):
         yield from options(arguments, "--max-bytes", "0", name="max_bytes")
         yield from options(arguments, "--max-layers", "-1", name="max_layers")
         yield from options(arguments, "--max-bytes", "1.5", "much")

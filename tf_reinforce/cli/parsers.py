@@ -16,7 +16,6 @@ from tf_reinforce.cli import info
 from tf_reinforce.cli import list_presets
 from tf_reinforce.cli import plot
 from tf_reinforce.cli import record
-from tf_reinforce.cli import replay
 from tf_reinforce.cli import train
 from tf_reinforce.cli import tune
 
@@ -31,7 +30,6 @@ COMMANDS = (
     tune,
     check_env,
     bench_env,
-    replay,
     explain,
     list_presets,
     info,

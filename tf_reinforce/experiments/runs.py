@@ -46,7 +46,7 @@ def new_directory(path, env, seed):
     """Yields the folder of a new run, which must be new or empty.
 
     If the run fails before its first update ends, the files that the run has written are
-    removed, and the folder if the function has created it. A refused update is kept.
+    removed, and the folder if the function has created it.
 
     Args:
         path: Path of the folder, or `None` for `runs/ENV/DATE_seedN` with the seed N.
@@ -81,13 +81,10 @@ def default_directory(env, suffix):
 
 
 def _has_results(directory):
-    """Returns whether a folder contains log rows, checkpoints or a refused update."""
+    """Returns whether a folder contains log rows or checkpoints."""
     log = directory / _LOG
-    return (
-        (log.exists() and log.stat().st_size > 0)
-        or (directory / "checkpoints").exists()
-        or any(directory.glob("refused_update_*"))
-    )
+    has_rows = log.exists() and log.stat().st_size > 0
+    return has_rows or (directory / "checkpoints").exists()
 
 
 def _remove_first_files(directory, existed):

@@ -55,24 +55,16 @@ class UpdateResult(NamedTuple):
         return cls(dict(zip(train_step.METRICS, metrics, strict=True)), *columns)
 
 
-class RefusedUpdate(NamedTuple):
-    """The inputs of an update that was not made, because a number was not finite."""
-
-    episodes: records.Episodes  # NumPy arrays
-    permutations: np.ndarray  # [num_permutations, N] int32, see `Learner.update`
-    microbatch_size: int | None  # see `train_step.TrainStep`
-
-
 class UpdateNotFinite(FloatingPointError):
     """The error for an update with a number that is not finite.
 
     Attributes:
-        refused: `RefusedUpdate`, the inputs of the update.
+        episodes: `Episodes` of NumPy arrays, from which the update was computed.
     """
 
-    def __init__(self, message, refused):
+    def __init__(self, message, episodes):
         super().__init__(message)
-        self.refused = refused
+        self.episodes = episodes
 
 
 class Learner:
@@ -119,7 +111,7 @@ class Learner:
         return int(self.counters.numpy()[0])
 
     @_locked
-    def update(self, optimizer, episodes, permutations, microbatch_size=None):
+    def update(self, optimizer, episodes, permutations):
         """Makes one update from a record of episodes.
 
         Args:
@@ -127,7 +119,6 @@ class Learner:
             episodes: `Episodes` of NumPy arrays, validated.
             permutations: `[num_permutations, N]` int32, random orders of the N steps to
                 train on, from the method `permutations`.
-            microbatch_size: Argument of `train_step.TrainStep`.
 
         Returns:
             `UpdateResult`.
@@ -139,24 +130,23 @@ class Learner:
         """
         step = self.make_train_step(optimizer)
         if self._allows_parts and np.sum(episodes.lengths) > _MICROBATCH:
-            microbatch_size = microbatch_size or _MICROBATCH
-        step.microbatch_size = microbatch_size
+            step.microbatch_size = _MICROBATCH
         compiled = self._compiled_networks(permutations.shape[1])
         step.jit_compile = "policy" in compiled
         step.jit_compile_baseline = "value network" in compiled
         name = " and ".join(["update", *compiled])
         graph = self._graph(
-            f"{name} in microbatches" if microbatch_size else name,
+            f"{name} in microbatches" if step.microbatch_size else name,
             lambda: step,
             (self._episodes_specs(), tf.TensorSpec((None, None), tf.int32)),
-            (optimizer, microbatch_size),
+            (optimizer, step.microbatch_size),
         )
         update = graph
         if compiled:
             update = functools.partial(_call_compiled, step, graph)
         finite, *metrics = update(_tensors(episodes), permutations).numpy().tolist()
         if not finite:
-            self._raise_not_finite(step, episodes, permutations)
+            self._raise_not_finite(episodes)
         return UpdateResult.from_metrics(
             metrics,
             episode_statistics.episode_returns(episodes),
@@ -225,8 +215,7 @@ class Learner:
         ]
         if not results:
             rollout_result = rollout(seeding.episode_keys(keys[0]))
-            key = seeding.permutation_key(keys[0])
-            self._raise_rollout_not_finite(rollout, rollout_result, key)
+            self._raise_not_finite(xla_rollout.check_result(rollout, rollout_result))
         return results
 
     @_locked
@@ -252,7 +241,7 @@ class Learner:
         key = seeding.permutation_key(keys)
         finite, *metrics = graph(rollout_result, key).numpy().tolist()
         if not finite:
-            self._raise_rollout_not_finite(rollout, rollout_result, key)
+            self._raise_not_finite(xla_rollout.check_result(rollout, rollout_result))
         episodes = rollout_result.episodes
         columns = rollout_result.episode_returns, episodes.lengths, episodes.terminated
         return UpdateResult.from_metrics(metrics, *(x.numpy() for x in columns))
@@ -374,20 +363,13 @@ class Learner:
         steps = np.arange(lengths.sum(), dtype="int32")
         return tf.constant(np.stack([rng.permutation(steps) for _ in range(count)]))
 
-    def _raise_rollout_not_finite(self, rollout, rollout_result, key):
-        """Raises an error for invalid episodes, or for an update that is not finite."""
-        episodes = xla_rollout.check_result(rollout, rollout_result)
-        step = self.make_train_step(None, rollout)
-        permutations = permutations_in_graph(key, step, episodes)
-        self._raise_not_finite(step, episodes, permutations)
-
-    def _raise_not_finite(self, step, episodes, permutations):
+    def _raise_not_finite(self, episodes):
         cause = inspection.explain_non_finite(self.estimator, episodes)
         raise UpdateNotFinite(
             f"Update {self.num_updates} would not be finite and was not made. All "
             f"weights are unchanged. {cause} Try a smaller learning rate, "
             "`global_clipnorm`, or smaller rewards.",
-            RefusedUpdate(episodes, np.asarray(permutations), step.microbatch_size),
+            episodes,
         )
 
     def _episodes_specs(self):

@@ -14,8 +14,6 @@ from tf_reinforce import version
 from tf_reinforce.data import spaces
 from tf_reinforce.training import agent_state
 from tf_reinforce.training import callback_states
-from tf_reinforce.training import learner
-from tf_reinforce.training import refused_update
 
 log = logging.getLogger("tf_reinforce")
 
@@ -131,9 +129,6 @@ class Recorder:
 
     def __exit__(self, kind, error, traceback):
         self._stop.__exit__(kind, error, traceback)
-        if isinstance(error, learner.UpdateNotFinite) and self.checkpoints.is_writer:
-            folder = self.checkpoints.path
-            refused_update.write(folder, self.model, error, self._header)
 
     @property
     def interrupted(self):
