@@ -765,7 +765,9 @@ def test_check_env_prints_findings_and_exits_with_1_after_an_error(
     assert cli.main([*command, "share=0", "--episodes", "2"]) == 0
     printed = capsys.readouterr().out
     assert "note: 2 episodes had 3 to 3 steps" in printed
-    assert printed.endswith("Check-v0: errors: 0, warnings: 0, notes: 3\n")
+    assert printed.endswith("Check-v0: errors: 0, warnings: 0, notes: 5\n")
+    assert re.search(r"A typical step of the environment takes [\d,]+\.\d µs", printed)
+    assert re.search(r"Take num_envs=\d+ and workers=\d+\.", printed)
     more = ["--env-arg", "share=1"]  # the last value counts
     assert cli.main([*command, "share=0", "--episodes", "2", *more]) == 1
     capsys.readouterr()

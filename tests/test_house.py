@@ -144,7 +144,6 @@ def test_imports_have_no_cycles():
 # These modules import inside functions, so that `--help` does not import TensorFlow.
 DEFERRED_IMPORTS = {
     "cli/agent_files.py",
-    "cli/bench_env.py",
     "cli/check_env.py",
     "cli/compare.py",
     "cli/explain.py",

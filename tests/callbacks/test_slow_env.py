@@ -27,7 +27,8 @@ def logged_lines(monkeypatch, caplog, stepping_seconds, updates=8):
 def test_slow_environment_is_logged_once(monkeypatch, caplog):
     """An update takes nine seconds in the environment, and one second of other work."""
     (line,) = logged_lines(monkeypatch, caplog, 9.0)
-    assert "takes 90 % of the time, and 1 of 4 cores" in line and "workers=4" in line
+    assert "takes 90 % of the time, and 1 of 4 cores" in line
+    assert "pass workers=4, see `tf-reinforce check-env`" in line
 
 
 def test_fast_environment_and_first_update_are_not_logged(monkeypatch, caplog):

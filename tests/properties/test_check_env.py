@@ -8,6 +8,7 @@ import pytest
 import toys
 
 import tf_reinforce as tfr
+from tf_reinforce.testing import environments
 
 
 def texts(env, severity, **options):
@@ -195,3 +196,29 @@ def test_mask_in_the_observation_is_found():
             return {"clock": super()._observation(), "action_mask": np.ones(2, np.int8)}
 
     assert "action_mask='observation/action_mask'" in str(tfr.check_env(Seen, episodes=1))
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "waiting_share", "expected"),
+    [
+        (9e-5, 0.9, "num_envs=8 and workers=1. Steps are short"),
+        (2e-4, 0.1, "num_envs=16 and workers=4. The steps can use all 4 cores"),
+        (2e-4, 0.9, "num_envs=16 and workers=16. A step mostly waits"),
+    ],
+)
+def test_advice_follows_from_the_time_of_a_step(step_seconds, waiting_share, expected):
+    assert f"Take {expected}" in environments.advice(step_seconds, waiting_share, 4)
+    assert "num_envs=8 and workers=1." in environments.advice(2e-4, 0.1, cores=1)
+
+
+def test_time_of_a_step_is_what_a_clock_measures(monkeypatch):
+    """Each reading of the clock is 0.2 ms after the one before, and no core is used."""
+    clock = iter(range(10**6))
+    fake = types.SimpleNamespace(
+        perf_counter=lambda: 2e-4 * next(clock), process_time=lambda: 0.0
+    )
+    monkeypatch.setattr(environments, "time", fake)
+    notes = texts(toys.Clock, "note", episodes=1)
+    assert notes[-2].endswith("takes 200.0 µs, of which 100% without using a core.")
+    assert "A step mostly waits" in notes[-1]
+    assert texts(toys.Clock(), "note", episodes=1)[-1] == notes[-2]  # an object

@@ -20,7 +20,6 @@ OWN = {
     ],
     "cli/argument_types": ["test_cli", "test_wrong_arguments"],
     "cli/agent_files": ["test_cli"],
-    "cli/bench_env": ["test_wrong_arguments"],
     "cli/check_env": ["test_cli"],
     "cli/compare": ["test_wrong_arguments"],
     "cli/evaluate": ["test_cli", "test_wrong_arguments"],

@@ -193,12 +193,6 @@ def other_commands():
     yield Command(check[:1], "ENV", "required")
     yield Command(("check-env", "NoSuch-v0"), "env", "NoSuch")
     yield Command(("check-env", "no_module:Env-v0"), "module", "no_module")
-    bench = "bench-env", "CartPole-v1"
-    for count in ("episodes", "max-episode-steps", "workers"):
-        name = count.replace("-", "_")
-        yield from options(bench, f"--{count}", "0", "-1", name=name)
-    yield from options(bench, "--seconds", "0", "-1", name="seconds")
-    yield Command(("bench-env", "NoSuch-v0"), "env", "NoSuch")
     for arguments in (EVALUATE, ("export", "run", "--out", "new")):
         yield from options(arguments, "--max-bytes", "0", name="max_bytes")
         yield from options(arguments, "--max-layers", "-1", name="max_layers")

@@ -81,7 +81,7 @@ class SlowEnvLine(episode_callbacks.EpisodeCallback):
             self._is_logged = True
             log.warning(
                 "The environment takes %.0f %% of the time, and %d of %d cores collect "
-                "episodes: pass workers=%d, or compare with `tf-reinforce bench-env`.",
+                "episodes: pass workers=%d, see `tf-reinforce check-env`.",
                 100 * self._stepping / self._total,
                 self.workers,
                 num_cores(),

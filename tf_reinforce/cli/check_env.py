@@ -13,8 +13,9 @@ def add_parser(subparsers):
         "check-env",
         help="check an environment, and explain what to correct",
         description="Collects episodes with a random policy, as in training, and prints "
-        "errors, warnings and notes. The exit code is 1 if there is an error. The rules "
-        "are in docs/environments.md.",
+        "errors, warnings and notes. The last notes say what a step costs, and which "
+        "--num-envs and --workers to take. The exit code is 1 if there is an error. The "
+        "rules are in docs/environments.md.",
     )
     command.set_defaults(command=run)
     command.add_argument("env", metavar="ENV", help="environment id, also module:Id-v0")

@@ -5,7 +5,6 @@ import difflib
 import re
 
 from tf_reinforce import version
-from tf_reinforce.cli import bench_env
 from tf_reinforce.cli import check_env
 from tf_reinforce.cli import compare
 from tf_reinforce.cli import completion
@@ -29,7 +28,6 @@ COMMANDS = (
     compare,
     tune,
     check_env,
-    bench_env,
     explain,
     list_presets,
     info,

@@ -1,6 +1,7 @@
 """Checks an environment with episodes, and explains what to correct."""
 
 import contextlib
+import time
 import warnings
 from typing import Any, NamedTuple
 
@@ -9,8 +10,10 @@ import keras
 import numpy as np
 
 from tf_reinforce import agent as agents
+from tf_reinforce import config
 from tf_reinforce import envs as tensor_envs
 from tf_reinforce import validation
+from tf_reinforce.callbacks import slow_env
 from tf_reinforce.collect import environments
 from tf_reinforce.collect import error_places
 from tf_reinforce.collect import make_envs
@@ -21,6 +24,8 @@ from tf_reinforce.presets import default_settings
 
 _LARGE = 10.0  # larger observations should be normalized
 _SUCCESS_KEYS = ("success", "is_solved")
+_SHORT_STEP = 1e-4  # seconds, below which workers hardly pay
+_WAITS = 0.5  # share of a step without a core, from which more workers than cores help
 
 
 class Finding(NamedTuple):
@@ -63,7 +68,8 @@ def check_env(
 
     The episodes are collected as in training, so that the rules of
     `docs/environments.md` apply. The function also compares two collections with equal
-    seeds, and reports the head, the policy, the time limit, action masks and success.
+    seeds, and reports the head, the policy, the time limit, action masks, success, what
+    a step costs, and which `num_envs` and `workers` to take.
 
     Args:
         env: An environment id, an `EnvSpec`, a callable that makes an environment, a
@@ -85,7 +91,9 @@ def check_env(
     >>> print(check_env("CartPole-v1"))
     note: The action space Discrete(2) gets the head Categorical, ...
     note: 5 episodes had 15 to 44 steps and returns from 15 to 44. ...
-    CartPole-v1: errors: 0, warnings: 0, notes: 2
+    note: A typical step of the environment takes ... µs.
+    note: Take num_envs=8 and workers=1. ...
+    CartPole-v1: errors: 0, warnings: 0, notes: 4
     """
     if isinstance(env, environments.Environments):
         raise TypeError(
@@ -113,12 +121,37 @@ class _Stop(Exception):
     """Ends a check after a finding that makes further checks impossible."""
 
 
+def advice(step_seconds: float, waiting_share: float, cores: int) -> str:
+    """Returns a sentence that names the `num_envs` and `workers` to train with.
+
+    Args:
+        step_seconds: Float, the time of a step.
+        waiting_share: Float from 0 to 1, the share of this time without a core.
+        cores: Int, the number of cores of the machine.
+
+    Example:
+
+    >>> advice(1e-5, 0.0, cores=4)
+    'Take num_envs=8 and workers=1. Steps are short, and one process is about as fast.'
+    """
+    if step_seconds < _SHORT_STEP:
+        workers, reason = 1, "Steps are short, and one process is about as fast."
+    elif waiting_share > _WAITS:
+        workers = max(cores, config.EPISODES_PER_EPOCH)
+        reason = "A step mostly waits, so more workers than cores can help."
+    else:
+        workers, reason = cores, f"The steps can use all {cores} cores."
+    num_envs = 8 if workers == 1 else max(16, workers)
+    return f"Take num_envs={num_envs} and workers={workers}. {reason}"
+
+
 class _Recorder(gym.Wrapper):
-    """Records the keys of all infos, and the types of all rewards and observations."""
+    """Records keys of infos, types of rewards and observations, and the time of steps."""
 
     def __init__(self, env):
         super().__init__(env)
         self.keys, self.reward_types, self.observation_types = set(), set(), set()
+        self.step_times = []  # pairs of seconds: of the clock, and of this process
 
     def reset(self, **kwargs):
         outputs = self.env.reset(**kwargs)
@@ -126,7 +159,10 @@ class _Recorder(gym.Wrapper):
         return outputs
 
     def step(self, action):
+        start, cpu_start = time.perf_counter(), time.process_time()
         outputs = self.env.step(action)
+        seconds, cpu_seconds = time.perf_counter(), time.process_time()
+        self.step_times.append((seconds - start, cpu_seconds - cpu_start))
         self._record(outputs)
         if isinstance(outputs, tuple) and len(outputs) == 5:
             self.reward_types.add(type(outputs[1]).__name__)
@@ -169,6 +205,7 @@ class _Check:
             self._summarize(first, self._parts(env))
         if recorder is not None:
             self._check_recorder(recorder)
+            self._advise(recorder)
 
     @contextlib.contextmanager
     def _explained(self, text):
@@ -348,3 +385,21 @@ class _Check:
                 f"Observations of the type {', '.join(others)} are converted to "
                 f"{expected}, the type of the observation space.",
             )
+
+    def _advise(self, recorder):
+        """Reports what a step costs, and which `num_envs` and `workers` to take.
+
+        Medians, because other processes interrupt some steps, and the first may compile.
+        """
+        step_seconds, cpu_seconds = np.median(recorder.step_times, axis=0).tolist()
+        waiting_share = max(1.0 - cpu_seconds / step_seconds, 0.0)
+        text = f"A typical step of the environment takes {step_seconds * 1e6:,.1f} µs"
+        if waiting_share > _WAITS:
+            text += f", of which {waiting_share:.0%} without using a core"
+        self.add("note", f"{text}.")
+        if isinstance(self.env, gym.Env):
+            return  # one environment cannot be made several times
+        text = advice(step_seconds, waiting_share, slow_env.num_cores())
+        if isinstance(self.env, str) and tensor_envs.twin_of(self.env) is not None:
+            text += " They do not apply to its twin in TensorFlow, the compiled engine."
+        self.add("note", text)
