@@ -1,6 +1,7 @@
 """Tests the description of runs and agent files."""
 
 import json
+import shutil
 
 import pytest
 
@@ -8,78 +9,71 @@ import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce.experiments import run_info
 
+CONFIG = {"env": "CartPole-v1", "seed": 3, "agent": {"gamma": 0.9}, "fit": {}}
+
 
 @pytest.fixture
 def run(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    config = {"env": "CartPole-v1", "seed": 3, "agent": {"gamma": 0.9}, "fit": {}}
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
     (folder / "log.csv").write_text(
         "epoch,env_steps,episode_return,val_episode_return\n0,10,1.5,7\n1,30,2.5,nan\n"
     )
-    (folder / "command.txt").write_text("tf-reinforce train CartPole-v1\n")
-    (folder / "versions.json").write_text('{"keras": "3"}')
-    (folder / "videos").mkdir()
-    (folder / "videos" / "a.mp4").write_bytes(b"12345")
     return folder
 
 
-def test_facts_of_a_training_that_has_not_ended(run):
-    facts = run_info.read(run)
-    assert facts["run"] == {
-        "env": "CartPole-v1",
-        "seed": 3,
-        "command": "tf-reinforce train CartPole-v1",
-    }
-    assert facts["training"] == {
-        "updates": 2,
-        "env_steps": 30.0,
-        "episode_return": 2.5,
-        "val_episode_return": 7.0,
-        "state": "not ended: continue with --resume",
-    }
-    assert facts["settings"] == {"agent": {"gamma": 0.9}}
-    assert facts["versions"] == {"keras": "3"}
-    assert facts["files"]["videos"] == 5 and "agent" not in facts
-
-
-def test_facts_of_an_ended_training_and_its_agent(run, capsys):
+def test_run_has_settings_last_numbers_of_the_log_and_evaluation(run, capsys):
+    expected = {"settings": CONFIG, "log": {"epoch": 1.0, "env_steps": 30.0}}
+    expected["log"] |= {"episode_return": 2.5, "val_episode_return": 7.0}
+    assert run_info.read(run) == expected
     (run / "evaluation.json").write_text('{"episode_return": 40.5}')
-    agent = tfr.Reinforce.for_env("Pendulum-v1", hidden=(4,), baseline="time_step")
-    agent.save(run / "agent.keras")
-    facts = run_info.read(run)
-    assert facts["training"]["evaluation"] == {"episode_return": 40.5}
-    assert facts["training"]["state"] == "ended"
-    assert facts["agent"]["head"] == "Gaussian"
-    assert facts["agent"]["baseline"] == "TimeStep"
-    assert facts["agent"]["action_space"]["kind"] == "Box"
-    assert run_info.read(run / "agent.keras")["agent"]["head"] == "Gaussian"
+    expected["evaluation"] = {"episode_return": 40.5}
     assert cli.main(["info", str(run), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == facts
+    assert json.loads(capsys.readouterr().out) == expected
     assert cli.main(["info", str(run)]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert any(x.split() == ["evaluation.episode_return", "40.5"] for x in printed)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["agent.gamma", "0.9"] in lines and ["env_steps", "30"] in lines
+    assert lines[-2:] == [["evaluation"], ["episode_return", "40.5"]]
 
 
-def test_folder_of_several_seeds_has_a_section_for_each(run):
-    group = run.parent / "group"
-    group.mkdir()
-    run.rename(group / "seed_3")
-    facts = run_info.read(group)
-    assert facts["seeds"]["3"]["updates"] == 2
-    assert facts["run"]["env"] == "CartPole-v1" and facts["run"]["seeds"] == [3]
-    assert "seed" not in facts["run"] and facts["settings"] == {"agent": {"gamma": 0.9}}
-    lines = run_info.table(facts).splitlines()
-    place = lines.index("seed 3")
-    assert lines[0] == "run" and lines[place + 1].split() == ["updates", "2"]
+def test_agent_file_has_settings(tmp_path, capsys):
+    agent = tfr.Reinforce.for_env("Pendulum-v1", hidden=(4,), baseline="time_step")
+    agent.save(tmp_path / "agent.keras")
+    settings = run_info.read(tmp_path / "agent.keras")["settings"]
+    assert settings["head"] == "Gaussian" and settings["baseline"] == "TimeStep"
+    assert settings["action_space"]["kind"] == "Box" and settings["gamma"] == 0.99
+    assert cli.main(["info", str(tmp_path / "agent.keras")]) == 0
+    assert "action_space.kind" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["folders", "one program"])
+def test_each_seed_has_a_last_row_and_an_evaluation(kind, run, capsys):
+    table = "epoch,seed,env_steps,episode_return\n0,4,10,1.5\n0,5,20,2.5\n"
+    (run / "log.csv").write_text(table)
+    evaluation = {"4": {"episode_return": 0.5}, "5": {"episode_return": 1.0}}
+    (run / "evaluation.json").write_text(json.dumps(evaluation))
+    if kind == "folders":
+        for seed, row in ((4, "0,10,1.5"), (5, "0,20,2.5")):
+            shutil.copytree(run, run.parent / "group" / f"seed_{seed}")
+            folder = run.parent / "group" / f"seed_{seed}"
+            (folder / "log.csv").write_text(f"epoch,env_steps,episode_return\n{row}\n")
+            (folder / "evaluation.json").write_text(json.dumps(evaluation[str(seed)]))
+        run = run.parent / "group"
+    facts = run_info.read(run)
+    assert [facts["log"][seed]["episode_return"] for seed in "45"] == [1.5, 2.5]
+    assert facts["evaluation"] == evaluation
+    assert facts["settings"]["agent"] == {"gamma": 0.9}
+    assert cli.main(["info", str(run)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["5.episode_return", "2.5"] in lines and ["4.episode_return", "0.5"] in lines
 
 
 @pytest.mark.parametrize(
     "name, content",
     [
-        ("versions.json", "{"),
-        ("versions.json", "[" * 100_000),
+        ("evaluation.json", "{"),
+        ("evaluation.json", "[" * 100_000),
         ("evaluation.json", " " * (2**20 + 1)),
         ("config.json", "[1]"),
         ("log.csv", "epoch\nmany\n"),
@@ -88,7 +82,8 @@ def test_folder_of_several_seeds_has_a_section_for_each(run):
 )
 def test_damaged_files_are_named(run, name, content, capsys):
     (run / name).write_text(content)
-    assert cli.main(["info", str(run)]) == 2
+    path = run / name if name == "agent.keras" else run
+    assert cli.main(["info", str(path)]) == 2
     assert name in capsys.readouterr().err
 
 
@@ -100,24 +95,6 @@ def test_other_folders_and_missing_files_are_refused(tmp_path, capsys):
 
 
 def test_control_characters_of_a_file_are_not_printed(run, capsys):
-    (run / "command.txt").write_text("\x1b]0;title\x07 train")
+    (run / "config.json").write_text(json.dumps({"env": "\x1b]0;title\x07 train"}))
     assert cli.main(["info", str(run)]) == 0
     assert "\x1b" not in capsys.readouterr().out
-
-
-def test_each_seed_of_one_program_has_a_section(run, capsys):
-    config = {"env": "CartPole-v1", "seeds": [4, 5], "fit": {}}
-    (run / "config.json").write_text(json.dumps(config))
-    (run / "log.csv").write_text(
-        "epoch,seed,env_steps,episode_return\n0,4,10,1.5\n0,5,20,2.5\n"
-    )
-    (run / "evaluation.json").write_text(
-        '{"4": {"episode_return": 40.5}, "5": {"episode_return": 50.5}}'
-    )
-    facts = run_info.read(run)
-    assert "training" not in facts
-    assert [facts["seeds"][seed]["episode_return"] for seed in "45"] == [1.5, 2.5]
-    assert facts["seeds"]["5"]["evaluation"] == {"episode_return": 50.5}
-    assert cli.main(["info", str(run)]) == 0
-    sections = [x for x in capsys.readouterr().out.splitlines() if x[0] != " "]
-    assert sections[:3] == ["run", "seed 4", "seed 5"]

@@ -3085,9 +3085,9 @@ ERRORS_WITH_A_REMEDY = [
     Mutant(
         "first_seed_for_all",
         "own: `info` shows the log of the first seed for each seed of one program.",
-        "experiments/run_info.py::_trainings",
-        "found.get(seed)",
-        "next(iter(found.values()))",
+        "experiments/run_info.py::_last_row",
+        "for key, x in curve.columns.items()",
+        "for key, x in found[0].columns.items()",
     ),
     Mutant(
         "first_row_is_the_best",

@@ -1,4 +1,4 @@
-"""Runs the command `info`, which describes a run or an agent file."""
+"""Runs the command `info`, which prints what is known about a run."""
 
 import json
 
@@ -9,10 +9,10 @@ def add_parser(subparsers):
     """Adds the parser of `tf-reinforce info`."""
     command = subparsers.add_parser(
         "info",
-        help="describe a run: settings, progress, evaluation, versions and files",
-        description="Prints what the files of a run directory or an agent file contain: "
-        "environment, settings, progress, evaluation, parts of the agent, versions and "
-        "files. The command imports no TensorFlow.",
+        help="print settings, last log row and evaluation of a run",
+        description="Prints the settings of a run directory, the last number in each "
+        "column of its log, and its evaluation, or the settings in an agent file. The "
+        "command imports no TensorFlow.",
     )
     command.set_defaults(command=run)
     command.add_argument("run", metavar="RUN", help="run directory or agent file")

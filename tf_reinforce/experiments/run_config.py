@@ -92,12 +92,23 @@ def read(directory):
     """Returns the content of `config.json` of a run, or an empty dict without the file.
 
     The file may come from an untrusted source: the function checks the type of every
-    table, and reads at most 1 MiB.
+    table.
 
     Raises:
         ValueError: If the file is not a JSON object, or a table has the wrong type.
     """
     path = pathlib.Path(directory) / FILE_NAME
+    content = read_json(path)
+    for name in _TABLES:
+        if not isinstance(content.get(name, {}), dict):
+            raise ValueError(
+                f"`{name}` in {path} must be a JSON object. Received: {content[name]!r}"
+            )
+    return content
+
+
+def read_json(path):
+    """Returns the JSON object in a file of at most 1 MiB, or `{}` without the file."""
     if not path.exists():
         return {}
     files.expect_regular_file(path)
@@ -114,11 +125,6 @@ def read(directory):
         raise ValueError(
             f"{path} must contain a JSON object. Received: {type(content).__name__}"
         )
-    for name in _TABLES:
-        if not isinstance(content.get(name, {}), dict):
-            raise ValueError(
-                f"`{name}` in {path} must be a JSON object. Received: {content[name]!r}"
-            )
     return content
 
 
