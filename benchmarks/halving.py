@@ -37,7 +37,7 @@ import numpy as np
 from tf_reinforce import files
 from tf_reinforce import presets
 from tf_reinforce.presets import overrides
-from tf_reinforce.presets import toml_text
+from tf_reinforce.presets import toml_files
 
 SURVIVORS = 3  # one of so many candidates goes on to the next rung
 
@@ -79,7 +79,7 @@ class Search:
         self.candidates = self.plan["candidates"]
         for name, texts in self.candidates.items():
             settings = candidate_settings(self.plan["preset"], texts)
-            toml_text.write(self._preset(name), settings)
+            toml_files.write(self._preset(name), settings, f"{name} of {path.name}")
 
     def _preset(self, name):
         path = self.results / f"{name}.toml"

@@ -7,7 +7,7 @@ import optuna
 from tf_reinforce import version
 from tf_reinforce.experiments import plots
 from tf_reinforce.experiments import tuning_storage
-from tf_reinforce.presets import toml_text
+from tf_reinforce.presets import toml_files
 
 _STATES = optuna.trial.TrialState
 _WORDS = {
@@ -126,7 +126,7 @@ def write_preset(search, path):
         result += f"; mean {mean:,.5g} {unit(search)} with {count} further seeds"
     settings = {"env": search.config.env, "result": result, **search.settings(best)}
     comment = f"Trial {search.index(best)} of tf-reinforce tune {version.VERSION}."
-    toml_text.write(path, settings, [comment])
+    toml_files.write(path, settings, comment)
 
 
 def importance(search):

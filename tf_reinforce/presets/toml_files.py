@@ -1,10 +1,12 @@
-"""Reads preset files."""
+"""Reads and writes preset files."""
 
 import logging
 import math
 import pathlib
 import tomllib
 from typing import Any
+
+import tomli_w
 
 from tf_reinforce import config
 from tf_reinforce import files
@@ -175,6 +177,29 @@ def read_toml(path, kind):
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"The {kind} {name} is not valid TOML: {error}") from error
+
+
+def write(path, settings, comment):
+    """Writes a preset file atomically.
+
+    Args:
+        path: Path of the file, which ends in `.toml`.
+        settings: Dict as `read` returns it. Environment arguments that no file may
+            contain, and settings that are `None`, are left out.
+        comment: String, the first line of the file.
+    """
+    env_kwargs = settings.get("env_kwargs", {})
+    safe = {name: x for name, x in env_kwargs.items() if is_safe(x)}
+    content = _without_none({**settings, "env_kwargs": safe})
+    with files.atomic_write(path) as temporary:
+        text = f"# {comment}\n{tomli_w.dumps(content)}"
+        pathlib.Path(temporary).write_text(text, encoding="utf-8")
+
+
+def _without_none(settings):
+    if not isinstance(settings, dict):
+        return settings
+    return {key: _without_none(x) for key, x in settings.items() if x is not None}
 
 
 def read_for_env(name: str | None, env: Any) -> dict[str, Any]:
