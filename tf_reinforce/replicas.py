@@ -16,19 +16,18 @@ _SUPPORTED = {
 
 
 def learner_strategy() -> tf.distribute.Strategy:
-    """Returns the strategy of the learner processes that environment variables describe.
+    """Returns the strategy of the learner processes that `TF_CONFIG` describes.
 
     Make the strategy before any other call of TensorFlow. The function waits until all
-    processes have called it. If Slurm's variables describe the processes, the function
-    sets `TF_CONFIG` for TensorFlow.
+    processes have called it.
 
     Returns:
-        `tf.distribute.MultiWorkerMirroredStrategy` if `TF_CONFIG` or the variables of a
-        Slurm job step describe several processes. Otherwise TensorFlow's default
-        strategy, whose scope has no effect.
+        `tf.distribute.MultiWorkerMirroredStrategy` if the environment variable
+        `TF_CONFIG` describes several processes. Otherwise TensorFlow's default strategy,
+        whose scope has no effect.
 
     Raises:
-        ValueError: If the variables are inconsistent.
+        ValueError: If `TF_CONFIG` is invalid.
         RuntimeError: If TensorFlow has already started.
         OSError: If the port of the current process is in use.
 
@@ -41,7 +40,6 @@ def learner_strategy() -> tf.distribute.Strategy:
     cluster = learner_cluster.from_environment(os.environ)
     if cluster is None:
         return tf.distribute.get_strategy()
-    os.environ["TF_CONFIG"] = cluster.tf_config
     try:
         return tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:

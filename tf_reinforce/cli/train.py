@@ -48,8 +48,7 @@ class _Unknown(argparse.Action):
 def run(options):
     """Runs `tf-reinforce train` and returns the exit code.
 
-    If environment variables describe several learner processes, the processes train one
-    agent together. All processes train, and only the chief writes files and prints.
+    If `TF_CONFIG` describes several learner processes, they train one agent together. All processes train, and only the chief writes files and prints.
     """
     cluster = learner_cluster.from_environment(os.environ)
     if cluster is None or cluster.number == 0:

@@ -49,8 +49,8 @@ def print_budget(settings, target, threshold):
 
 def print_cluster(cluster):
     """Prints the number of learner processes of a `LearnerCluster`."""
-    count, source = len(cluster.hosts), cluster.source
-    print(f"training with {count} learner processes, from {source}", flush=True)
+    count = len(cluster.hosts)
+    print(f"training with {count} learner processes, from TF_CONFIG", flush=True)
 
 
 def print_ended(directory):

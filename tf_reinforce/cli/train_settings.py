@@ -396,7 +396,7 @@ def check_cluster(options, cluster):
         raise ValueError(
             "`--seeds` trains in one process. Expected: one seed, or one process. "
             f"Received: --seeds {options.seeds}, and {len(cluster.hosts)} learner "
-            f"processes in {cluster.source}. To train in one process, set TF_CONFIG={{}}."
+            "processes in TF_CONFIG. To train in one process, set TF_CONFIG={}."
         )
 
 
