@@ -2754,32 +2754,16 @@ SEARCHES = [
         "settings_of_an_interrupted_search",
         "own: After an interruption, a search draws other settings than without an "
         "interruption.",
-        "experiments/tuning_storage.py::SeededSampler.before_trial",
+        "experiments/tuning.py::Search._sampler",
         '"tuning", index',
-        '"tuning", trial.number',
+        '"tuning", len(self.study.trials)',
     ),
     Mutant(
-        "two_trials_with_one_index",
-        "own: Two trials of a search that are interrupted side by side get one index, "
-        "and the search cannot continue.",
-        "experiments/tuning_storage.py::trial_index",
-        "sum(REPLACES in x.user_attrs for x in earlier)",
-        "sum(map(is_replaced, earlier))",
-    ),
-    Mutant(
-        "trial_tried_again_twice",
-        "own: A process that dies while it replaces a trial leaves two replacements of "
-        "the trial.",
-        "experiments/tuning_storage.py::retry_unfinished",
-        "if trial.number not in replaced:",
-        "if True:",
-    ),
-    Mutant(
-        "pruned_trial_at_its_first_value",
-        "own: The picture of a search shows a pruned trial at its first reported value.",
-        "experiments/tuning_report.py::_drawn",
-        "max(trial.intermediate_values",
-        "min(trial.intermediate_values",
+        "incomplete_line_of_a_killed_search",
+        "own: A killed search leaves an incomplete line, and cannot continue.",
+        "experiments/tuning.py::repair",
+        'rfind(b"\\n") + 1',
+        "__len__()",
     ),
     Mutant(
         "preset_of_an_unconfirmed_trial",

@@ -48,7 +48,8 @@ class _Unknown(argparse.Action):
 def run(options):
     """Runs `tf-reinforce train` and returns the exit code.
 
-    If `TF_CONFIG` describes several learner processes, they train one agent together. All processes train, and only the chief writes files and prints.
+    If `TF_CONFIG` describes several learner processes, they train one agent together.
+    All processes train, and only the chief writes files and prints.
     """
     cluster = learner_cluster.from_environment(os.environ)
     if cluster is None or cluster.number == 0:

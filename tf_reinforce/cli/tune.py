@@ -1,11 +1,9 @@
 """Runs the command `tune`, which searches settings for a training."""
 
-import contextlib
 import datetime
+import importlib.util
 import pathlib
 import shlex
-import signal
-import threading
 
 from tf_reinforce import files
 from tf_reinforce import startup
@@ -15,111 +13,63 @@ from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import train_options
 from tf_reinforce.cli import train_settings
 
+_BEST = "best.toml"  # in the folder of the search, the preset of the best settings
 _DEFAULT_STEPS = 100_000  # the budget of a training, without preset and options
-_INTERRUPTED, _TERMINATED = 130, 143  # exit codes after Ctrl-C and after SIGTERM
+_INTERRUPTED = 130  # exit code after Ctrl-C
 # The options of `train` that set no setting, and that `tune` has too.
 _SHARED = "env", "--preset", "--env-arg", "--engine", "--seed", "--set", "--import"
 # Options of `train` that set a setting, and that `tune` does not have.
 _EXCLUDED = "--epochs", "--eval-every"
-# Arguments of options of `train` that mean something else for `tune`.
+# Options of `train` that mean something else for `tune`.
 _OTHER_HELP = {
-    "--steps": dict(
-        help="environment steps of each training (those of the preset, else "
-        f"{_DEFAULT_STEPS:,})"
+    "--steps": "environment steps of each training (those of the preset, else "
+    f"{_DEFAULT_STEPS:,})",
+    "--workers": "processes that collect the episodes of a training (1); host only",
+    "--target-return": "mean return that `--objective steps` reaches (the environment's "
+    "reward threshold)",
+}
+# Names of the attribute, defaults and meanings of options that are whole numbers.
+_COUNTS = {
+    "--trials": (
+        *("trials", 20),
+        "finished trials at the end, with those of an earlier command",
     ),
-    "--workers": dict(
-        help="processes that collect the episodes of a training (1); host only"
+    "--jobs": ("num_jobs", 1, "processes side by side; one core for each"),
+    "--trainings": (
+        *("trainings", 3),
+        "trainings of each trial, each with a seed of its own",
     ),
-    "--target-return": dict(
-        help="mean return that `--objective steps` reaches (the environment's reward "
-        "threshold)"
+    "--confirm": (
+        *("confirm", 7),
+        "further trainings of each of the five best trials at the end, which select the "
+        "best; 0: none",
     ),
 }
-_OPTIONS = (
-    (
-        "--trials",
-        dict(
-            type=argument_types.count,
-            default=20,
-            metavar="N",
-            help="finished trials at the end, with those of an earlier command (20)",
-        ),
+_OPTIONS = {
+    "--ranges": dict(
+        metavar="FILE", help="TOML file with a table [ranges] (that of the preset)"
     ),
-    (
-        "--jobs",
-        dict(
-            dest="num_jobs",
-            type=argument_types.count,
-            default=1,
-            metavar="N",
-            help="processes side by side; one core for each (1)",
-        ),
+    "--objective": dict(
+        metavar="NAME",
+        help="steps: environment steps until an evaluation reaches the target; "
+        "return: mean return at the end of the budget; or a key of log.csv, whose "
+        "mean over the last tenth counts (steps if there is a target, else return)",
     ),
-    (
-        "--ranges",
-        dict(metavar="FILE", help="TOML file with a table [ranges] (that of the preset)"),
+    "--minimize": dict(
+        action="store_true", help="smaller values of a log key are better"
     ),
-    (
-        "--objective",
-        dict(
-            metavar="NAME",
-            help="steps: environment steps until an evaluation reaches the target; "
-            "return: mean return at the end of the budget; or a key of log.csv, whose "
-            "mean over the last tenth counts (steps if there is a target, else return)",
-        ),
+    "--sampler": dict(
+        choices=("tpe", "random"), default="tpe", help="how to draw settings (tpe)"
     ),
-    (
-        "--minimize",
-        dict(action="store_true", help="smaller values of a log key are better"),
+    "--no-prune": dict(
+        action="store_true", help="do not end trials that are below the median"
     ),
-    (
-        "--trainings",
-        dict(
-            type=argument_types.count,
-            default=3,
-            metavar="N",
-            help="trainings of each trial, each with a seed of its own (3)",
-        ),
+    "--run-dir": dict(
+        dest="search_dir",
+        metavar="DIR",
+        help="folder of the search (runs/ENV/tune_DATE); the search in it continues",
     ),
-    (
-        "--confirm",
-        dict(
-            type=argument_types.count,
-            default=7,
-            metavar="N",
-            help="further trainings of each of the five best trials at the end, which "
-            "select the best; 0: none (7)",
-        ),
-    ),
-    (
-        "--sampler",
-        dict(choices=("tpe", "random"), default="tpe", help="how to draw settings (tpe)"),
-    ),
-    (
-        "--no-prune",
-        dict(action="store_true", help="do not end trials that are below the median"),
-    ),
-    (
-        "--run-dir",
-        dict(
-            dest="search_dir",
-            metavar="DIR",
-            help="folder of the search (runs/ENV/tune_DATE); the search in the folder "
-            "continues",
-        ),
-    ),
-    (
-        "--storage",
-        dict(
-            metavar="STORAGE",
-            help="sqlite:///FILE.db or a journal file of Optuna (DIR/journal.log)",
-        ),
-    ),
-    (
-        "--out",
-        dict(metavar="FILE", help="preset file of the best settings (DIR/best.toml)"),
-    ),
-)
+}
 
 
 def add_parser(subparsers):
@@ -134,11 +84,20 @@ def add_parser(subparsers):
     for option in train_options.TRAIN_OPTIONS:
         is_setting = bool(option.settings) and option.flag not in _EXCLUDED
         if is_setting or option.flag in _SHARED:
-            arguments = {**option.arguments, **_OTHER_HELP.get(option.flag, {})}
-            command.add_argument(option.flag, **arguments)
+            help = _OTHER_HELP.get(option.flag, option.arguments.get("help"))
+            command.add_argument(option.flag, **{**option.arguments, "help": help})
         else:  # an option of `train` that `tune` does not have
             command.set_defaults(**{option.name: None})
-    for flag, arguments in _OPTIONS:
+    for flag, (name, default, text) in _COUNTS.items():
+        command.add_argument(
+            flag,
+            dest=name,
+            type=argument_types.count,
+            default=default,
+            metavar="N",
+            help=f"{text} ({default})",
+        )
+    for flag, arguments in _OPTIONS.items():
         command.add_argument(flag, **arguments)
     command.set_defaults(command=run)
 
@@ -164,35 +123,20 @@ def run(options):
         confirm=options.confirm,
         sampler=options.sampler,
         prune=not options.no_prune,
-        storage=options.storage,
     )
     directory = _directory(options)
     if not tuning.expect_same_search(directory, config.content()):
         tuning_trial.check_objective(config.task())
-    with _exit_after_sigterm(), tuning.open_search(directory, config) as search:
+    with tuning.open_search(directory, config) as search:
         return _search(search, options, directory)
 
 
-def run_child(pipe, directory, settings):
-    """Runs trials in a child process; see `tuning_jobs.serve`."""
+def start_child(pipe):
+    """Prepares a child process for trials; see `tuning_jobs.end_with`."""
     startup.import_tensorflow()
     from tf_reinforce.experiments import tuning_jobs
 
-    tuning_jobs.serve(pipe, directory, settings)
-
-
-@contextlib.contextmanager
-def _exit_after_sigterm():
-    """Raises `SystemExit` when SIGTERM arrives, so that running trials are stored."""
-
-    def handle(number, frame):
-        raise SystemExit(_TERMINATED)
-
-    previous = signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    tuning_jobs.end_with(pipe)
 
 
 def _objective(options, settings):
@@ -247,6 +191,7 @@ def _directory(options):
 def _search(search, options, directory):
     """Runs the missing trials, prints the results, and returns the exit code."""
     from tf_reinforce.experiments import tuning_jobs
+    from tf_reinforce.experiments import tuning_report
 
     _print_start(search, options)
     try:
@@ -254,112 +199,73 @@ def _search(search, options, directory):
             search,
             options.trials,
             options.num_jobs,
-            lambda index: _print_trial(search, index),
-            run_child,
+            lambda index: print(tuning_report.trial_line(search, index), flush=True),
+            start_child,
         )
-        _print_confirmation(search)
-        search.confirm(lambda index: _print_confirmed(search, index))
-    except (KeyboardInterrupt, SystemExit) as error:
-        with _ignored_interrupts():  # storing takes a second
-            search.retry_unfinished(by_signal=True)
-            print(f"\ninterrupted; {len(search.finished())} finished trials are stored")
-            _write_results(search, options, directory)
-            print(f"to continue: {_resume_command(options, directory)}")
-        return getattr(error, "code", _INTERRUPTED)
-    return _write_results(search, options, directory, is_end=True)
-
-
-@contextlib.contextmanager
-def _ignored_interrupts():
-    """Ignores SIGINT in a `with` block of the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
+        if count := len(search.unconfirmed()):
+            seeds = search.config.confirm
+            print(f"training the best {count} trials with {seeds} further seeds each …")
+        search.confirm(
+            lambda index: print(tuning_report.confirmed_line(search, index), flush=True)
+        )
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; {len(search.finished())} finished trials are stored")
+        _write_results(search, directory)
+        print(f"to continue: {_resume_command(options, directory)}")
+        return _INTERRUPTED
+    code = _write_results(search, directory)
+    if code == 0:
+        budget = f"{search.task.objective.budget:,} steps as in the search"
+        print(
+            f"\nnext ({budget}; --steps N: more):\n  {_next_command(search, directory)}"
+        )
+    return code
 
 
 def _print_start(search, options):
     """Prints what is searched, and how many trials are missing."""
-    objective = search.task.objective
-    goal = {
-        "steps": f"fewest steps to a return of {objective.target}",
-        "return": "highest return at the end",
-    }.get(
-        objective.key,
-        f"{'lowest' if objective.minimize else 'highest'} {objective.key}",
-    )
-    ranges = ", ".join(x.name for x in search.task.ranges)
-    seeds = search.config.seeds
-    trainings = "1 training" if seeds == 1 else f"{seeds} trainings"
+    objective, trainings = search.task.objective, search.config.seeds
+    goal = f"{'lowest' if objective.minimize else 'highest'} {objective.key}"
+    if objective.key == "steps":
+        goal = f"fewest steps to a return of {objective.target}"
     print(
-        f"searching {ranges}\n"
-        f"for {goal}, with {trainings} of at most "
+        f"searching {', '.join(x.name for x in search.task.ranges)}\n"
+        f"for {goal}, with {trainings} training{'s' * (trainings > 1)} of at most "
         f"{objective.budget:,} steps for each trial ({search.config.engine} engine)"
     )
-    count = len(search.finished())
     if search.retried:
         numbers = ", ".join(map(str, search.retried))
         print(f"tried again, because their process has ended: trials {numbers}")
-    if count:
-        print(f"finished trials: {count} of {max(count, options.trials)}")
-    print(end="", flush=True)
+    if count := len(search.finished()):
+        print(f"finished trials: {count} of {max(count, options.trials)}", flush=True)
 
 
-def _print_trial(search, index):
-    from tf_reinforce.experiments import tuning_report
-
-    print(tuning_report.trial_line(search, index), flush=True)
-
-
-def _print_confirmation(search):
-    """Prints how many trials are trained again, and with how many seeds."""
-    if count := len(search.unconfirmed()):
-        trials = "the best trial" if count == 1 else f"the best {count} trials"
-        seeds = search.config.confirm
-        seeds = "1 further seed" if seeds == 1 else f"{seeds} further seeds each"
-        print(f"training {trials} with {seeds} …", flush=True)
-
-
-def _print_confirmed(search, index):
-    from tf_reinforce.experiments import tuning_report
-
-    print(tuning_report.confirmed_line(search, index), flush=True)
-
-
-def _write_results(search, options, directory, is_end=False):
+def _write_results(search, directory):
     """Writes the best preset and the picture, prints the table, returns the exit code."""
-    from tf_reinforce.experiments import plots
     from tf_reinforce.experiments import tuning_report
 
     if search.best() is None:
         print("no trial is complete")
         return 1
     print(f"\n{tuning_report.table(search)}\n")
-    path = options.out or str(directory / "best.toml")
-    tuning_report.write_preset(search, path)
+    tuning_report.write_preset(search, directory / _BEST)
     if not any(tuning_report.reaches_target(search, x) for x in search.ranked()):
         print("no trial reached the target in all trainings; --steps N sets their budget")
-    print(f"best settings: {path}")
+    print(f"best settings: {directory / _BEST}")
     try:
-        plots.save(tuning_report.draw(search), directory / "tune.png")
+        tuning_report.save_picture(search, directory / "tune.png")
         print(f"picture: {directory / 'tune.png'}")
     except ImportError as error:
         print(f"no picture: {error}")
-    if is_end:
-        budget = f"{search.task.objective.budget:,} steps as in the search"
-        print(f"\nnext ({budget}; --steps N: more):\n  {_next_command(search, path)}")
     return 0
 
 
-def _next_command(search, path):
+def _next_command(search, directory):
     """Returns the command that trains with the best settings."""
     from tf_reinforce.experiments import run_config
 
     env_kwargs = search.config.settings["env_kwargs"]
+    path = str(directory / _BEST)
     words = ["tf-reinforce", "train", search.config.env, "--preset", path]
     return shlex.join([*words, *run_config.env_arg_options(env_kwargs)])
 
@@ -399,24 +305,15 @@ def _check(options):
 def _check_own_options(options):
     """Raises `ValueError` if an option that `train` does not have is invalid."""
     from tf_reinforce.experiments import run_config
-    from tf_reinforce.experiments import tuning_storage
 
+    if importlib.util.find_spec("optuna") is None:
+        raise ImportError(
+            'Tuning needs Optuna. Install it with `pip install "tf-reinforce[tune]"`.'
+        )
     numbers = {"trials": options.trials, "jobs": options.num_jobs}
     for name, value in {**numbers, "trainings": options.trainings}.items():
         validation.positive_int(name, value)
     validation.whole_number("confirm", options.confirm, low=0)
-    if options.storage is not None:
-        tuning_storage.check(options.storage)
-    if options.out is not None and pathlib.Path(options.out).suffix != ".toml":
-        raise ValueError(
-            "`--out` must be the path of a preset file, which ends in .toml. "
-            f"Received: --out {options.out}"
-        )
-    if options.out is not None and not pathlib.Path(options.out).parent.is_dir():
-        raise ValueError(
-            "The folder of `--out` does not exist. Make it, or choose another path. "
-            f"Received: --out {options.out}"
-        )
     if options.objective in ("steps", "return") and options.minimize:
         raise ValueError(
             "`--minimize` applies to a log key only. Received: --objective "

@@ -6,29 +6,33 @@ import json
 import math
 import os
 import pathlib
+import warnings
 from typing import Any
 
 import optuna
+from optuna.storages import journal
 
 from tf_reinforce import files
 from tf_reinforce import locks
 from tf_reinforce import version
+from tf_reinforce.data import seeding
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import search_space
-from tf_reinforce.experiments import tuning_storage
 from tf_reinforce.experiments import tuning_trial
 
-JOURNAL = "journal.log"
+JOURNAL = "journal.log"  # the file of the trials
 _VERSIONS = "versions.json"
 _NUM_RANDOM = 8  # trials before the sampler learns from earlier trials
 _NUM_UNPRUNED = 4  # complete trials before the pruner ends trials
 _WARMUP = 10  # no trial ends before this part of the budget of its first training
 NUM_FINALISTS = 5  # trials that are trained with further seeds at the end
 _CONFIRMED = "confirmed {}"  # attribute of the study with the values of a trial
-# Attributes of the study with the config and the folder of the search.
-_CONFIG, _FOLDER = "config", "folder"
 _MAX_FAILURES = 5  # failed trials in a row that end the search
+_MAX_TRIES = 5  # how often a trial begins whose process dies or is interrupted
 _STATES = optuna.trial.TrialState
+# Attributes of a trial: its index in the search, and why it has failed. A trial that was
+# interrupted has no error, and another trial with its index follows.
+INDEX, ERROR = "index", "error"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +53,6 @@ class SearchConfig:
         confirm: Int, the number of further trainings of the best trials.
         sampler: `"tpe"`, or `"random"`.
         prune: Bool, whether trials end early if they are worse than the median.
-        storage: String, see `tuning_storage.open_storage`, or `None` for a journal file
-            in the folder of the search.
     """
 
     env: str
@@ -65,7 +67,6 @@ class SearchConfig:
     confirm: int = 7
     sampler: str = "tpe"
     prune: bool = True
-    storage: str | None = None
 
     def content(self):
         """Returns the dict of the fields, as `json` reads them from `config.json`."""
@@ -89,8 +90,8 @@ class SearchConfig:
 def open_search(directory, config):
     """Yields a `Search` in a new folder, or the search that the folder contains.
 
-    Only one process at a time can open a search. Trials whose process has died are marked
-    as failed, and their parameters are tried again.
+    Only one process at a time can open a search. Trials that were running when the last
+    process ended are tried again.
 
     Args:
         directory: Path of a new or empty folder, or of a search with the same config.
@@ -109,18 +110,23 @@ def open_search(directory, config):
             versions = {**version.installed(), "optuna": optuna.__version__}
             run_config.write_json(directory / _VERSIONS, versions)
             run_config.write(directory, content)
-        try:
-            search = Search(directory, config)
-        except ValueError:  # the storage contains another search
-            if is_new:
-                for name in (_VERSIONS, run_config.FILE_NAME):
-                    (directory / name).unlink()
-            raise
-        with contextlib.closing(search):
-            if is_new:
-                search.study.set_user_attr("versions", versions)
-            search.retried = search.retry_unfinished(by_signal=False)
-            yield search
+        repair(directory)
+        search = Search(directory, config)
+        search.retried = search.retry_unfinished()
+        yield search
+
+
+def repair(directory):
+    """Repairs the journal of a search whose processes have been killed.
+
+    Optuna appends whole lines under a lock, a link beside the journal. A killed process
+    leaves the lock, or an incomplete line after which no line could be read.
+    """
+    path = directory / JOURNAL
+    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
+    if path.exists():
+        size = path.read_bytes().rfind(b"\n") + 1
+        os.truncate(path, size)
 
 
 def expect_same_search(directory, content):
@@ -157,39 +163,6 @@ def expect_same_search(directory, content):
     return True
 
 
-def _expect_same_study(study, config, directory):
-    """Raises `ValueError` if a study belongs to a search with another config or folder.
-
-    Searches in folders with equal names have studies with equal names. The folder of a
-    search may have moved.
-    """
-    content, folder = config.content(), str(directory.resolve())
-    del content["storage"]  # a relative path, or a path that has moved, is no difference
-    stored = study.user_attrs.get(_CONFIG)
-    if not isinstance(stored, dict):  # a new search
-        study.set_user_attr(_CONFIG, stored := content)
-    for key in content:
-        if stored.get(key) != content[key]:
-            name, expected, received = _difference(key, stored.get(key), content[key])
-            raise ValueError(
-                f"The storage {config.storage} contains a search with the name "
-                f"{study.study_name!r} and another `{name}`. Expected: "
-                f"{_shorten(expected)}. Received: {_shorten(received)}. The "
-                "name is the environment and the name of the folder: choose a folder "
-                "with another name, or another storage."
-            )
-    other = str(study.user_attrs.get(_FOLDER, folder))
-    if other != folder and run_config.read(other):
-        raise ValueError(
-            f"The storage {config.storage} contains the search of the folder {other} "
-            f"with the name {study.study_name!r}. The name is the environment and the "
-            "name of the folder: choose a folder with another name, or another storage. "
-            f"Received: {folder}"
-        )
-    if study.user_attrs.get(_FOLDER) != folder:
-        study.set_user_attr(_FOLDER, folder)
-
-
 def _difference(name, stored, received):
     """Returns the name of the first setting that differs, and its two values."""
     if isinstance(stored, dict) and isinstance(received, dict):
@@ -215,8 +188,7 @@ class Search:
     Attributes:
         study: `optuna.Study`.
         task: `tuning_trial.TrialTask`.
-        retried: List of the indices of the trials that are tried again, because their
-            process has died.
+        retried: List of the indices of the trials that are tried again.
     """
 
     def __init__(self, directory, config):
@@ -226,62 +198,67 @@ class Search:
         self.retried = []
         # Optuna logs each trial; the command prints its own lines.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        storage = config.storage or str(directory / JOURNAL)
-        tuning_storage.check(storage)
-        with tuning_storage.explain_damage(storage):
-            self._storage = tuning_storage.open_storage(storage)
+        path = directory.absolute() / JOURNAL
+        try:
+            storage = journal.JournalStorage(journal.JournalFileBackend(str(path)))
             self.study = optuna.create_study(
-                study_name=f"{config.env} {directory.resolve().name}",
-                storage=self._storage,
-                sampler=tuning_storage.SeededSampler(
-                    self._sampler, config.seed, self._start_trials()
-                ),
+                study_name=(*optuna.get_all_study_names(storage), config.env)[0],
+                storage=storage,
                 pruner=_pruner(config),
                 direction="minimize" if config.minimize else "maximize",
                 load_if_exists=True,
             )
-        try:
-            _expect_same_study(self.study, config, directory)
-            with tuning_storage.explain_damage(storage):
-                self._check_trials()
-        except ValueError:
-            self.close()
+            self.finished()
+        except OSError:  # it names the file
             raise
+        except Exception as error:  # Optuna raises many types of errors
+            raise ValueError(
+                f"The file {path} of the search is damaged ({type(error).__name__}: "
+                f"{str(error)[:200]}). Restore it, or search in another folder."
+            ) from error
 
-    def _check_trials(self):
-        """Raises an error if a finished trial lacks something that the results need."""
-        for trial in self.finished():
-            if tuning_storage.ERROR not in trial.user_attrs:
-                self.settings(trial), self.confirmed(trial)
-                for training in trial.user_attrs["trainings"]:
-                    sum(training[x] for x in tuning_trial.NUMBERS)
+    def _sampler(self, index):
+        """Returns the sampler of a trial, whose random numbers depend on its index.
 
-    def close(self):
-        """Closes the connections to the storage."""
-        tuning_storage.close_storage(self._storage)
-
-    def _start_trials(self):
-        """Returns the parameters of the first trials; the others are drawn."""
-        trials = search_space.start_trials(self.task.ranges, self.config.settings)
-        return trials[:1] if self.config.sampler == "random" else trials
-
-    def _sampler(self, seed):
-        if self.config.sampler == "random":
+        An interrupted search in one process therefore continues with the settings of an
+        uninterrupted one. The parameters of the first trials are not drawn.
+        """
+        seed = int(seeding.generator(self.config.seed, "tuning", index).integers(2**32))
+        is_random = self.config.sampler == "random"
+        start = search_space.start_trials(self.task.ranges, self.config.settings)
+        if index < (min(1, len(start)) if is_random else len(start)):
+            sampler = optuna.samplers.RandomSampler(seed=seed)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                return optuna.samplers.PartialFixedSampler(start[index], sampler)
+        if is_random:
             return optuna.samplers.RandomSampler(seed=seed)
         return optuna.samplers.TPESampler(seed=seed, n_startup_trials=_NUM_RANDOM)
 
     def finished(self):
         """Returns the list of finished trials, in the order of their indices."""
-        return tuning_storage.finished(self.study)
+        trials = self.study.get_trials(deepcopy=False)
+        return sorted(filter(_is_finished, trials), key=self.index)
 
     def index(self, trial):
         """Returns the index of a trial; a trial that is tried again keeps its index."""
-        return tuning_storage.trial_index(self.study, trial)
+        return trial.user_attrs[INDEX]
 
-    def retry_unfinished(self, by_signal, process=None):
-        """Calls `tuning_storage.retry_unfinished` for the study."""
-        names = [item.name for item in self.task.ranges]
-        return tuning_storage.retry_unfinished(self.study, names, by_signal, process)
+    def missing(self, num_trials, running=()):
+        """Returns the indices of the trials that have neither finished nor begun."""
+        taken = {*map(self.index, self.finished()), *running}
+        return [index for index in range(num_trials) if index not in taken]
+
+    def retry_unfinished(self):
+        """Marks running trials as failed, whose processes must have ended.
+
+        Returns:
+            List of the indices of these trials, which are missing now.
+        """
+        trials = self.study.get_trials(deepcopy=False, states=[_STATES.RUNNING])
+        for trial in trials:
+            self.study.tell(trial.number, state=_STATES.FAIL)
+        return [self.index(x) for x in trials if INDEX in x.user_attrs]
 
     def ranked(self):
         """Returns the complete trials, with the best value first."""
@@ -354,43 +331,55 @@ class Search:
         fixed = optuna.trial.FixedTrial(trial.params)
         return search_space.suggest(self.task.ranges, self.config.settings, fixed)
 
-    def run_trial(self):
-        """Trains one trial, stores its result, and returns the index of the trial.
+    def run_trial(self, index):
+        """Trains the trial with an index, and stores its result.
 
         A training that fails is stored with its error as a failed trial.
 
         Raises:
             UnknownLogKey: If the log key of the objective does not exist.
         """
+        trials = self.study.get_trials(deepcopy=False)
+        tries = sum(x.user_attrs.get(INDEX) == index for x in trials)
+        self.study.sampler = self._sampler(index)
         trial = self.study.ask()
-        index = self.index(trial)
-        trial.set_user_attr(tuning_storage.PROCESS, os.getpid())
-        trial.set_user_attr(tuning_storage.INDEX, index)
+        trial.set_user_attr(INDEX, index)
+        if tries >= _MAX_TRIES:
+            return self._fail(trial, f"the trial has begun {tries} times without an end")
         try:
             value = tuning_trial.run(self.task, trial, index)
         except optuna.TrialPruned:
             self.study.tell(trial, state=_STATES.PRUNED)
         except tuning_trial.FAILURES as error:
-            tuning_storage.fail(self.study, trial, _failure(error))
+            self._fail(trial, _failure(error))
             if isinstance(error, tuning_trial.UnknownLogKey):
                 raise
         else:
             if math.isfinite(value):
                 self.study.tell(trial, value)
             else:
-                message = f"the value of the trial is not finite: {value}"
-                tuning_storage.fail(self.study, trial, message)
-        return index
+                self._fail(trial, f"the value of the trial is not finite: {value}")
+
+    def _fail(self, trial, message):
+        """Stores a trial as failed by itself."""
+        trial.set_user_attr(ERROR, message)
+        self.study.tell(trial, state=_STATES.FAIL)
 
     def check_failures(self):
         """Raises `ValueError` if the last trials have all failed."""
-        errors = [x.user_attrs.get(tuning_storage.ERROR) for x in self.finished()]
+        errors = [x.user_attrs.get(ERROR) for x in self.finished()]
         recent = errors[-_MAX_FAILURES:]
         if len(recent) == _MAX_FAILURES and None not in recent:
             raise ValueError(
                 f"The last {_MAX_FAILURES} trials have failed. Correct the environment, "
                 f"the settings or the ranges. The last error: {recent[-1]}"
             )
+
+
+def _is_finished(trial):
+    """Returns whether a trial is complete, pruned, or failed by itself."""
+    is_ended = trial.state in (_STATES.COMPLETE, _STATES.PRUNED)
+    return is_ended or trial.state == _STATES.FAIL and ERROR in trial.user_attrs
 
 
 def _failure(error):

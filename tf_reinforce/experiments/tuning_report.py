@@ -1,12 +1,12 @@
 """Describes the trials of a search in lines, in a table, in a picture and in a preset."""
 
-import math
+import warnings
 
 import optuna
 
 from tf_reinforce import version
 from tf_reinforce.experiments import plots
-from tf_reinforce.experiments import tuning_storage
+from tf_reinforce.experiments import tuning
 from tf_reinforce.presets import toml_files
 
 _STATES = optuna.trial.TrialState
@@ -16,14 +16,13 @@ _WORDS = {
     _STATES.FAIL: "failed",
 }
 _NUM_ROWS = 10  # of the table
-_IMPORTANT = 6  # complete trials for which the importance of settings is estimated
 
 
 def trial_line(search, index):
     """Returns a line about a finished trial, and the best trial so far."""
     [trial] = [x for x in search.finished() if search.index(x) == index]
     if trial.state == _STATES.FAIL:
-        reason = trial.user_attrs[tuning_storage.ERROR].splitlines()[0]
+        reason = trial.user_attrs[tuning.ERROR].splitlines()[0]
         return f"trial {index}: failed: {reason[:200]}"
     seconds = sum(x["seconds"] for x in trial.user_attrs.get("trainings", ()))
     text = f"{_value_text(search, trial)} · {seconds:.0f} s · {_parameters(trial)}"
@@ -129,106 +128,16 @@ def write_preset(search, path):
     toml_files.write(path, settings, comment)
 
 
-def importance(search):
-    """Returns a dict from settings to shares of the differences between trials.
-
-    The shares are estimated from complete trials with PED-ANOVA (Watanabe et al., 2023),
-    and add up to 1. The dict is empty with fewer than six complete trials.
-    """
-    complete = [x for x in search.finished() if x.state == _STATES.COMPLETE]
-    if len(complete) < _IMPORTANT or len({x.value for x in complete}) < 2:
-        return {}
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    shares = optuna.importance.get_param_importances(search.study, evaluator=evaluator)
-    return {name: x for name, x in shares.items() if math.isfinite(x)}
-
-
-def draw(search):
-    """Draws the value of each trial, the best value so far, and the importance.
-
-    A pruned trial is drawn at its last reported value. A confirmed trial is also drawn at
-    the mean over all its trainings. The axis is logarithmic for the objective `"steps"`.
-
-    Returns:
-        A `matplotlib.figure.Figure` with a transparent background.
+def save_picture(search, path):
+    """Draws the value of each complete trial, and the best value so far.
 
     Raises:
         ImportError: Without matplotlib.
     """
-    trials, shares = search.finished(), importance(search)
-    widths = (2.2, 1.0) if shares else (1.0,)
-    figure, grid = plots.panels(
-        1, len(widths), (9.0, 3.8), width_ratios=widths, squeeze=False
-    )
-    panel = grid[0, 0]
-    objective = search.task.objective
-    _draw_trials(search, panel, trials)
-    _draw_best(search, panel, trials)
-    is_steps = objective.key == "steps"
-    plots.style(panel, "environment steps to target" if is_steps else objective.key)
-    if is_steps:
-        label = f"budget {objective.budget:,}"
-        panel.axhline(objective.budget, color=plots.GRAY, dashes=(4, 3), label=label)
-        plots.use_log_scale(panel)
-    panel.set_xlabel("trial", color=plots.GRAY)
-    panel.xaxis.get_major_locator().set_params(integer=True)
-    panel.set_title(search.config.env, color=plots.GRAY)
-    place = dict(loc="outside lower center", ncols=5)
-    figure.legend(frameon=False, labelcolor=plots.GRAY, **place)
-    if shares:
-        _draw_importance(grid[0, 1], shares)
-    return figure
-
-
-def _draw_trials(search, panel, trials):
-    """Draws a marker for each complete, pruned and confirmed trial."""
-    groups = {
-        _STATES.COMPLETE: ("o", plots.COLORS[0], "complete"),
-        _STATES.PRUNED: ("x", plots.COLORS[1], "pruned"),
-    }
-    for state, (marker, color, label) in groups.items():
-        points = [(search.index(x), _drawn(x)) for x in trials if x.state == state]
-        points = [point for point in points if point[1] is not None]
-        if points:
-            style = dict(marker=marker, linestyle="", color=color, label=label)
-            panel.plot(*zip(*points, strict=True), **style)
-    means = [(search.index(x), search.confirmed(x)) for x in search.ranked()]
-    if points := [point for point in means if point[1] is not None]:
-        style = dict(marker="D", markersize=5, linestyle="", color=plots.COLORS[3])
-        panel.plot(*zip(*points, strict=True), **style, label="with further seeds")
-
-
-def _draw_importance(panel, shares):
-    names = sorted(shares, key=shares.get)
-    widths = [shares[name] for name in names]
-    panel.barh(list(map(_short, names)), widths, color=plots.COLORS[0])
-    plots.style(panel, "")
-    panel.set_xlim(0, 1)
-    panel.set_title("importance", color=plots.GRAY)
-
-
-def _draw_best(search, panel, trials):
-    sign, best, points = (1 if search.config.minimize else -1), None, []
-    for trial in trials:
-        if trial.state == _STATES.COMPLETE:
-            values = [trial.value] if best is None else [best, trial.value]
-            best = min(values, key=lambda value: sign * value)
-        if best is not None:
-            points.append((search.index(trial), best))
-    if points:
-        panel.step(
-            *zip(*points, strict=True),
-            where="post",
-            color=plots.COLORS[2],
-            linewidth=1.8,
-            label="best so far",
+    plots.import_matplotlib()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        panel = optuna.visualization.matplotlib.plot_optimization_history(
+            search.study, target_name=unit(search)
         )
-
-
-def _drawn(trial):
-    """Returns the value of a complete trial, or the last reported value of another."""
-    if trial.state == _STATES.COMPLETE:
-        return trial.value
-    step = max(trial.intermediate_values, default=None)
-    value = None if step is None else trial.intermediate_values[step]
-    return value if value is not None and math.isfinite(value) else None
+    plots.save(panel.figure, path)
