@@ -10,6 +10,8 @@ import re
 import shutil
 import tempfile
 
+import filelock
+
 from tf_reinforce import locks
 from tf_reinforce import validation
 
@@ -166,15 +168,20 @@ def _temporary_folder(path):
             _remove_if_unused(os.path.join(folder, other))
     while True:
         temporary = tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
-        descriptor = _lock_folder(temporary)
-        # Another process may have removed the folder before it was locked.
-        if descriptor is not None and os.path.exists(temporary):
+        lock = locks.lock_file(temporary)
+        try:
+            lock.acquire()
+        except filelock.Timeout:  # another process is removing the folder
+            continue
+        except OSError:  # the same, or a file system without locks
+            pass
+        if os.path.exists(temporary):
             break
     try:
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        locks.unlock(descriptor)
+        lock.release()
 
 
 def _remove_if_unused(path):
@@ -184,27 +191,15 @@ def _remove_if_unused(path):
     remains. If the folder contains the only copy of a replaced folder, the copy is moved
     back.
     """
-    descriptor = _lock_folder(path, without_locks=False)
-    if descriptor is not None:
+    if os.path.islink(path):
+        return
+    with contextlib.suppress(OSError), locks.lock_file(path):
         folder, name = os.path.split(path)
         target = os.path.join(folder, name[1:].rsplit(".", 2)[0])
         previous = os.path.join(path, _PREVIOUS)
         if os.path.isdir(previous) and not os.path.exists(target):
             os.rename(previous, target)
         shutil.rmtree(path, ignore_errors=True)
-        locks.unlock(descriptor)
-
-
-def _lock_folder(path, without_locks=True):
-    """Returns the descriptor of a locked folder, or `None` if it cannot be locked."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:  # another process has removed the folder, or it is no folder
-        return None
-    if locks.try_lock(descriptor, without_locks):
-        return descriptor
-    os.close(descriptor)
-    return None
 
 
 @contextlib.contextmanager

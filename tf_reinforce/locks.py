@@ -1,24 +1,29 @@
 """Locks a folder for one process, and a model for one training."""
 
 import contextlib
-import fcntl
 import functools
-import json
 import os
 import pathlib
-import platform
 import sys
 import threading
+
+import filelock
 
 FILE_NAME = ".lock"
 
 
-class FolderLock:
-    """Locks a folder for the current process, with the file `.lock` in the folder.
+def lock_file(folder):
+    """Returns a lock of a folder for one process, as a file in the folder.
 
-    The operating system releases the lock when the process ends, also if the process is
-    killed. The file `.lock` remains, and contains the process id and the host name of the
-    last owner. A file whose owner has ended does not lock the folder.
+    The operating system releases it when the process ends, also if the process is killed.
+    A forked process does not hold it.
+    """
+    path = os.path.join(folder, FILE_NAME)
+    return filelock.FileLock(path, blocking=False, thread_local=False)
+
+
+class FolderLock:
+    """Locks a folder for a training of the current process.
 
     Nested `with` statements of one `FolderLock` lock the folder once.
 
@@ -37,99 +42,29 @@ class FolderLock:
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
-        self._descriptor = None
-        self._depth = 0
+        self._lock = lock_file(self.folder)
 
     def __enter__(self):
-        if self._depth == 0:
-            self._acquire()
-        self._depth += 1
-        return self
-
-    def __exit__(self, *error):
-        self._depth -= 1
-        if self._depth == 0:
-            unlock(self._descriptor)
-
-    def _acquire(self):
         if self.folder.is_file():
             raise NotADirectoryError(f"{self.folder} must be a folder. Received: a file")
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / FILE_NAME
-        # A folder of a stranger may contain a link `.lock` to a file of the user.
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        descriptor = os.open(path, flags, 0o644)
-        if not try_lock(descriptor):
-            owner = _read_owner(descriptor)
-            os.close(descriptor)
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
             raise FolderLocked(
-                f"Another training uses the folder {self.folder}: {owner}. Wait until it "
-                "ends, or end it, or choose another folder."
-            )
-        self._descriptor = descriptor
-        owner = {"process": os.getpid(), "host": platform.node()}
-        with contextlib.suppress(OSError):  # the folder is locked also on a full disk
-            os.truncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+                f"Another training uses the folder {self.folder}. Wait until it ends, or "
+                "end it, or choose another folder."
+            ) from None
+        return self
+
+    def __exit__(self, *error):
+        self._lock.release()
 
 
 class FolderLocked(OSError):
     """The error that a folder is in use by another training."""
 
     explained = True  # the message names the folder
-
-
-def try_lock(descriptor, without_locks=True):
-    """Locks an open file or folder, unless another process has locked it.
-
-    The lock ends when `unlock` closes the descriptor, or the process ends. On a file
-    system without locks, nothing is locked.
-
-    Args:
-        descriptor: Int, the descriptor of an open file or folder.
-        without_locks: Bool, the result on a file system without locks.
-
-    Returns:
-        Bool, False if another process or another descriptor holds the lock.
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # some network file systems have no locks
-        if not without_locks:
-            return False
-    _open_descriptors.add(descriptor)
-    return True
-
-
-def unlock(descriptor):
-    """Closes a descriptor that `try_lock` has locked, which ends the lock."""
-    _open_descriptors.discard(descriptor)
-    os.close(descriptor)
-
-
-# A fork copies the locks of a process, and would hold them after the process has ended.
-_open_descriptors: set[int] = set()
-
-
-def _close_in_child():
-    for descriptor in _open_descriptors:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _open_descriptors.clear()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
-
-
-def _read_owner(descriptor):
-    """Returns a description of the process that owns a lock."""
-    try:
-        owner = json.loads(os.pread(descriptor, 1000, 0))
-        return f"process {owner['process']} on {owner['host']}"
-    except (ValueError, TypeError, KeyError):
-        return "an unknown process"
 
 
 class TrainingLock:

@@ -2605,13 +2605,6 @@ RESUMED = [
         "False",
     ),
     Mutant(
-        "lock_of_the_forks",
-        "own: A worker process keeps the run directory locked after its parent ended.",
-        "locks.py::try_lock",
-        "    _open_descriptors.add(descriptor)\n",
-        "",
-    ),
-    Mutant(
         "another_training_continued",
         "own: A training continues from the checkpoint of another training.",
         "training/recorder.py::_compare",
