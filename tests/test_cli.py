@@ -1231,14 +1231,10 @@ def test_completion_script_completes_commands(tmp_path, capsys):
 def test_packages_that_are_not_needed_are_not_imported():
     code = """
 import sys
-finders = list(sys.meta_path)
 from tf_reinforce import startup
 startup.import_tensorflow()
 import keras, tensorflow_probability
 assert not {"matplotlib", "IPython", "cv2", "scipy", "sklearn"} & set(sys.modules)
-if sys.version_info < (3, 12):
-    assert not {"pkg_resources", "setuptools"} & set(sys.modules)
-assert [x for x in sys.meta_path if x in finders] == finders
 import matplotlib.pyplot, scipy.special
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -1478,7 +1474,7 @@ def test_log_level_of_the_user_is_kept():
 MESSAGES = """
 import os, sys, warnings
 from tf_reinforce import startup
-with startup.without_startup_messages(fork=True):
+with startup.without_messages():
     os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called\\n")
     os.write(2, b"I0000 00:00:1.2 3 port.cc:153] oneDNN custom operations are on.\\n")
     os.write(2, b"E0000 00:00:1.2 3 a.cc:5] failed call to cuInit: ERROR (303)\\n")
@@ -1489,12 +1485,10 @@ with startup.without_startup_messages(fork=True):
 """
 
 
-@pytest.mark.parametrize("end", ["pass", "os.abort()", "raise ValueError('here')"])
-def test_errors_at_startup_are_printed_even_if_the_process_aborts(end):
+@pytest.mark.parametrize("end", ["pass", "raise ValueError('here')"])
+def test_errors_at_startup_are_printed_even_if_an_error_is_raised(end):
     ran = program(code=MESSAGES.replace("END", end))
     lines = ran.stderr.splitlines()
-    if end == "os.abort()":  # the abort loses Python's own buffer
-        lines.insert(2, "in Python")
     assert [line.split("]")[-1].strip() for line in lines[:3]] == [
         "failed call to cuInit: OUT_OF_MEMORY (2)",
         "needs AVX",

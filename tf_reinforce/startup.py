@@ -1,19 +1,17 @@
 """Imports TensorFlow, and removes start-up messages from standard error.
 
 The C++ code of TensorFlow, CUDA and LiteRT prints messages when it starts. No log level
-suppresses the messages that are printed before the log level is read. The module
-`startup` removes start-up messages from file descriptor 2, which is standard error.
+suppresses those that are printed before the log level is read, so they are removed from
+file descriptor 2, which is standard error.
 """
 
 import contextlib
 import importlib
 import os
 import re
-import signal
 import sys
 import tempfile
 import threading
-import warnings
 
 from tf_reinforce import interrupts
 
@@ -27,6 +25,7 @@ _STARTUP_MESSAGE = re.compile(
     rb"|INFO: Created TensorFlow Lite XNNPACK delegate for CPU\."
     rb"|W\d{4} .*\] Ignored (output_format|drop_control_dependency)\."
 )
+ANY_MESSAGE = re.compile(b"")
 
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 _is_redirected = threading.Lock()
@@ -49,13 +48,12 @@ def import_tensorflow():
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules:
-        _import_distutils()
         with (
             interrupts.kept(at_once=False),
-            without_startup_messages(fork=True),
+            quiet_first_import(),
             _without_packages(_UNUSED),
         ):
-            importlib.import_module("tensorflow").config.list_physical_devices()
+            importlib.import_module("tensorflow")
             importlib.import_module("tensorflow_probability")
 
 
@@ -68,31 +66,13 @@ def quiet_first_import():
     if "tensorflow" in sys.modules:
         yield
         return
-    with without_startup_messages():
+    with without_messages():
         yield
         tensorflow = sys.modules.get("tensorflow")
         # TensorFlow prints later that it found no GPU. With a GPU, the call would fix
         # which GPUs are visible.
         if tensorflow is not None and not any(map(os.path.exists, _GPU_DEVICES)):
             tensorflow.config.list_physical_devices()
-
-
-def _import_distutils():
-    """Imports the package distutils of Python 3.11, which TensorFlow Probability uses.
-
-    Otherwise, setuptools replaces it by its own, and imports pkg_resources for that,
-    which takes about 0.2 s. Later versions of Python have no such package.
-    """
-    shims = [x for x in sys.meta_path if type(x).__module__ == "_distutils_hack"]
-    if sys.version_info >= (3, 12) or not shims or "setuptools" in sys.modules:
-        return
-    try:
-        sys.meta_path[:] = [x for x in sys.meta_path if x not in shims]
-        with warnings.catch_warnings(), contextlib.suppress(ImportError):
-            warnings.simplefilter("ignore", DeprecationWarning)
-            importlib.import_module("distutils.version")
-    finally:
-        sys.meta_path[:0] = shims
 
 
 @contextlib.contextmanager
@@ -112,43 +92,29 @@ def _without_packages(names):
 
 
 @contextlib.contextmanager
-def without_startup_messages(fork=False):
-    """Removes the start-up messages that a `with` block writes to standard error.
+def without_messages(pattern=_STARTUP_MESSAGE):
+    """Removes the lines that match a pattern from the standard error of a `with` block.
 
-    Messages that are no start-up messages are printed when the `with` block ends, even if
-    the block raises an exception.
+    The other lines are printed when the block ends, even if it raises an exception; they
+    are lost if the process dies. Of blocks that overlap, also in several threads, only
+    the first removes lines.
 
     Args:
-        fork: Bool, whether a forked process prints the messages that are not removed. A
-            forked process can print the last message of a process that dies in the `with`
-            block.
-            `fork=True` requires that the current process has no threads.
+        pattern: Pattern of bytes. Use `ANY_MESSAGE` only for libraries that also raise an
+            error for what they print.
     """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+    is_wanted = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0"
+    if is_wanted or not _is_redirected.acquire(blocking=False):
         yield
         return
-    # Of blocks that overlap, also in several threads, only the first removes messages.
-    if not _is_redirected.acquire(blocking=False):
-        yield
-        return
-    try:
-        with _redirected(fork):
-            yield
-    finally:
-        _is_redirected.release()
-
-
-@contextlib.contextmanager
-def _redirected(fork):
-    """Writes standard error to a file, and then prints all but start-up messages."""
     with contextlib.ExitStack() as stack:
+        stack.callback(_is_redirected.release)
         try:
             out = stack.enter_context(os.fdopen(os.dup(2), "wb", buffering=0))
             file = stack.enter_context(tempfile.TemporaryFile())
         except OSError:  # there is no standard error, or no folder for the file
             yield
             return
-        wait = _print_in_child(file, out) if fork and hasattr(os, "fork") else None
         _flush()
         os.dup2(file.fileno(), 2)
         try:
@@ -156,66 +122,10 @@ def _redirected(fork):
         finally:
             _flush()
             os.dup2(out.fileno(), 2)
-            wait() if wait is not None else _print_others(file, out)
-
-
-@contextlib.contextmanager
-def without_standard_error():
-    """Removes everything that a `with` block writes to file descriptor 2.
-
-    Use the function only for libraries that also raise an error for what they print.
-    """
-    try:
-        stderr = os.dup(2)
-    except OSError:  # the process has no standard error
-        yield
-        return
-    with os.fdopen(stderr, "wb", buffering=0), open(os.devnull, "wb") as null:
-        _flush()
-        os.dup2(null.fileno(), 2)
-        try:
-            yield
-        finally:
-            _flush()
-            os.dup2(stderr, 2)
+            file.seek(0)
+            out.writelines(line for line in file if not pattern.match(line))
 
 
 def _flush():
     with contextlib.suppress(Exception):  # `sys.stderr` may be any object, or closed
         sys.stderr.flush()
-
-
-def _print_in_child(file, out):
-    """Forks a process that prints the messages in `file`, except start-up messages.
-
-    The forked process prints when the returned function is called, or when the current
-    process dies.
-
-    Returns:
-        Function that asks the forked process to print, and waits until it has printed.
-    """
-    # The pipe is closed by `os.close`, or by the system when the current process dies.
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-            os.close(writing)
-            os.read(reading, 1)
-            _print_others(file, out)
-        finally:
-            os._exit(0)
-    os.close(reading)
-
-    def wait():
-        os.close(writing)
-        os.waitpid(child, 0)
-
-    return wait
-
-
-def _print_others(file, out):
-    file.seek(0)
-    for line in file:
-        if not _STARTUP_MESSAGE.match(line):
-            out.write(line)

@@ -240,7 +240,7 @@ class ActingProgram:
             )
         self.conversions += 1
         # absl recommends to convert from a SavedModel instead.
-        with _quiet("absl"), startup.without_startup_messages():
+        with _quiet("absl"), startup.without_messages():
             return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
 
     def leave_litert_if_different(self, inputs, weights):

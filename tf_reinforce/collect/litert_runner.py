@@ -66,7 +66,7 @@ _ALLOCATIONS = itertools.count()
 def _allocate_tensors(interpreter):
     """Allocates the tensors of an interpreter, without LiteRT's start-up message."""
     is_first = next(_ALLOCATIONS) == 0
-    with startup.without_startup_messages() if is_first else contextlib.nullcontext():
+    with startup.without_messages() if is_first else contextlib.nullcontext():
         interpreter.allocate_tensors()
 
 

@@ -90,7 +90,7 @@ def _run_once(folder, functions):
 
     A converter can write a file that the runtime does not accept.
     """
-    with startup.without_startup_messages():
+    with startup.without_messages():
         runners = runtimes.load(folder)
         for name, function in functions.items():
             specs = keras.tree.flatten(function.input_signature)

@@ -53,7 +53,7 @@ def _quiet():
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), startup.without_standard_error():
+        with warnings.catch_warnings(), startup.without_messages(startup.ANY_MESSAGE):
             warnings.simplefilter("ignore")
             yield
     finally:
