@@ -124,7 +124,9 @@ def repair(directory):
     """
     path = directory / JOURNAL
     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
+    files.expect_no_link(path)
     if path.exists():
+        files.expect_regular_file(path)
         size = path.read_bytes().rfind(b"\n") + 1
         os.truncate(path, size)
 
@@ -224,16 +226,14 @@ class Search:
         uninterrupted one. The parameters of the first trials are not drawn.
         """
         seed = int(seeding.generator(self.config.seed, "tuning", index).integers(2**32))
-        is_random = self.config.sampler == "random"
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_NUM_RANDOM)
         start = search_space.start_trials(self.task.ranges, self.config.settings)
-        if index < (min(1, len(start)) if is_random else len(start)):
-            sampler = optuna.samplers.RandomSampler(seed=seed)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                return optuna.samplers.PartialFixedSampler(start[index], sampler)
-        if is_random:
-            return optuna.samplers.RandomSampler(seed=seed)
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=_NUM_RANDOM)
+        if self.config.sampler == "random":
+            sampler, start = optuna.samplers.RandomSampler(seed=seed), start[:1]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            fixed = start[index] if index < len(start) else {}
+            return optuna.samplers.PartialFixedSampler(fixed, sampler)
 
     def finished(self):
         """Returns the list of finished trials, in the order of their indices."""
