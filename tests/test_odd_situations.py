@@ -310,7 +310,7 @@ def contents(path):
     [
         ("export", "run", "--out", "policy"),
         ("plot", "run", "--out", "plot.png"),
-        ("record", "run", "--episodes", "1", "--out", "video.gif"),
+        ("record", "run", "--episodes", "1", "--out", "video.mp4"),
     ],
     ids=lambda words: words[0],
 )

@@ -93,8 +93,9 @@ def test_python_blocks_about_videos_run(tmp_path, monkeypatch):
     text = (ROOT / "docs" / "pictures.md").read_text()
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(compile(block, "pictures.md", "exec"), {})
-    names = sorted(path.name for path in tmp_path.rglob("*.gif"))
-    assert names == ["lake.gif", "update_000000.gif", "update_000002.gif"]
+    names = sorted(path.name for path in tmp_path.rglob("*.mp4"))
+    updates = ["update_000000.mp4", "update_000002.mp4"]
+    assert names == ["lake_1.mp4", "lake_2.mp4", *updates]
 
 
 @pytest.mark.slow

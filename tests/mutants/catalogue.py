@@ -2788,8 +2788,8 @@ REPORTED_RUNS = [
         "video_with_another_time_limit",
         "own: A video shows episodes without the time limit that the user has passed.",
         "experiments/recording.py::record",
-        "(env, count, env_kwargs, max_episode_steps)",
-        "(env, count, env_kwargs, None)",
+        "            max_episode_steps=max_episode_steps,\n",
+        "",
     ),
     Mutant(
         "samples_of_a_head_share_noise",

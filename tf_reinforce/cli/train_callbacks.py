@@ -34,25 +34,20 @@ def make(options, settings, directory):
         logger = callbacks.TensorBoardLogger(folder, histograms=kind == "histograms")
         result.append(logger)
     if (every := table.get("video")) is not None:
-        result.append(_video_recorder(options.env, settings, directory, every))
+        from tf_reinforce.experiments import video_recorder
+
+        limit = settings["evaluation"].get("max_episode_steps")
+        recorder = video_recorder.VideoRecorder(
+            options.env,
+            directory / "videos",
+            every,
+            env_kwargs=settings["env_kwargs"],
+            max_episode_steps=limit,
+        )
+        result.append(recorder)
     if options.wandb is not None:
         from tf_reinforce.experiments import wandb_logger
 
         config = {"env": options.env, **settings}
         result.append(wandb_logger.WandbLogger(options.wandb, directory, config))
     return result
-
-
-def _video_recorder(env, settings, directory, every):
-    """Returns a callback that writes MP4 files, or GIF files without imageio-ffmpeg."""
-    from tf_reinforce.experiments import video_recorder
-
-    has_encoder = importlib.util.find_spec("imageio_ffmpeg") is not None
-    return video_recorder.VideoRecorder(
-        env,
-        directory / "videos",
-        every,
-        kind="mp4" if has_encoder else "gif",
-        env_kwargs=settings["env_kwargs"],
-        max_episode_steps=settings["evaluation"].get("max_episode_steps"),
-    )

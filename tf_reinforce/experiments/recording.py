@@ -1,18 +1,26 @@
-"""Records videos of episodes that an agent plays."""
+"""Records videos of episodes that an agent plays.
 
-import math
-import numbers
+Worker processes import this module, so it must not import TensorFlow.
+"""
 
+import contextlib
+import functools
+import os
+import pathlib
+import sys
+
+import gymnasium as gym
+import numpy as np
+
+from tf_reinforce import env_arguments
+from tf_reinforce import files
 from tf_reinforce import validation
-from tf_reinforce.collect import in_process
-from tf_reinforce.experiments import grid_pictures
-from tf_reinforce.experiments import remote_envs
-from tf_reinforce.experiments import rendered_envs
-from tf_reinforce.experiments import video_files
+from tf_reinforce.data import seeding
 
-DEFAULT_FPS = 30  # pictures per second, if the environment states no number
-_GIF_SIZE = 300  # pixels of the longer side of a tile; larger GIFs load slowly
-_PAUSE = 0.5  # seconds for which the last picture of an episode remains
+_MODE = "rgb_array"
+_DEFAULT_FPS = 30  # pictures per second, if the environment states no number
+# What pygame and MuJoCo use instead of a display and a sound card.
+_HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MUJOCO_GL": "egl"}
 
 
 def record(
@@ -21,74 +29,167 @@ def record(
     path,
     episodes=1,
     *,
-    num_envs=1,
     seed=0,
     deterministic=True,
+    workers=2,
     env_kwargs=None,
     max_episode_steps=None,
-    fps=None,
-    size=None,
 ):
-    """Plays episodes, and writes an MP4 or GIF video of them.
+    """Plays episodes, and writes an MP4 video of each, with one picture per step.
 
-    The episodes are the first episodes of `Reinforce.evaluate` with the same seed. Each
-    picture shows the steps and the sum of the rewards so far. No display is needed. If
-    an episode fails, an existing file at `path` stays unchanged.
+    The episodes are the first ones of `Reinforce.evaluate` with the same seed. If one
+    fails, existing files stay unchanged.
 
     Args:
         agent: `Reinforce`.
-        env: Environment id; `EnvSpec`; callable, for example a class, that has the
-            parameter `render_mode` or makes an environment with
-            `render_mode="rgb_array"`; or such an environment.
-        path: Path of the video, with the extension .mp4 or .gif.
+        env: Environment id; `EnvSpec`; or callable, for example a class, that accepts
+            `render_mode="rgb_array"`.
+        path: Path of the video, with the extension .mp4. See `video_paths`.
         episodes: Positive int, the number of episodes.
-        num_envs: Positive int, the number of episodes that are shown side by side. The
-            next ones start after all of them have ended.
-        seed: Int for the environments and the actions.
-        deterministic: Bool, whether to take the most likely actions.
-        env_kwargs: Dict of keyword arguments for the constructor of the environment.
-        max_episode_steps: Positive int, the time limit in steps, by default that of the
-            environment.
-        fps: Positive number, the pictures per second, by default that of the environment
-            (`metadata["render_fps"]`), else 30. There is one picture per step.
-        size: Int, the longer side of the picture of one environment in pixels, by default
-            300 in a GIF, and in an MP4 file the size that the environment renders.
+        seed, deterministic, env_kwargs, max_episode_steps: As in `Reinforce.evaluate`.
+        workers: Positive int, the number of processes that play and render. They do not
+            import TensorFlow: beside it, MuJoCo dies if it renders without a GPU. Pass 1
+            to render in this process if the policy does not act through LiteRT.
 
     Returns:
         Dict of floats, the metrics of `Reinforce.evaluate`.
 
     Raises:
         ValueError: If an argument is invalid, or the environment renders no pictures.
-        ImportError: If the file is an MP4, and imageio-ffmpeg is not installed.
+        ImportError: If imageio-ffmpeg is not installed.
         EnvironmentFault: If the environment fails, also while it renders.
     """
-    kind = video_files.check_options(path, fps, size)
-    count = min(
-        validation.positive_int("num_envs", num_envs),
-        validation.positive_int("episodes", episodes),
-    )
-    validation.positive_int_or_none("max_episode_steps", max_episode_steps)
-    opened = remote_envs.open_envs(env, count, env_kwargs, max_episode_steps)
-    with opened as (gym_envs, limit):
-        fps = fps or _default_fps(gym_envs[0])
-        size = size or (_GIF_SIZE if kind == "gif" else None)
-        painter = grid_pictures.GridPainter(count, size, with_episode=episodes > 1)
-        pause = math.ceil(_PAUSE * fps)
-        with video_files.write_video(path, fps) as writer:
+    ffmpeg = import_ffmpeg()
+    env_arguments.check(env_kwargs)
+    seeds = seeding.EpisodeSeeds(validation.check_seed(seed), "evaluation", 0)
+    if isinstance(env, str):  # worker processes may not have registered it
+        env = gym.registry.get(env.rpartition(":")[2], env)
+    with contextlib.ExitStack() as stack:
+        paths = [
+            stack.enter_context(files.atomic_write(x))
+            for x in video_paths(path, episodes)
+        ]
+        by_seed = {seeds.reset_seed(i): x for i, x in enumerate(paths)}
+        metrics = agent.evaluate(
+            functools.partial(_make, env, env_kwargs or {}, max_episode_steps, by_seed),
+            episodes,
+            deterministic,
+            seed,
+            num_envs=validation.positive_int("workers", workers),
+            workers=workers,
+            max_episode_steps=max_episode_steps,
+        )
+        pictures = sum(ffmpeg.count_frames_and_secs(x)[0] for x in paths)
+        if pictures != metrics["env_steps"] + episodes:
+            raise OSError(f"ffmpeg wrote only {pictures} pictures. Is the disk full?")
+    return metrics
 
-            def show(tiles, is_end):
-                writer.add(painter.draw(tiles), 1 + pause * is_end)
 
-            batch = rendered_envs.RenderedEnvs(
-                gym_envs, limit, show=show, restart=writer.restart
+def video_paths(path, episodes):
+    """Returns the path of each video: `path` if it is the only one, else numbered ones.
+
+    >>> [x.name for x in video_paths("car.mp4", episodes=2)]
+    ['car_1.mp4', 'car_2.mp4']
+    """
+    path, count = pathlib.Path(path), validation.positive_int("episodes", episodes)
+    if path.suffix != ".mp4":
+        raise ValueError(f"A video must have the extension .mp4. Received: '{path}'")
+    if count == 1:
+        return [path]
+    return [path.with_stem(f"{path.stem}_{i}") for i in range(1, count + 1)]
+
+
+def import_ffmpeg():
+    """Returns the module `imageio_ffmpeg`; raises `ImportError` without it or ffmpeg."""
+    try:
+        import imageio_ffmpeg
+
+        imageio_ffmpeg.get_ffmpeg_exe()
+    except (ImportError, RuntimeError) as error:
+        raise ImportError(
+            "Videos need imageio-ffmpeg. Install it with `pip install "
+            f'"tf-reinforce[video]"`. Received: {error}'
+        ) from error
+    return imageio_ffmpeg
+
+
+def _make(env, env_kwargs, max_episode_steps, paths):
+    """Returns an environment that writes each episode to the path of its reset seed."""
+    is_linux, displays = sys.platform.startswith("linux"), ("DISPLAY", "WAYLAND_DISPLAY")
+    if is_linux and not any(map(os.environ.get, displays)):
+        os.environ.update(_HEADLESS | os.environ)
+    kwargs, result = {"render_mode": _MODE, **env_kwargs}, None
+    if callable(env):
+        with env_arguments.explain_errors(env, kwargs):
+            result = env(**kwargs)
+    elif isinstance(env, (str, gym.envs.registration.EnvSpec)):
+        limit = {"max_episode_steps": max_episode_steps, "disable_env_checker": True}
+        with env_arguments.explain_errors_of_make(getattr(env, "id", env), kwargs):
+            result = gym.make(env, **limit, **kwargs)
+    modes = getattr(result, "metadata", {}).get("render_modes", [_MODE])
+    if getattr(result, "render_mode", None) != _MODE or _MODE not in modes:
+        raise ValueError(
+            "`env` must be an environment id, an EnvSpec or a callable that makes a "
+            f"Gymnasium environment with render_mode={_MODE!r}. Received: {env!r} with "
+            f"env_kwargs={env_kwargs}, which has the render modes {modes}"
+        )
+    return _RecordedEnv(result, paths)
+
+
+class _RecordedEnv(gym.Wrapper):
+    """Writes the pictures of each episode to a file.
+
+    Args:
+        env: `gymnasium.Env` with `render_mode="rgb_array"`.
+        paths: Dict from the reset seed of each episode to the path of its video.
+    """
+
+    def __init__(self, env, paths):
+        super().__init__(env)
+        self._paths = paths
+        self._size = self._video = None
+
+    def reset(self, *, seed=None, **options):
+        self._finish()
+        outputs = self.env.reset(seed=seed, **options)
+        picture = self._render()
+        self._size = picture.shape[1::-1]
+        self._video = import_ffmpeg().write_frames(
+            self._paths[seed],
+            self._size,
+            fps=self.env.metadata.get("render_fps") or _DEFAULT_FPS,
+            macro_block_size=2,  # 4:2:0, which all players read
+            ffmpeg_log_level="error",
+            # The index at the start lets a browser play at once.
+            output_params=["-movflags", "+faststart"],
+        )
+        next(self._video)
+        self._video.send(picture)
+        return outputs
+
+    def step(self, action):
+        outputs = self.env.step(action)
+        self._video.send(self._render())
+        if outputs[2] or outputs[3]:  # terminated or truncated
+            self._finish()
+        return outputs
+
+    def close(self):
+        self._finish()
+        super().close()
+
+    def _finish(self):
+        if self._video is not None:
+            self._video.close()
+        self._size = self._video = None
+
+    def _render(self):
+        """Returns the picture of the environment, `[H, W, 3]` uint8."""
+        picture = np.asarray(self.env.render(), order="C")
+        is_image = picture.dtype == np.uint8 and picture.shape[2:] == (3,)
+        if not is_image or self._size not in (None, picture.shape[1::-1]):
+            raise ValueError(
+                "`render` must return uint8 arrays of one shape (H, W, 3). Received: "
+                f"shape {picture.shape} and type {picture.dtype}"
             )
-            envs = in_process.InProcessEnvironments(batch)
-            return agent.evaluate(envs, episodes, deterministic, seed)
-
-
-def _default_fps(env):
-    """Returns the pictures per second that an environment states, or `DEFAULT_FPS`."""
-    metadata = env.metadata if isinstance(env.metadata, dict) else {}
-    fps = metadata.get("render_fps")
-    is_number = isinstance(fps, numbers.Real) and not isinstance(fps, bool)
-    return float(fps) if is_number and 0 < fps <= video_files.MAX_FPS else DEFAULT_FPS
+        return picture

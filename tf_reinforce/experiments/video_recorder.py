@@ -7,30 +7,24 @@ import keras
 
 from tf_reinforce import validation
 from tf_reinforce.experiments import recording
-from tf_reinforce.experiments import video_files
 
 
 class VideoRecorder(keras.callbacks.Callback):
     """Records a video before the first update, and after every `every` updates.
 
     The video after 100 updates is the file `update_000100.mp4`. With the default options,
-    all videos show the most likely actions in episodes with the same reset seeds, so that
-    the videos can be compared. Recording does not change the result of the training.
-
-    An environment that cannot render raises its error before the first update.
+    all videos show the most likely actions in an episode with the same reset seed, so
+    they can be compared. Recording does not change the result of the training.
 
     Args:
-        env: Environment id, `EnvSpec`, or callable, for example a class, that has the
-            parameter `render_mode` or makes an environment with
-            `render_mode="rgb_array"`.
+        env: As for `recording.record`.
         directory: Path of the folder for the videos, which is created.
         every: Positive int, the number of updates between two videos.
-        kind: `"mp4"` or `"gif"`, the format of the videos.
         **options: Further arguments of `recording.record`, for example `seed`.
 
     Raises:
         ValueError, TypeError: If an argument is invalid.
-        ImportError: If `kind` is `"mp4"`, and imageio-ffmpeg is not installed.
+        ImportError: If imageio-ffmpeg is not installed.
 
     Example:
 
@@ -41,20 +35,18 @@ class VideoRecorder(keras.callbacks.Callback):
 
     chief_only = True  # of several learner processes, one writes the videos
 
-    def __init__(self, env, directory, every=100, *, kind="mp4", **options):
+    def __init__(self, env, directory, every=100, **options):
         super().__init__()
         self.env = env
         self.directory = pathlib.Path(directory)
         self.every = validation.positive_int("every", every)
-        self.kind = validation.one_of("kind", kind, video_files.FORMATS)
         self.options = options
         inspect.signature(recording.record).bind(None, env, self.path(0), **options)
-        sizes = {name: options.get(name) for name in ("fps", "size")}
-        video_files.check_options(self.path(0), **sizes)
+        recording.import_ffmpeg()
 
     def path(self, update):
         """Returns the path of the video after a number of updates."""
-        return self.directory / f"update_{update:06d}.{self.kind}"
+        return self.directory / f"update_{update:06d}.mp4"
 
     def on_train_begin(self, logs=None):
         self._record()
