@@ -1134,7 +1134,6 @@ LINEAR = "{first = 0.02, last = 0}"
         (("--diagnose",), False),
         (("--tensorboard",), False),
         (("--video",), False),
-        (("--wandb",), False),
         (("--ray", "auto"), False),
         (("--env-arg", "sutton_barto_reward=true"), False),
         (("--on-bad-env", "drop_episode"), False),

@@ -23,7 +23,6 @@ from tf_reinforce.callbacks import slow_env
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.experiments import video_recorder
-from tf_reinforce.experiments import wandb_logger
 from tf_reinforce.score_function import resumed_fit
 from tf_reinforce.training import learner_processes
 from tf_reinforce.training import loop
@@ -96,7 +95,6 @@ CHIEF_ONLY = {
     *(keras.callbacks.TensorBoard, tfr.callbacks.TensorBoardLogger),
     *(tfr.callbacks.Diagnostics, tfr.callbacks.EpisodeLogger),
     *(tfr.callbacks.ProgressLine, video_recorder.VideoRecorder),
-    wandb_logger.WandbLogger,
 }
 
 

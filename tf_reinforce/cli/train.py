@@ -161,7 +161,6 @@ def _check(options, cluster):
     train_settings.check_env_settings(options.env, settings)
     train_settings.check_engine(options, settings)
     train_settings.ray_workers(options, settings)  # raises errors
-    train_callbacks.check_wandb(options)
     if cluster is not None:
         train_settings.check_cluster(options, cluster)
         train_messages.print_cluster(cluster)

@@ -1,16 +1,5 @@
 """Makes the callbacks of a training from the options of the command."""
 
-import importlib.util
-
-
-def check_wandb(options):
-    """Raises `ImportError` if `--wandb` was passed and wandb is not installed."""
-    if options.wandb is not None and importlib.util.find_spec("wandb") is None:
-        raise ImportError(
-            "`--wandb` requires the package wandb. Install it with "
-            'pip install "tf-reinforce[wandb]".'
-        )
-
 
 def make(options, settings, directory):
     """Returns the list of Keras callbacks of a training, without those of every run.
@@ -45,9 +34,4 @@ def make(options, settings, directory):
             max_episode_steps=limit,
         )
         result.append(recorder)
-    if options.wandb is not None:
-        from tf_reinforce.experiments import wandb_logger
-
-        config = {"env": options.env, **settings}
-        result.append(wandb_logger.WandbLogger(options.wandb, directory, config))
     return result

@@ -351,17 +351,6 @@ TRAIN_OPTIONS = (
         ),
     ),
     _Option(
-        "--wandb",
-        (),
-        dict(
-            nargs="?",
-            const="tf-reinforce",
-            metavar="PROJECT",
-            help="log to Weights & Biases (project tf-reinforce); WANDB_MODE=offline "
-            "writes to RUN/wandb only",
-        ),
-    ),
-    _Option(
         "--video",
         (),
         dict(

@@ -107,8 +107,6 @@ def _run(options, directory, commands, target):
         )
     else:
         _print(f"the trainings of all {len(folders)} seeds have ended")
-    wandb = [] if options.wandb is None else ["--wandb", options.wandb]
-    commands = {seed: [*words, *wandb] for seed, words in commands.items()}
     processes = seed_processes.Processes(commands, folders, jobs, _print)
     try:
         code = processes.run()

@@ -215,7 +215,7 @@ def check_resume_flags(options):
     if options.env is not None:
         _add_module(options)
     allowed = ("env", "env_arg", "resume", "export", "command", "engine", "ray")
-    allowed += ("num_cpus_per_worker", "require_target", "command_line", "wandb", "jobs")
+    allowed += ("num_cpus_per_worker", "require_target", "command_line", "jobs")
     allowed += _CALLBACK_OPTIONS
     allowed = (*allowed, *_CHECKPOINT_OPTIONS, *_LIMITED_OPTIONS)
     others = [
@@ -226,7 +226,7 @@ def check_resume_flags(options):
     if others or options.engine != "auto":
         raise ValueError(
             "`--resume` continues a training with its own settings. Expected: no other "
-            "options, except ENV, --env-arg, --export, --jobs, --ray, --wandb, "
+            "options, except ENV, --env-arg, --export, --jobs, --ray, "
             f"{_flags(_CALLBACK_OPTIONS)}, {_flags(_CHECKPOINT_OPTIONS)}, "
             f"{_flags(_LIMITED_OPTIONS)}. Received: {_flags(others) or '--engine'}"
         )
@@ -351,7 +351,6 @@ def uses_one_program(options, settings):
         and not host_settings(settings)
         and not settings["callbacks"]
         and not any(isinstance(rate, dict) for rate in rates)
-        and options.wandb is None
         and options.ray is None
     )
 
