@@ -2864,8 +2864,8 @@ WHOLE_LIFE_OF_A_RUN = [
         "window_one_too_long",
         "own: A smoothed curve averages over one update more than its window.",
         "experiments/curves.py::smooth",
-        "np.arange(len(values)) - window",
-        "np.arange(len(values)) - window - 1",
+        "totals[:, window:] -= totals[:, :-window]",
+        "totals[:, window + 1 :] -= totals[:, : -window - 1]",
     ),
     Mutant(
         "curves_beyond_the_shortest",
@@ -2906,8 +2906,8 @@ WHOLE_LIFE_OF_A_RUN = [
         "map_with_exchanged_axes",
         "own: The two axes of the map of a policy are exchanged.",
         "experiments/observation_axes.py::grid",
-        "zip(rows.T, axes)",
-        "zip(rows.T[::-1], axes)",
+        "zip(columns, axes)",
+        "zip(columns[::-1], axes)",
     ),
     Mutant(
         "toml_override_stays_text",

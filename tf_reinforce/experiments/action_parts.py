@@ -22,7 +22,6 @@ class Choices(NamedTuple):
     name: str
     values: list  # of K texts
     probs: np.ndarray  # [N, K], one row sums to one
-    taken: Any = None  # [N] ints, the indices of the values that were taken, or `None`
 
 
 class Numbers(NamedTuple):
@@ -69,38 +68,28 @@ def _parts(name, head, outputs, actions):
     if isinstance(head, heads.Categorical):
         distribution, indices = head.distribution(outputs), range(head.size)
         log_probs = [distribution.log_prob([i] * len(outputs)) for i in indices]
-        probs = np.exp(np.stack(log_probs, axis=-1))
-        values = [str(head.start + i) for i in indices]
-        return [Choices(name, values, probs, _array(actions))]
-    if type(head) is heads.MultiCategorical:
-        return _multi_categorical(name, head, outputs, actions)
-    if type(head) is heads.Bernoulli:
-        on = head.parameters(outputs)["probs"].numpy()
-        probs = np.stack([1.0 - on, on], axis=-1)
-        return [
-            Choices(_indexed(name, i, head.n), ["0", "1"], probs[:, i], taken)
-            for i, taken in enumerate(_columns(actions, head.n))
-        ]
-    if type(head) is heads.Multinomial:
-        probs = head.parameters(outputs)["probs"].numpy()
-        values = [str(i) for i in range(head.categories)]
-        return [Choices(f"{name}, expected share", values, probs)]
-    return _numbers(name, head, outputs, actions)
-
-
-def _multi_categorical(name, head, outputs, actions):
+        return _choices(name, [np.exp(np.stack(log_probs, axis=-1))], [head.start])
+    if type(head) not in (heads.MultiCategorical, heads.Bernoulli, heads.Multinomial):
+        return _numbers(name, head, outputs, actions)
     probs = head.parameters(outputs)["probs"].numpy()
-    ends, count = np.cumsum(head.sizes), len(head.sizes)
-    starts = np.broadcast_to(head.start, count)
-    columns = zip(np.split(probs, ends[:-1], axis=-1), starts, _columns(actions, count))
+    if type(head) is heads.MultiCategorical:
+        parts = np.split(probs, np.cumsum(head.sizes)[:-1], axis=-1)
+        return _choices(name, parts, np.broadcast_to(head.start, len(parts)))
+    if type(head) is heads.Bernoulli:
+        parts = [np.stack([1.0 - on, on], axis=-1) for on in probs.T]
+        return _choices(name, parts, [0] * head.n)
+    return _choices(f"{name}, expected share", [probs], [0])
+
+
+def _choices(name, parts, starts):
+    """Returns a `Choices` for each array of probabilities and its first value."""
     return [
         Choices(
-            _indexed(name, i, count),
-            [str(start + k) for k in range(part.shape[1])],
-            part,
-            taken,
+            _indexed(name, i, len(parts)),
+            [str(start + k) for k in range(probs.shape[1])],
+            probs,
         )
-        for i, (part, start, taken) in enumerate(columns)
+        for i, (probs, start) in enumerate(zip(parts, starts, strict=True))
     ]
 
 
@@ -112,13 +101,10 @@ def _numbers(name, head, outputs, actions):
         mean, deviation = _normal_moments(head, outputs)
     else:
         mean, deviation = _sampled_moments(head, outputs)
-    taken = None if actions is None else _to_rows(head, actions)
     count = mean.shape[1]
-    columns = enumerate(_columns(taken, count))
-    return [
-        Numbers(_indexed(name, i, count), mean[:, i], deviation[:, i], column)
-        for i, column in columns
-    ]
+    taken = [None] * count if actions is None else _to_rows(head, actions).T
+    columns = enumerate(zip(mean.T, deviation.T, taken, strict=True))
+    return [Numbers(_indexed(name, i, count), *column) for i, column in columns]
 
 
 def _beta_moments(head, outputs):
@@ -158,15 +144,6 @@ def _to_rows(head, actions):
     """Returns raw actions as `[N, A]` float64, in the units of the environment."""
     env_actions = np.asarray(head.to_environment(tf.convert_to_tensor(actions)))
     return env_actions.reshape(len(env_actions), -1).astype("float64")
-
-
-def _array(actions):
-    return None if actions is None else np.asarray(actions)
-
-
-def _columns(actions, count):
-    """Returns the `count` columns of actions, or `count` times `None`."""
-    return [None] * count if actions is None else list(np.asarray(actions).T)
 
 
 def _indexed(name, index, count):

@@ -81,16 +81,8 @@ def _last_return(curve):
 
 def table(rows):
     """Returns a comparison as text, a line for each run."""
-    header = [
-        "run",
-        "environment",
-        "seeds",
-        "steps",
-        "seconds",
-        "return of the last 10 %",
-    ]
-    header += ["evaluation", "difference"]
-    lines = [header]
+    lines = [["run", "environment", "seeds", "steps", "seconds"]]
+    lines[0] += ["return of the last 10 %", "evaluation", "difference"]
     for row in rows:
         line = [row.name, row.env or "?", str(row.seeds), f"{row.env_steps:,.0f}"]
         line.append("" if np.isnan(row.seconds) else f"{row.seconds:.3g}")

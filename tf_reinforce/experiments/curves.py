@@ -233,11 +233,9 @@ def smooth(values, window):
         Array `[N]`, NaN where no value in the window is finite.
     """
     finite = np.isfinite(values)
-    sums = np.cumsum(np.where(finite, values, 0.0))
-    counts = np.cumsum(finite)
-    before = np.maximum(np.arange(len(values)) - window, -1)
-    sums = sums - np.where(before >= 0, sums[before], 0.0)
-    counts = counts - np.where(before >= 0, counts[before], 0)
+    totals = np.cumsum([np.where(finite, values, 0.0), finite], axis=1)
+    totals[:, window:] -= totals[:, :-window]
+    sums, counts = totals
     return np.divide(sums, counts, out=np.full(len(values), math.nan), where=counts > 0)
 
 

@@ -1,6 +1,6 @@
 """Finds the axes of small observation spaces, and makes grids of observations."""
 
-import itertools
+import math
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -27,11 +27,8 @@ class Axis(NamedTuple):
 
 def count_numbers(space):
     """Returns how many numbers an observation of a Gymnasium space has."""
-    return sum(_leaf_size(leaf) for leaf in keras.tree.flatten(spaces.to_nest(space)))
-
-
-def _leaf_size(leaf):
-    return 1 if isinstance(leaf, gym.spaces.Discrete) else int(np.prod(leaf.shape))
+    leaves = keras.tree.flatten(spaces.to_nest(space))
+    return sum(math.prod(leaf.shape) for leaf in leaves)
 
 
 def find(space, observations):
@@ -53,7 +50,7 @@ def find(space, observations):
     for number, (leaf, name, array) in enumerate(zip(leaves, names, arrays)):
         rows = np.reshape(array, [len(array), -1])
         for index, (low, high, integer) in enumerate(_bounds(leaf)):
-            label = f"{name}[{index}]" if _leaf_size(leaf) > 1 else name
+            label = f"{name}[{index}]" if math.prod(leaf.shape) > 1 else name
             column = rows[:, index].astype("float64")
             points = _points(low, high, integer, column, count_numbers(space))
             if points is None:
@@ -70,7 +67,7 @@ def _bounds(leaf):
         low = np.ravel(leaf.start)
         return [(a, a + n - 1, True) for a, n in zip(low, np.ravel(leaf.nvec))]
     if isinstance(leaf, gym.spaces.MultiBinary):
-        return [(0, 1, True)] * _leaf_size(leaf)
+        return [(0, 1, True)] * math.prod(leaf.shape)
     integer = leaf.dtype.kind in "iu"
     return [(a, b, integer) for a, b in zip(np.ravel(leaf.low), np.ravel(leaf.high))]
 
@@ -94,11 +91,10 @@ def grid(space, axes):
     their order.
     """
     leaves = keras.tree.flatten(spaces.to_nest(space))
-    rows = np.array(list(itertools.product(*(axis.points for axis in axes))))
-    arrays = [
-        np.zeros([len(rows), _leaf_size(leaf)], leaf.dtype or np.int64) for leaf in leaves
-    ]
-    for column, axis in zip(rows.T, axes):
-        arrays[axis.leaf][:, axis.column] = column
-    shaped = [x.reshape(len(rows), *leaf.shape) for x, leaf in zip(arrays, leaves)]
+    columns = np.meshgrid(*(axis.points for axis in axes), indexing="ij")
+    count = columns[0].size
+    arrays = [np.zeros([count, math.prod(leaf.shape)], leaf.dtype) for leaf in leaves]
+    for column, axis in zip(columns, axes):
+        arrays[axis.leaf][:, axis.column] = column.ravel()
+    shaped = [x.reshape(count, *leaf.shape) for x, leaf in zip(arrays, leaves)]
     return keras.tree.pack_sequence_as(spaces.to_nest(space), shaped)

@@ -180,10 +180,7 @@ def _draw_plane(figure, panel, part, axes):
         bar.set_label(f"mean {part.name}", color=plots.GRAY)
         bar.ax.tick_params(colors=plots.GRAY)
         bar.outline.set_edgecolor(plots.GRAY)
-    plots.style(panel, second.name)
-    panel.grid(visible=False)
-    panel.set_xlabel(first.name, color=plots.GRAY)
-    panel.set_title(f"{part.name}{_strength(part)}", color=plots.GRAY, fontsize=10)
+    _label_map(panel, part, first.name, second.name)
 
 
 def _draw_visited(panel, axes, visited):
@@ -215,11 +212,17 @@ def _draw_states(panel, part, cells):
             label = f"{letter}\n{text}" if letter else text
             place = dict(ha="center", va="center", fontsize=7)
             panel.text(column, row, label, bbox=box, **place)
-    plots.style(panel, "row")
     panel.set(xticks=range(columns), yticks=range(rows))
+    _label_map(panel, part, "column", "row")
+
+
+def _label_map(panel, part, x, y):
+    plots.style(panel, y)
     panel.grid(visible=False)
-    panel.set_xlabel("column", color=plots.GRAY)
-    panel.set_title(f"{part.name}{_strength(part)}", color=plots.GRAY, fontsize=10)
+    panel.set_xlabel(x, color=plots.GRAY)
+    is_discrete = isinstance(part, action_parts.Choices)
+    meaning = "most likely value, stronger if more probable" if is_discrete else "mean"
+    panel.set_title(f"{part.name}: {meaning}", color=plots.GRAY, fontsize=10)
 
 
 def _cells_of_states(env, env_kwargs):
@@ -252,19 +255,10 @@ def _most_likely(part):
     """
     count = len(part.values)
     best = part.probs.argmax(1)
-    colors = np.array([_rgb(color) for color in _colors(count)])
+    colors = np.array(_colors(count))
     uniform = 1.0 / count
     excess = (part.probs.max(1) - uniform) / max(1.0 - uniform, 1e-9)
     return np.concatenate([colors[best], 0.3 + 0.7 * excess[:, None]], axis=1)
-
-
-def _rgb(color):
-    return [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-
-
-def _strength(part):
-    is_discrete = isinstance(part, action_parts.Choices)
-    return ": most likely value, stronger if more probable" if is_discrete else ": mean"
 
 
 def _edges(axis):
@@ -275,12 +269,13 @@ def _edges(axis):
 
 
 def _colors(count):
-    """Returns a color for each of `count` values of an action."""
+    """Returns red, green and blue for each of `count` values of an action."""
     if count <= len(plots.COLORS):
-        return plots.COLORS[:count]
+        return [
+            tuple(x / 255 for x in bytes.fromhex(c[1:])) for c in plots.COLORS[:count]
+        ]
     hues = np.linspace(0.0, 1.0, count, endpoint=False)
-    rgb = [colorsys.hls_to_rgb(hue, 0.52, 0.62) for hue in hues]
-    return ["#" + "".join(f"{round(255 * x):02x}" for x in color) for color in rgb]
+    return [colorsys.hls_to_rgb(hue, 0.52, 0.62) for hue in hues]
 
 
 def _list_values(panel, values, colors):
