@@ -90,9 +90,9 @@ def content_of_checkpoint(path):
 
 def archive_of_agent(path):
     """Returns the files inside an agent file, as `tfr.load` reads them."""
-    from tf_reinforce.loading import archive
+    from tf_reinforce import saving
 
-    return archive.read(str(path), archive.LoadLimits())
+    return saving.read(str(path))
 
 
 # The kinds of files: a function that writes files, a function that returns their whole

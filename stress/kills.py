@@ -46,8 +46,8 @@ import language_models
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
+from tf_reinforce import saving
 from tf_reinforce.experiments import runs  # noqa: F401 (forks need no import of their own)
-from tf_reinforce.loading import keras_file
 from tf_reinforce.training import agent_state
 from tf_reinforce.training import checkpoints
 
@@ -198,7 +198,7 @@ def _digest(folder):
     result = {"checkpoint": _sha256(state["variables"])} if "variables" in state else {}
     for name in ("agent.keras", "last.keras"):
         if (folder / name).exists():
-            agent = keras_file.load(folder / name)
+            agent = saving.load(folder / name)
             result[name] = _sha256([v.numpy() for v in agent_state.variables(agent)])
     for name in ("log.csv", "episodes.csv", "evaluation.json"):
         if (folder / name).exists():

@@ -47,7 +47,6 @@ from tf_reinforce.cli import tune
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import search_space
-from tf_reinforce.loading import archive
 from tf_reinforce.presets import default_settings
 from tf_reinforce.presets import toml_files
 from tf_reinforce.serving import runtimes
@@ -656,28 +655,13 @@ def test_invalid_arguments_print_one_sentence_and_exit_with_2(
 
 
 @pytest.mark.parametrize("command", ["evaluate", "export"])
-def test_limits_of_agent_files_are_options(command, run, tmp_path, monkeypatch, capsys):
+def test_limit_of_agent_files_is_an_option(command, run, tmp_path, capsys):
     more = {"evaluate": ["--episodes", "1"], "export": ["--out", str(tmp_path / "out")]}
     arguments = [command, str(run), *more[command]]
     size = os.path.getsize(run / "agent.keras")
     assert cli.main([*arguments, "--max-bytes", str(size - 1)]) == 2
     assert f"or `--max-bytes {size}` on the command line" in capsys.readouterr().err
-    assert cli.main([*arguments, "--max-layers", "1"]) == 2
-    assert "or `--max-layers N` on the command line" in capsys.readouterr().err
-    # Limits above the defaults are also used.
-    monkeypatch.setattr(archive.LoadLimits, "__init__", limits_with_defaults(1, 1))
-    assert cli.main(arguments) == 2
-    limits = ["--max-bytes", str(size), "--max-layers", "9"]
-    assert cli.main([*arguments, *limits]) == 0
-
-
-def limits_with_defaults(*defaults):
-    original = archive.LoadLimits.__init__
-
-    def init(self, max_bytes=defaults[0], max_layers=defaults[1]):
-        original(self, max_bytes, max_layers)
-
-    return init
+    assert cli.main([*arguments, "--max-bytes", str(128 * size)]) == 0
 
 
 def test_evaluate_refuses_an_environment_with_other_spaces(run, capsys):

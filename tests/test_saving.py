@@ -275,9 +275,9 @@ def policy_with(layer):
 @pytest.mark.parametrize(
     "own, remedy",
     [
-        (Closed, r"'trainable'.*Closed\.__init__\(self, ..., \*\*kwargs\).*super"),
-        (ClosedLayer, r"'trainable'.*ClosedLayer\.__init__\(self, ..., \*\*kwargs\)"),
-        (Forgetful, r"missing.*'factor'.*`get_config` of Forgetful"),
+        (Closed, "unexpected keyword argument 'trainable'"),
+        (ClosedLayer, "unexpected keyword argument 'trainable'"),
+        (Forgetful, "missing.*'factor'"),
     ],
 )
 def test_load_error_names_the_class_with_an_incomplete_config(tmp_path, own, remedy):
@@ -288,10 +288,12 @@ def test_load_error_names_the_class_with_an_incomplete_config(tmp_path, own, rem
     agent.build((None, 2))
     with pytest.warns(UserWarning, match=f"{own.__name__} does not take its own"):
         agent.save(tmp_path / "agent.keras")
-    with pytest.raises(ValueError, match=f"{own.__name__}.*{remedy}") as caught:
+    with pytest.raises(
+        ValueError, match=f"{own.__name__}.*{remedy}.*`get_config`.*kwargs"
+    ) as caught:
         tfr.load(tmp_path / "agent.keras", custom_objects={own.__name__: own})
     assert "custom_objects" not in str(caught.value)
-    missing = rf"needs the custom class '.*{own.__name__}'.*custom_objects="
+    missing = f"needs '.*{own.__name__}'.*custom_objects="
     with pytest.raises(ValueError, match=missing):
         tfr.load(tmp_path / "agent.keras")
 
@@ -322,9 +324,7 @@ def test_load_raises_if_the_file_is_missing(tmp_path):
 
 
 def test_load_raises_if_the_path_is_a_folder(tmp_path):
-    with pytest.raises(
-        ValueError, match="must be a file that `agent.save` wrote.*the folder"
-    ):
+    with pytest.raises(ValueError, match="`agent.save`.*no folder"):
         tfr.load(tmp_path)
 
 
@@ -342,14 +342,14 @@ def test_load_error_names_the_damaged_part(path):
     with open(path, "r+b") as file:
         file.seek(offset + 60)
         file.write(b"????")
-    with pytest.raises(ValueError, match="config.json in the archive is damaged"):
+    with pytest.raises(ValueError, match="checksum of config.json is wrong"):
         tfr.load(path)
 
 
 def test_load_raises_if_the_file_is_a_text_file(tmp_path):
     path = tmp_path / "agent.keras"
     path.write_text("not an agent")
-    with pytest.raises(ValueError, match="of another kind.*agent.save"):
+    with pytest.raises(ValueError, match="not a zip file"):
         tfr.load(path)
 
 
@@ -364,7 +364,7 @@ def test_load_raises_if_the_archive_is_no_keras_file(tmp_path):
 def test_load_raises_if_the_file_is_a_plain_keras_model(tmp_path):
     path = tmp_path / "model.keras"
     dense(3).save(path)
-    with pytest.raises(ValueError, match="a Sequential, not an agent.*tfr.Reinforce"):
+    with pytest.raises(ValueError, match="no agent.*tfr.Reinforce"):
         tfr.load(path)
 
 
@@ -565,7 +565,7 @@ def test_registered_class_is_loaded_by_its_registered_name_where_it_is_unknown(
     agent.build((None, 2))
     agent.save(tmp_path / "agent.keras")
     monkeypatch.delitem(keras.saving.get_custom_objects(), "elsewhere>Own")
-    text = r"needs the custom class 'Own'.*custom_objects=\{'elsewhere>Own': …\}"
+    text = r"needs 'elsewhere>Own'.*custom_objects=\{'elsewhere>Own': …\}"
     with pytest.raises(ValueError, match=text):
         tfr.load(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras", custom_objects={"elsewhere>Own": Own})

@@ -8,7 +8,7 @@ import os
 import sys
 
 MAX_SIZE = 2**24  # of one axis, for example the number of actions
-MAX_WEIGHTS = 2**28  # of a default network: 1 GiB in float32
+MAX_LAYERS, MAX_WEIGHTS = 256, 2**26  # of a default network: 256 MiB in float32
 MAX_REPEATS = 10**4  # in files, of the passes, and of the updates in one call
 
 
@@ -118,15 +118,16 @@ def layer_sizes(name, values, inputs=1, outputs=1):
     """Returns the sizes of hidden layers as a list of ints.
 
     Raises:
-        ValueError: If a size is no positive int, or a network with these hidden layers,
-            `inputs` and `outputs` has more than `MAX_WEIGHTS` weights.
+        ValueError: If a size is no positive int, there are more than `MAX_LAYERS`, or the
+            network with `inputs` and `outputs` has more than `MAX_WEIGHTS` weights.
     """
     sizes = positive_ints(name, values)
     weights = count_weights(sizes, inputs, outputs)
-    if weights > MAX_WEIGHTS:
+    if weights > MAX_WEIGHTS or len(sizes) > MAX_LAYERS:
         raise ValueError(
-            f"`{name}` must be the sizes of a network with at most {MAX_WEIGHTS:,} "
-            f"weights. Received: {name}={values!r}, which needs {weights:,} weights"
+            f"`{name}` must be the sizes of a network with at most {MAX_LAYERS} layers "
+            f"and {MAX_WEIGHTS:,} weights. Received: {len(sizes)} layers, {weights:,} "
+            "weights. Build a larger policy with Keras and pass it to tfr.Reinforce"
         )
     return sizes
 

@@ -195,7 +195,6 @@ def other_commands():
     yield Command(("check-env", "no_module:Env-v0"), "module", "no_module")
     for arguments in (EVALUATE, ("export", "run", "--out", "new")):
         yield from options(arguments, "--max-bytes", "0", name="max_bytes")
-        yield from options(arguments, "--max-layers", "-1", name="max_layers")
         yield from options(arguments, "--max-bytes", "1.5", "much")
     yield from options(EVALUATE, "--env-arg", "3", "gravity", "=3")
     yield from options(ONCE, "--env-arg", "3", "gravity", "=3")

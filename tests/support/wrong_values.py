@@ -733,16 +733,10 @@ def _files():
         "load",
         lambda world, **options: tfr.load(world.folder / "no.keras", **options),
         custom_objects=(5, "Layer", []),
-        limits=(2**30, 0, {}),
+        max_bytes=(*COUNTS, None),
     )
     yield Wrong(
         "load", "mine.txt", "", lambda w: tfr.load(w.folder / "mine.txt"), "mine.txt"
-    )
-    yield from each(
-        "LoadLimits",
-        lambda _, **limits: tfr.LoadLimits(**limits),
-        max_bytes=(*COUNTS, None),
-        max_layers=COUNTS,
     )
     for name in ("observation_space", "action_space"):
         space = name.replace("_", " ")

@@ -1,44 +1,33 @@
-"""Loads the agent of a run within limits, and finds the environment of the run."""
+"""Loads the agent of a run and finds the environment of the run."""
 
 import os
 import re
 
+from tf_reinforce import saving
 from tf_reinforce import startup
 from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import env_ids
 
 
-def add_load_limits(command):
-    """Adds the options of a command that loads an agent, one for each `LoadLimits`."""
-    for name in ("bytes", "layers"):
-        command.add_argument(
-            f"--max-{name}",
-            type=argument_types.count,
-            metavar="N",
-            help=f"largest number of {name} of the agent file; the limit refuses files "
-            "that would fill the memory",
-        )
-
-
-def load_limits(options):
-    """Returns the `LoadLimits` that `--max-bytes` and `--max-layers` set."""
-    from tf_reinforce.loading import archive
-
-    limits = {name: getattr(options, name) for name in ("max_bytes", "max_layers")}
-    return archive.LoadLimits(**{k: x for k, x in limits.items() if x is not None})
+def add_max_bytes(command):
+    """Adds the option of a command that loads an agent."""
+    command.add_argument(
+        "--max-bytes",
+        type=argument_types.count,
+        metavar="N",
+        help="largest size of the agent file, because a stranger's file could fill the "
+        f"memory (default: {saving.MAX_BYTES})",
+    )
 
 
 def load(options, run):
     """Returns the agent of a run, which may come from an untrusted source."""
-    limits = load_limits(options)
-    return _load(agent_file(run, limits), limits)
+    return _load(options, _agent_file(options, run))
 
 
-def _load(path, limits):
+def _load(options, path):
     startup.import_tensorflow()
-    from tf_reinforce.loading import keras_file
-
-    return keras_file.load(path, limits=limits)
+    return saving.load(path, max_bytes=options.max_bytes or saving.MAX_BYTES)
 
 
 def load_with_env(options, run):
@@ -48,7 +37,7 @@ def load_with_env(options, run):
 
     Args:
         options: The parsed options of a command, with `env`, `env_arg`,
-            `max_episode_steps` and those of `add_load_limits`.
+            `max_episode_steps` and `max_bytes`.
         run: Path of the run directory or of the agent file.
 
     Returns:
@@ -63,15 +52,14 @@ def load_with_env(options, run):
 
     if options.env is not None:
         options.env = env_ids.resolve_env(options.env)
-    limits = load_limits(options)
-    path = agent_file(run, limits)
+    path = _agent_file(options, run)
     env, env_options = run_config.read_env(run, dict(options.env_arg or ()))
     env = options.env or env
     if env is None:
         raise ValueError(_missing_env(options, run))
     if options.max_episode_steps is not None:
         env_options["max_episode_steps"] = options.max_episode_steps
-    agent = _load(path, limits)
+    agent = _load(options, path)
     return agent, env_ids.find_env(env), env_options
 
 
@@ -88,11 +76,10 @@ def _missing_env(options, run):
     )
 
 
-def agent_file(run, limits):
+def _agent_file(options, run):
     """Returns the path of the agent file of a run; raises an error if it is damaged."""
     from tf_reinforce.experiments import run_config
     from tf_reinforce.experiments import seed_processes
-    from tf_reinforce.loading import archive
 
     path = run_config.agent_file(run)
     if seeds := list(seed_processes.folders(run).values()):
@@ -103,6 +90,5 @@ def agent_file(run, limits):
     run_config.expect_path(run)
     if os.path.isdir(run):
         run_config.expect_file(run, path.name)
-    with archive.name_file(path):
-        archive.read(os.fspath(path), limits)
+    saving.read(os.fspath(path), options.max_bytes or saving.MAX_BYTES)
     return path

@@ -42,7 +42,7 @@ def add_parser(subparsers):
         action="store_true",
         help="sample actions instead of taking the most likely one",
     )
-    agent_files.add_load_limits(command)
+    agent_files.add_max_bytes(command)
 
 
 def run(options):

@@ -46,7 +46,7 @@ def add_parser(subparsers):
         metavar="N",
         help=f"number of observations of --check ({_NUM_OBSERVATIONS})",
     )
-    agent_files.add_load_limits(command)
+    agent_files.add_max_bytes(command)
 
 
 def run(options):

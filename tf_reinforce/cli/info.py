@@ -2,6 +2,7 @@
 
 import json
 
+from tf_reinforce import saving
 from tf_reinforce.cli import agent_files
 
 
@@ -17,13 +18,13 @@ def add_parser(subparsers):
     command.set_defaults(command=run)
     command.add_argument("run", metavar="RUN", help="run directory or agent file")
     command.add_argument("--json", action="store_true", help="print JSON")
-    agent_files.add_load_limits(command)
+    agent_files.add_max_bytes(command)
 
 
 def run(options):
     """Runs `tf-reinforce info` and returns the exit code."""
     from tf_reinforce.experiments import run_info
 
-    facts = run_info.read(options.run, agent_files.load_limits(options))
+    facts = run_info.read(options.run, options.max_bytes or saving.MAX_BYTES)
     print(json.dumps(facts, indent=2) if options.json else run_info.table(facts))
     return 0

@@ -65,12 +65,12 @@ def _add_policy_options(group):
         metavar="N",
         help="time limit (that of the run)",
     )
-    agent_files.add_load_limits(group)
+    agent_files.add_max_bytes(group)
 
 
 # The options that have no effect with --policy, and those that have none without.
 _CURVE_OPTIONS = "key", "x", "window"
-_POLICY_OPTIONS = "env", "env_arg", "seed", "max_episode_steps", "max_bytes", "max_layers"
+_POLICY_OPTIONS = "env", "env_arg", "seed", "max_episode_steps", "max_bytes"
 
 
 def run(options):

@@ -33,7 +33,7 @@ def add_parser(subparsers):
         help="processes that play and render (2)",
     )
     _add_env_options(command)
-    agent_files.add_load_limits(command)
+    agent_files.add_max_bytes(command)
 
 
 def _add_env_options(command):

@@ -8,6 +8,7 @@ import statistics
 import tempfile
 
 from tf_reinforce import learner_cluster
+from tf_reinforce import saving
 from tf_reinforce import startup
 from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import train_callbacks
@@ -262,11 +263,9 @@ def _use_one_thread_per_operation():
 def _export(options, directory):
     """Exports the policy of a run if the user passed `--export`."""
     from tf_reinforce.experiments import run_config
-    from tf_reinforce.loading import archive
-    from tf_reinforce.loading import keras_file
 
     if options.export is not None:
         folder = options.export or directory / "policy"
         path = run_config.agent_file(directory)
-        keras_file.load(path, limits=archive.OWN_FILE).export(folder)
+        saving.load(path, max_bytes=os.path.getsize(path)).export(folder)
         print(f"exported to {folder}")

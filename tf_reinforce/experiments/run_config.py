@@ -11,7 +11,6 @@ from tf_reinforce import config as options
 from tf_reinforce import files
 from tf_reinforce import validation
 from tf_reinforce import version
-from tf_reinforce.loading import archive
 from tf_reinforce.presets import agent_settings
 from tf_reinforce.presets import toml_files
 
@@ -230,7 +229,6 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
     _check_agent(path, content["agent"])
     content["fit"] = _merge_fit(path, content["fit"], fit or {})
     check_settings(content)
-    _check_networks(directory, content)
     merged = toml_files.merge_env_kwargs(path, content["env_kwargs"], env_kwargs)
     if merged != content["env_kwargs"]:
         raise ValueError(
@@ -238,31 +236,6 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
             f"{content['env_kwargs']}. Received: {env_kwargs}"
         )
     return content
-
-
-def _check_networks(directory, content):
-    """Raises `ValueError` if the networks are larger than those of an agent file.
-
-    A checkpoint that is at least as large as the weights also allows their size.
-    """
-    path, limits = pathlib.Path(directory) / FILE_NAME, archive.LoadLimits()
-    value = agent_settings.value_settings(content["agent"]["baseline"])
-    networks = [content["agent"]["hidden"], value["hidden"] if value else ()]
-    if sum(map(len, networks)) > limits.max_layers:
-        raise ValueError(
-            f"The networks in {path} may have at most {limits.max_layers} hidden layers. "
-            f"Received: {sum(map(len, networks))} layers. Start a new training."
-        )
-    count = len(content.get("seeds", [0]))
-    size = 4 * count * sum(map(validation.count_weights, networks))
-    arrays = (pathlib.Path(directory) / "checkpoints").glob("*/arrays.bin")
-    stored = max([x.stat().st_size for x in arrays if x.is_file()], default=0)
-    if size > max(limits.max_bytes, stored):
-        raise ValueError(
-            f"The networks in {path} need {size:,} bytes. Expected: at most "
-            f"{limits.max_bytes:,} bytes, unless the folder contains a checkpoint of "
-            "this size. There is no training to continue: start a new training."
-        )
 
 
 def resume_command(directory, config):

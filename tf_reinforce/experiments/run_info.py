@@ -5,21 +5,21 @@ import math
 import os
 import pathlib
 
+from tf_reinforce import saving
 from tf_reinforce.experiments import curves
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import seed_processes
-from tf_reinforce.loading import archive
 
 _MAX_TEXT = 300  # characters of a value that are shown
 
 
-def read(path, limits=None):
+def read(path, max_bytes=saving.MAX_BYTES):
     """Returns what the files of a run state, or the settings in an agent file.
 
     Args:
         path: Path of a run directory, of a folder of several seeds, or of an agent file.
             Its content may come from an untrusted source.
-        limits: `LoadLimits` of the agent file, or `None` for the defaults.
+        max_bytes: Int, the largest size of an agent file.
 
     Returns:
         Dict of JSON values: `settings`; `log`, the last number in each column; and
@@ -42,7 +42,7 @@ def read(path, limits=None):
         result["evaluation"] = run_config.read_json(path / "evaluation.json")
     else:
         run_config.expect_path(path)
-        result = {"settings": _agent(path, limits or archive.LoadLimits())}
+        result = {"settings": _agent(path, max_bytes)}
     return {name: section for name, section in result.items() if section}
 
 
@@ -56,10 +56,9 @@ def _last_row(path):
     return rows if len(rows) > 1 else next(iter(rows.values()), {})
 
 
-def _agent(path, limits):
+def _agent(path, max_bytes):
     """Returns the configuration in an agent file, and the classes of its parts."""
-    with archive.name_file(path):
-        config = archive.read(os.fspath(path), limits)[0]
+    config, _ = saving.read(os.fspath(path), max_bytes)
     parts = config.get("config") if isinstance(config, dict) else None
     if not isinstance(parts, dict):
         raise ValueError(f"{path} is no agent file: it contains no settings of an agent.")

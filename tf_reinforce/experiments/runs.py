@@ -18,6 +18,7 @@ from tf_reinforce import callbacks
 from tf_reinforce import config as training_options
 from tf_reinforce import files
 from tf_reinforce import locks
+from tf_reinforce import saving
 from tf_reinforce import version
 from tf_reinforce.callbacks import evaluation
 from tf_reinforce.collect import make_envs
@@ -25,8 +26,6 @@ from tf_reinforce.data import action_masks
 from tf_reinforce.data import seeding
 from tf_reinforce.experiments import multi_seed
 from tf_reinforce.experiments import run_config
-from tf_reinforce.loading import archive
-from tf_reinforce.loading import keras_file
 from tf_reinforce.training import agent_state
 from tf_reinforce.training import checkpoints
 from tf_reinforce.training import interruption
@@ -249,18 +248,14 @@ def _finish(agent, evaluator, exit_code, verbose):
 def _evaluate_best(agent, evaluator, verbose):
     """Evaluates the best agent of a run, and writes and returns the metrics.
 
-    The file of a run that continues may come from an untrusted source. Therefore the
-    limits are those of a file of the trained agent.
+    The file of a run that continues may come from an untrusted source. Therefore its
+    limit is the size of a file of the trained agent.
     """
     path, episodes = evaluator.path, evaluator.options["episodes"]
     _announce(verbose, f"evaluating the best agent on {episodes} new episodes …")
-    variables, defaults = agent_state.variables(agent), archive.LoadLimits()
+    variables = agent_state.variables(agent)
     size = sum(np.prod(x.shape, dtype=int) * tf.as_dtype(x.dtype).size for x in variables)
-    limits = archive.LoadLimits(
-        max_bytes=defaults.max_bytes + 2 * int(size),
-        max_layers=defaults.max_layers + 4 * len(variables),
-    )
-    best = keras_file.load(path, limits=limits)
+    best = saving.load(path, max_bytes=saving.MAX_BYTES + 2 * int(size))
     metrics = best.evaluate(evaluator.env, seed=evaluator.seed, **evaluator.options)
     run_config.write_json(path.parent / "evaluation.json", metrics)
     return metrics

@@ -1,1 +1,0 @@
-"""Loads agents from files."""
