@@ -8,7 +8,7 @@ ENV := CartPole-v1
 SEED := 0
 STRESS := env_outputs saving kills bit_flips hostile_files wrong_arguments repeatability memory soak replicated_learners worker_faults same_bits worker_kills
 
-.PHONY: train test check format docs docs-search slow mutants mutate stress bench bench-setup browser clean
+.PHONY: train test check format docs docs-search slow mutants stress bench bench-setup browser clean
 
 train: $(VENV)/installed
 	$(BIN)/tf-reinforce train $(ENV) --seed $(SEED) --export
@@ -40,9 +40,6 @@ slow: $(VENV)/installed-dev
 
 mutants: $(VENV)/installed-dev
 	$(BIN)/python tests/mutants/run.py
-
-mutate: $(VENV)/installed-dev
-	$(BIN)/python tests/mutation/run.py --jobs 2
 
 # Each program writes its counts to stress/results/NAME.json, and fails if a count is bad.
 stress: $(VENV)/installed-dev

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-# These folders contain programs and lists, not tests.
-collect_ignore = ["mutants", "mutation"]
+# This folder contains a program and its list, no tests.
+collect_ignore = ["mutants"]
 
 SEEDED = random.Random(0).getstate()  # what TensorFlow draws the seeds of operations from
 

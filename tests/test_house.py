@@ -1,28 +1,17 @@
 """Tests the layout rules of the package: imports, public names, sizes and folders."""
 
 import ast
-import collections
 import graphlib
 import inspect
 import pathlib
 
 import pytest
+from mutants import run as mutants
 
 import tf_reinforce as tfr
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "tf_reinforce"
 TESTS = pathlib.Path(__file__).parent
-# The folders of tests that have no counterpart in the package.
-OTHER_FOLDERS = {
-    "benchmarks",
-    "differential",
-    "docs",
-    "examples",
-    "mutants",
-    "mutation",
-    "properties",
-    "support",
-}
 FLOORS = [
     ("interrupts", "learner_cluster", "locks", "tracing", "validation"),
     (
@@ -268,29 +257,6 @@ def test_function_bodies_have_at_most_45_lines(path):
             assert lines <= 45, f"{path.name}: {node.name} has {lines} lines"
 
 
-def test_tf_function_is_used_in_the_listed_modules_only():
-    """All other modules run eagerly, so that a debugger can step through them."""
-    edges = {
-        "collect/acting_program.py",
-        "collect/shared_programs.py",
-        "compiled_steps.py",
-        "envs/checks.py",
-        "envs/vector.py",
-        "experiments/multi_seed.py",
-        "policies/call_modes.py",  # reads graphs, and runs none
-        "sequences/training.py",
-        "serving/policy_functions.py",
-        "testing/gradients.py",  # restores the weights, and traces no update
-        "testing/sample_paths.py",  # computes the gradients of many batches
-        "testing/token_sequences.py",  # computes the gradients of many batches
-        "training/learner.py",
-        "training/learner_processes.py",
-    }
-    for path in MODULES:
-        if str(path.relative_to(PACKAGE)) not in edges:
-            assert "tf.function(" not in path.read_text(), path
-
-
 def test_package_uses_no_pickle_eval_or_exec():
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -301,23 +267,6 @@ def test_package_uses_no_pickle_eval_or_exec():
                 if path.name in ("worker.py", "worker_pool.py"):  # of one pool
                     names.discard("cloudpickle")
                 assert not {"pickle", "cloudpickle", "dill"} & names, path
-
-
-def test_test_folders_are_package_folders_and_the_listed_others():
-    folders = {str(path.parent.relative_to(TESTS)) for path in TESTS.rglob("*.py")}
-    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert folders - rooms == {".", *OTHER_FOLDERS}
-
-
-def test_test_file_named_after_a_module_is_in_the_folder_of_the_module():
-    homes = {}
-    for path in MODULES:
-        folder = str(path.parent.relative_to(PACKAGE))
-        homes.setdefault(f"test_{path.stem}", set()).add(folder)
-    for path in TESTS.rglob("test_*.py"):
-        folder = str(path.parent.relative_to(TESTS))
-        if folder not in OTHER_FOLDERS and path.stem in homes:
-            assert folder in homes[path.stem], path
 
 
 def test_no_test_imports_another():
@@ -331,31 +280,13 @@ def test_no_test_imports_another():
                 assert tests == [], f"{path.name}:{node.lineno}"
 
 
-def test_test_files_and_helpers_have_unique_names():
-    """Pytest imports these files by name, without the folder."""
-    paths = [*TESTS.rglob("test_*.py"), *TESTS.glob("support/*.py")]
-    counts = collections.Counter(path.name for path in paths)
-    assert [name for name, count in counts.items() if count > 1] == []
-
-
-def test_small_atol_requires_an_explicit_rtol():
-    """Without `rtol`, `assert_allclose` also allows a relative error of 1e-7."""
-    for path in pathlib.Path(__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and "assert_allclose" in ast.unparse(node.func):
-                given = {one.arg: ast.unparse(one.value) for one in node.keywords}
-                fine = given.get("atol", "").startswith("1e-")
-                if fine and float(given["atol"]) < 1e-6:
-                    assert "rtol" in given, f"{path.name}:{node.lineno}"
-
-
-def test_agent_module_has_at_most_325_lines_of_code():
-    """The module holds arguments and Keras' life cycle, and no algorithm."""
-    text = (PACKAGE / "agent.py").read_text()
-    lines = {i for i, line in enumerate(text.splitlines(), 1) if line.strip()}
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-            docstring = node.body[0] if ast.get_docstring(node) else None
-            if docstring is not None:
-                lines -= {*range(docstring.lineno, docstring.end_lineno + 1)}
-    assert len(lines) <= 325
+def test_planted_bugs_fit_the_package_and_their_tests_exist():
+    """`make mutants` plants them, and sees that each test fails."""
+    for bug in mutants.BUGS:
+        ast.parse(mutants.planted(bug)[1])
+        file, _, name = mutants.node(bug).partition("::")
+        if not file.startswith("tf_reinforce"):
+            text = (PACKAGE.parent / file).read_text()
+            assert f"def {name.partition('[')[0]}(" in text, bug["name"]
+    readme = (PACKAGE.parent / "README.md").read_text()
+    assert f"all {len(mutants.BUGS)} planted bugs" in readme
