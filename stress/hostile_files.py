@@ -350,7 +350,6 @@ RECURRENT = {"units": 1, "return_sequences": True}
 LARGE = {
     "112 MiB of weights": large_weights,
     "50 layers in sequence": sequential("Dense", 50, {"units": 4}),
-    "250 layers in sequence": sequential("Dense", 250, {"units": 4}),
     "15 recurrent layers": sequential("LSTM", 15, RECURRENT),
 }
 

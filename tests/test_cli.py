@@ -661,7 +661,7 @@ def test_limit_of_agent_files_is_an_option(command, run, tmp_path, capsys):
     size = os.path.getsize(run / "agent.keras")
     assert cli.main([*arguments, "--max-bytes", str(size - 1)]) == 2
     assert f"or `--max-bytes {size}` on the command line" in capsys.readouterr().err
-    assert cli.main([*arguments, "--max-bytes", str(128 * size)]) == 0
+    assert cli.main([*arguments, "--max-bytes", str(size)]) == 0
 
 
 def test_evaluate_refuses_an_environment_with_other_spaces(run, capsys):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 2**27
 _CONFIG, _METADATA, _WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
-_MAX_CONFIG_SHARE = 2**-7  # of the largest size of a file: 1 MiB by default
+_MAX_CONFIG_BYTES = 2**20  # unless `max_bytes` is above the default
 _MAX_DEPTH = 100
 _DAMAGE = zipfile.BadZipFile, OSError, RuntimeError, LookupError, EOFError
 _SPARE_BYTES = 2**20  # for variables that Keras does not save
@@ -122,10 +122,11 @@ def _read(path, size, max_bytes):
         if damaged := archive.testzip():
             raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
         text, weights = archive.read(_CONFIG), archive.read(_WEIGHTS)
-    if len(text) > _MAX_CONFIG_SHARE * max_bytes:
+    limit = _MAX_CONFIG_BYTES * max(1, max_bytes // MAX_BYTES)
+    if len(text) > limit:
         raise ValueError(
-            f"{_CONFIG} has {len(text):,} bytes, more than 1/128 of the limit of "
-            f"{max_bytes:,} bytes for the file. Raise the limit (`max_bytes`)."
+            f"{_CONFIG} has {len(text):,} bytes, and the limit is {limit:,}. A larger "
+            f"`max_bytes` raises it. Received: max_bytes={max_bytes}"
         )
     arrays = []
     with h5py.File(io.BytesIO(weights)) as file:

@@ -126,8 +126,8 @@ def layer_sizes(name, values, inputs=1, outputs=1):
     if weights > MAX_WEIGHTS or len(sizes) > MAX_LAYERS:
         raise ValueError(
             f"`{name}` must be the sizes of a network with at most {MAX_LAYERS} layers "
-            f"and {MAX_WEIGHTS:,} weights. Received: {len(sizes)} layers, {weights:,} "
-            "weights. Build a larger policy with Keras and pass it to tfr.Reinforce"
+            f"and {MAX_WEIGHTS:,} weights. Received: {name}={repr(values)[:100]}, which "
+            f"needs {weights:,}. Build a larger policy with Keras: tfr.Reinforce(policy)"
         )
     return sizes
 
