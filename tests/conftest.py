@@ -35,6 +35,9 @@ def fresh_world():
     keras.config.set_floatx(floatx)
     keras.config.set_dtype_policy(policy)
     tf.config.run_functions_eagerly(False)
+    # Iterators of tf.data in the traceback of an error: deleting one that is older than
+    # ten seconds waits up to eight seconds for its thread.
+    gc.collect(1)
 
 
 @pytest.fixture
