@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import itertools
 import math
 import threading
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 from tf_reinforce.sequences import prompts
 from tf_reinforce.sequences import text_rewards
 from tf_reinforce.sequences import training
+from tf_reinforce.training import recorder
 
 NUMBERS = [f"{n}" for n in range(10)]
 
@@ -49,6 +51,33 @@ def test_dataset_continues_behind_the_batches_of_earlier_epochs():
     epoch = next(batches.of_epochs(1))
     assert [x for batch in epoch for x in batch["prompts"]] == [*"89", *"0123"]
     assert batches.count == 2 and training.Batches(data, 4).count == 3
+
+
+@pytest.mark.parametrize("steps_per_epoch", [None, 2])
+@pytest.mark.parametrize("source", ["table", "dataset"])
+def test_continued_training_reads_what_an_uninterrupted_one_reads(
+    source, steps_per_epoch
+):
+    """From each step of each epoch on; each pass has another order."""
+
+    def read(epoch, step):
+        if source == "table":
+            data = prompts.read(NUMBERS)
+        else:
+            data = tf.data.Dataset.from_tensor_slices(NUMBERS)
+            data = data.shuffle(10, seed=1).batch(4)
+        batches = training.Batches(data, 4, seed=1, steps_per_epoch=steps_per_epoch)
+        left = batches.after(0, recorder.Progress(epoch, step=step))
+        return [
+            (number, at, list(batch["prompts"]))
+            for number, steps in itertools.islice(left, 3 - epoch)
+            for at, batch in steps
+        ]
+
+    whole = read(0, 0)
+    assert len({tuple(x[2]) for x in whole}) == len(whole)
+    for epoch, step, _ in whole:
+        assert read(epoch, step) == [x for x in whole if x[:2] >= (epoch, step)]
 
 
 def test_values_that_are_not_finite_do_not_count_in_means():
