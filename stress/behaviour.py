@@ -82,24 +82,26 @@ def agent_digests(configuration, exports=False):
     if isinstance(env, tfr.envs.TensorEnv):
         options.pop("num_envs")
     history = agent.fit(env, epochs=3, **options)
-    found = {"weights": digest(variables(agent)), "logs": digest(logs(history))}
+    digests = {"weights": digest(variables(agent)), "logs": digest(logs(history))}
     if isinstance(env, gym.vector.VectorEnv):
-        return found
+        return digests
     limit = {"max_episode_steps": fit["max_episode_steps"]}
     episodes = agent.collect(env, 4, seed=3, **limit)
-    found["episodes"] = digest([x for x in keras.tree.flatten(episodes) if x is not None])
-    found["evaluate"] = digest(agent.evaluate(env, episodes=4, seed=2, **limit))
+    digests["episodes"] = digest(
+        [x for x in keras.tree.flatten(episodes) if x is not None]
+    )
+    digests["evaluate"] = digest(agent.evaluate(env, episodes=4, seed=2, **limit))
     sampled = agent.evaluate(env, episodes=4, deterministic=False, seed=2, **limit)
-    found["evaluate sampled"] = digest(sampled)
+    digests["evaluate sampled"] = digest(sampled)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "agent.keras")
         agent.save(path)
-        loaded = tfr.load(path, custom_objects=CUSTOM)
+        loaded = tfr.load(path)
         more = loaded.fit(env, epochs=4, initial_epoch=3, **options)
-        found["continued"] = digest(variables(loaded), logs(more))
+        digests["continued"] = digest(variables(loaded), logs(more))
         if exports:
-            found["export"] = export_digest(agent, episodes, folder)
-    return found
+            digests["export"] = export_digest(agent, episodes, folder)
+    return digests
 
 
 def export_digest(agent, episodes, folder):
@@ -487,13 +489,6 @@ def command_line():
     }
 
 
-CUSTOM = None
-
-
-def names():
-    return [name for name, *_ in agents()] + [name for name, _ in others()]
-
-
 def child(part, parts, only):
     """Prints a JSON line for each configuration of a part."""
     tasks = [
@@ -507,10 +502,10 @@ def child(part, parts, only):
             continue
         keras.utils.set_random_seed(0)
         try:
-            found = run()
+            digests = run()
         except Exception as error:  # an error is a result, too
-            found = {"error": f"{type(error).__name__}: {error}"[:300]}
-        print("RESULT " + json.dumps([name, found]), flush=True)
+            digests = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print("RESULT " + json.dumps([name, digests]), flush=True)
 
 
 def run_all(jobs, only):
@@ -531,8 +526,8 @@ def run_all(jobs, only):
     for process in processes:
         for line in io.StringIO(process.communicate()[0]):
             if line.startswith("RESULT "):
-                name, found = json.loads(line[7:])
-                results[name] = found
+                name, digests = json.loads(line[7:])
+                results[name] = digests
     return dict(sorted(results.items()))
 
 
@@ -544,7 +539,7 @@ def main():
     parser.add_argument("--only", nargs="*", default=[])
     options = parser.parse_args()
     results = run_all(options.jobs, options.only)
-    errors = [name for name, found in results.items() if "error" in found]
+    errors = [name for name, digests in results.items() if "error" in digests]
     print(f"{len(results)} configurations, {len(errors)} with an error: {errors}")
     if options.action == "write":
         text = json.dumps(results, indent=1)

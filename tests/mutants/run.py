@@ -38,7 +38,7 @@ def lines_of(function):
     """
     module, _, name = function.partition("::")
     node = parsed(ROOT / "tf_reinforce" / module)
-    first, last = 1, None
+    first, last = 1, sys.maxsize
     for part in name.split(".") if name else ():
         inner = itertools.chain(node.body, ast.walk(node))
         node = next(x for x in inner if getattr(x, "name", None) == part)
@@ -53,11 +53,11 @@ def planted(bug):
     path = ROOT / "tf_reinforce" / module
     lines = path.read_text().splitlines(keepends=True)
     above, inside, below = lines[: first - 1], lines[first - 1 : last], lines[last:]
-    inside = "".join(inside)
+    inside, below = "".join(inside), "".join(below)
     if inside.count(bug["before"]) != 1:
         raise ValueError(f"{bug['name']}: `before` must stand once in {bug['function']}")
     changed = inside.replace(bug["before"], bug["after"])
-    return f"tf_reinforce/{module}", "".join([*above, changed, *(below if last else [])])
+    return f"tf_reinforce/{module}", "".join(above) + changed + below
 
 
 def node(bug):
