@@ -31,16 +31,19 @@ _OTHER_HELP = {
 # Names of the attribute, defaults and meanings of options that are whole numbers.
 _COUNTS = {
     "--trials": (
-        *("trials", 20),
+        "trials",
+        20,
         "finished trials at the end, with those of an earlier command",
     ),
     "--jobs": ("num_jobs", 1, "processes side by side; one core for each"),
     "--trainings": (
-        *("trainings", 3),
+        "trainings",
+        3,
         "trainings of each trial, each with a seed of its own",
     ),
     "--confirm": (
-        *("confirm", 7),
+        "confirm",
+        7,
         "further trainings of each of the five best trials at the end, which select the "
         "best; 0: none",
     ),
