@@ -45,6 +45,11 @@ def test_evaluations_and_videos_are_due_after_multiples_of_every(tmp_path):
     for callback in (evaluate, record):
         due = [epoch + callback.updates_until_due(epoch) for epoch in range(7)]
         assert due == [3, 3, 3, 6, 6, 6, 9]
+    # Each update may reach the target, and its agent is evaluated then.
+    evaluate = evaluation.EvaluationCallback(
+        "CartPole-v1", {}, 0, None, every=3, target=9.0
+    )
+    assert [evaluate.updates_until_due(epoch) for epoch in range(7)] == [1] * 7
 
 
 def test_first_agent_with_the_best_return_is_saved_also_after_a_resume():
