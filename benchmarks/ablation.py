@@ -30,8 +30,8 @@ import learning_settings
 
 import tf_reinforce as tfr
 from tf_reinforce import presets
-from tf_reinforce import version
 from tf_reinforce.experiments import run_config
+from tf_reinforce.support import version
 
 
 class Task(NamedTuple):

@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 
-from tf_reinforce.training import linear_rates
+from tf_reinforce.engine import linear_rates
 
 BATCHES = 32
 TRAINING_DIVISOR = 3  # the gradients are measured after a third of the budget

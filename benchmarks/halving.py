@@ -34,10 +34,10 @@ import tomllib
 import learning
 import numpy as np
 
-from tf_reinforce import files
 from tf_reinforce import presets
-from tf_reinforce.presets import overrides
-from tf_reinforce.presets import toml_files
+from tf_reinforce.settings import overrides
+from tf_reinforce.settings import toml_files
+from tf_reinforce.support import files
 
 SURVIVORS = 3  # one of so many candidates goes on to the next rung
 

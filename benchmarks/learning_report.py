@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from tf_reinforce import files
+from tf_reinforce.support import files
 
 HERE = pathlib.Path(__file__).resolve().parent
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"

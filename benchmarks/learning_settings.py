@@ -6,9 +6,9 @@ import pathlib
 import gymnasium
 from learning_report import DEFAULT
 
-from tf_reinforce import config
 from tf_reinforce import presets
 from tf_reinforce.cli import train_defaults
+from tf_reinforce.settings import config
 
 
 def read(preset):

@@ -10,7 +10,7 @@ import heapq
 import itertools
 from typing import NamedTuple
 
-from tf_reinforce.collect import dispatcher
+from tf_reinforce.engine.collect import dispatcher
 
 
 class Costs(NamedTuple):

@@ -36,10 +36,10 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import presets
-from tf_reinforce.collect import acting_program
-from tf_reinforce.collect import environments
-from tf_reinforce.collect import in_process
 from tf_reinforce.data import seeding
+from tf_reinforce.engine.collect import acting_program
+from tf_reinforce.engine.collect import environments
+from tf_reinforce.engine.collect import in_process
 
 
 class Benchmark:

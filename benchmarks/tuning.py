@@ -20,7 +20,7 @@ import statistics
 
 import optuna
 
-from tf_reinforce import startup
+from tf_reinforce.support import startup
 
 ENV = "CartPole-v1"
 BUDGET = 50_000  # environment steps of each training

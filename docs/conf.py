@@ -18,8 +18,8 @@ from sphinx.util import inspect
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tf_reinforce import version  # noqa: E402
 from tf_reinforce.cli import parsers  # noqa: E402
+from tf_reinforce.support import version  # noqa: E402
 
 project = "tf_reinforce"
 version = release = version.VERSION

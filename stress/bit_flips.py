@@ -67,7 +67,7 @@ def content_of_agent(path):
     import numpy as np
 
     import tf_reinforce as tfr
-    from tf_reinforce.training import agent_state
+    from tf_reinforce.engine import agent_state
 
     agent = tfr.load(path)
     config = {**agent.get_config(), "compile": agent.get_compile_config()}
@@ -79,7 +79,7 @@ def content_of_checkpoint(path):
     """Returns a digest of all arrays in a checkpoint, and its other content."""
     import numpy as np
 
-    from tf_reinforce.training import checkpoints
+    from tf_reinforce.engine import checkpoints
 
     checkpoint = checkpoints.read(path.parent)
     arrays = []

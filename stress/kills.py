@@ -47,9 +47,9 @@ import language_models
 import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce import saving
+from tf_reinforce.engine import agent_state
+from tf_reinforce.engine import checkpoints
 from tf_reinforce.experiments import runs  # noqa: F401 (forks need no import of their own)
-from tf_reinforce.training import agent_state
-from tf_reinforce.training import checkpoints
 
 EVERY = ["--checkpoint-every", "1"]
 COMMANDS = {

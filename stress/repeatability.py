@@ -27,7 +27,7 @@ SEED, THREADS, NUM_ENVS = 7, (1, 2), (1, 4, 16)
 if __name__ == "__main__" and "--child" not in sys.argv:
     CONFIGURATIONS = {}  # the parent process does not import TensorFlow
 else:
-    from tf_reinforce import startup
+    from tf_reinforce.support import startup
 
     startup.import_tensorflow()
     from repeatable_configurations import CONFIGURATIONS

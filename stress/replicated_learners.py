@@ -153,7 +153,7 @@ def train(options, strategy, epochs=UPDATES, **fit_options):
     """Trains an agent in the scope of a strategy, and returns its weights."""
     import numpy as np
 
-    from tf_reinforce.training import agent_state
+    from tf_reinforce.engine import agent_state
 
     with contextlib.nullcontext() if strategy is None else strategy.scope():
         agent, env, fit = make_agent(options)

@@ -48,8 +48,8 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
 import language_models
 
 import tf_reinforce as tfr
-from tf_reinforce import files
-from tf_reinforce.training import checkpoints
+from tf_reinforce.engine import checkpoints
+from tf_reinforce.support import files
 
 ERRORS = ("ENOSPC", "EDQUOT", "EIO", "EROFS")
 CALLS = {

@@ -32,8 +32,8 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
 import ray_cluster
 
 import tf_reinforce as tfr
-from tf_reinforce.collect import local_worker
-from tf_reinforce.collect import make_envs
+from tf_reinforce.engine.collect import local_worker
+from tf_reinforce.engine.collect import make_envs
 
 TIMEOUT = 1.0  # `step_timeout` of the trials, in seconds
 PLACES = "reset", "step", "close"

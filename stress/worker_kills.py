@@ -39,9 +39,9 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
 import ray_cluster
 
 import tf_reinforce as tfr
-from tf_reinforce.collect import local_worker
-from tf_reinforce.collect import ray_handle
-from tf_reinforce.collect import ray_launcher
+from tf_reinforce.engine.collect import local_worker
+from tf_reinforce.engine.collect import ray_handle
+from tf_reinforce.engine.collect import ray_launcher
 
 UPDATES, WORKERS = 6, 3
 MAX_KILLS = 4  # in one update; an episode may lose ten workers

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 import tf_reinforce as tfr
-from tf_reinforce.training import agent_state
+from tf_reinforce.engine import agent_state
 
 NUM_ENVS = 8
 SEED = 11

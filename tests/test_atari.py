@@ -11,7 +11,7 @@ import tf_reinforce as tfr
 from tf_reinforce import atari
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train_settings
-from tf_reinforce.presets import toml_files
+from tf_reinforce.settings import toml_files
 
 PONG = "tf_reinforce.atari:SmallPong-v0"
 

@@ -29,9 +29,7 @@ from gymnasium.envs import registration
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
-from tf_reinforce import config as package_config
 from tf_reinforce import envs
-from tf_reinforce import version
 from tf_reinforce.callbacks import evaluation
 from tf_reinforce.callbacks import tensorboard
 from tf_reinforce.cli import argument_types
@@ -44,14 +42,16 @@ from tf_reinforce.cli import train_options
 from tf_reinforce.cli import train_seeds
 from tf_reinforce.cli import train_settings
 from tf_reinforce.cli import tune
+from tf_reinforce.engine import learner_processes
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import search_space
-from tf_reinforce.presets import default_settings
-from tf_reinforce.presets import toml_files
-from tf_reinforce.serving import runtimes
+from tf_reinforce.export import runtimes
+from tf_reinforce.settings import config as package_config
+from tf_reinforce.settings import default_settings
+from tf_reinforce.settings import toml_files
+from tf_reinforce.support import version
 from tf_reinforce.testing import export_report
-from tf_reinforce.training import learner_processes
 
 ROOT = pathlib.Path(__file__).parent.parent
 BASELINES = package_config.PRESET_BASELINES
@@ -1214,7 +1214,7 @@ def test_completion_script_completes_commands(tmp_path, capsys):
 def test_packages_that_are_not_needed_are_not_imported():
     code = """
 import sys
-from tf_reinforce import startup
+from tf_reinforce.support import startup
 startup.import_tensorflow()
 import keras, tensorflow_probability
 assert not {"matplotlib", "IPython", "cv2", "scipy", "sklearn"} & set(sys.modules)
@@ -1447,7 +1447,8 @@ def test_other_commands_print_no_startup_messages(run, tmp_path):
 @pytest.mark.slow
 def test_log_level_of_the_user_is_kept():
     code = (
-        "import os; from tf_reinforce import startup; startup.import_tensorflow()\n"
+        "import os; from tf_reinforce.support import startup\n"
+        "startup.import_tensorflow()\n"
         "print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
     )
     ran = program(code=code, TF_CPP_MIN_LOG_LEVEL="0")
@@ -1456,7 +1457,7 @@ def test_log_level_of_the_user_is_kept():
 
 MESSAGES = """
 import os, sys, warnings
-from tf_reinforce import startup
+from tf_reinforce.support import startup
 with startup.without_messages():
     os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called\\n")
     os.write(2, b"I0000 00:00:1.2 3 port.cc:153] oneDNN custom operations are on.\\n")

@@ -13,28 +13,14 @@ import tf_reinforce as tfr
 PACKAGE = pathlib.Path(__file__).parent.parent / "tf_reinforce"
 TESTS = pathlib.Path(__file__).parent
 FLOORS = [
-    ("interrupts", "learner_cluster", "locks", "tracing", "validation"),
-    (
-        "atari",
-        "compiled_steps",
-        "env_arguments",
-        "files",
-        "fixed_arguments",
-        "functional",
-        "optimizers",
-        "replicas",
-        "startup",
-        "user_warnings",
-        "version",
-    ),
-    ("config", "data", "keras_arguments"),
-    ("baselines", "callbacks", "envs", "heads", "policies", "serving"),
-    ("algorithm", "collect", "layers", "presets"),
-    ("training",),
+    ("support", "functional", "atari"),
+    ("data", "settings"),
+    ("heads", "baselines", "policies", "envs", "callbacks", "export"),
+    ("engine",),
     ("agent",),
-    ("saving", "score_function"),
-    ("sequences",),
-    ("experiments", "testing"),
+    ("saving", "sampling"),
+    ("sequences", "experiments"),
+    ("testing",),
     ("cli",),
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -49,11 +35,14 @@ def tree():
     lines = []
     for floor in FLOORS:
         for name in floor:
-            for path in [PACKAGE / f"{name}.py", *sorted(PACKAGE.glob(f"{name}/*.py"))]:
+            for path in [
+                PACKAGE / f"{name}.py",
+                *sorted(PACKAGE.glob(f"{name}/**/*.py")),
+            ]:
                 if path.exists():
                     shown = path.relative_to(PACKAGE)
-                    inside = len(shown.parts) > 1 and path.stem != "__init__"
-                    shown = f"    {path.name}" if inside else str(shown)
+                    depth = len(shown.parts) - 1 - (path.stem == "__init__")
+                    shown = "    " * depth + str(shown).split("/", max(depth, 0))[-1]
                     shown = shown.replace("__init__.py", "")
                     first = ast.get_docstring(ast.parse(path.read_text())).split("\n")[0]
                     lines.append(f"{shown:28}{first}")
@@ -93,7 +82,7 @@ def arrows(path):
 
 INSIDE = [path for path in MODULES if path.stem not in ("__init__", "__main__")] + [
     PACKAGE / room / "__init__.py"
-    for room in ("baselines", "callbacks", "cli", "envs", "heads", "presets")
+    for room in ("baselines", "callbacks", "cli", "envs", "heads", "settings/presets")
 ]
 
 

@@ -15,8 +15,8 @@ import sampling_models
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import config as options
 from tf_reinforce.cli import entry
+from tf_reinforce.settings import config as options
 
 OWN = "tf_reinforce>"
 # These parts are in the files of all versions.

@@ -7,17 +7,17 @@
 import importlib
 import sys
 
-from tf_reinforce import startup
-from tf_reinforce.version import VERSION as __version__
+from tf_reinforce.support import startup
+from tf_reinforce.support.version import VERSION as __version__
 
 # The package imports its modules on first use, because `--help` and `__version__` do not
 # need TensorFlow.
 _OBJECTS = {
-    "Checkpoints": "training.checkpoints",
+    "Checkpoints": "engine.checkpoints",
     "Reinforce": "agent",
-    "ScoreFunction": "score_function.model",
+    "ScoreFunction": "sampling.model",
     "check_env": "testing.environments",
-    "learner_strategy": "replicas",
+    "learner_strategy": "support.replicas",
     "load": "saving",
     "Episodes": "data.episodes",
     "SeedResults": "experiments.multi_seed",
@@ -26,14 +26,14 @@ _OBJECTS = {
 _MODULES = {
     "baselines": "baselines",
     "callbacks": "callbacks",
-    "collect": "collect",
+    "collect": "engine.collect",
     "eligibility": "functional.eligibility",
     "envs": "envs",
     "heads": "heads",
-    "layers": "layers",
+    "layers": "sampling.layers",
     "losses": "functional.losses",
     "normalization": "policies.normalization",
-    "presets": "presets",
+    "presets": "settings.presets",
     "returns": "functional.returns",
     "sequences": "sequences",
     "testing": "testing",

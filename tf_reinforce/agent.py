@@ -17,23 +17,23 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from tf_reinforce import baselines
-from tf_reinforce import config
 from tf_reinforce import heads
-from tf_reinforce import keras_arguments
-from tf_reinforce import locks
-from tf_reinforce import validation
-from tf_reinforce.collect import make_envs
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
+from tf_reinforce.engine import factory
+from tf_reinforce.engine import keras_agent
+from tf_reinforce.engine import loop
+from tf_reinforce.engine.collect import make_envs
+from tf_reinforce.export import formats
 from tf_reinforce.policies import default_policy
-from tf_reinforce.presets import default_settings
-from tf_reinforce.presets import factory
-from tf_reinforce.presets import toml_files
-from tf_reinforce.serving import formats
-from tf_reinforce.training import keras_agent
-from tf_reinforce.training import loop
+from tf_reinforce.settings import config
+from tf_reinforce.settings import default_settings
+from tf_reinforce.settings import keras_arguments
+from tf_reinforce.settings import toml_files
+from tf_reinforce.support import locks
+from tf_reinforce.support import validation
 
 # For `env` of these types, `env_kwargs` defaults to that of `for_env` or its preset.
 _IDS = (str, gym.envs.registration.EnvSpec)

@@ -12,9 +12,9 @@ import zipfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tf_reinforce import startup
-from tf_reinforce import validation
-from tf_reinforce import version
+from tf_reinforce.support import startup
+from tf_reinforce.support import validation
+from tf_reinforce.support import version
 
 if TYPE_CHECKING:
     from tf_reinforce import agent

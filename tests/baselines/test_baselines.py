@@ -12,7 +12,7 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import baselines
-from tf_reinforce import config
+from tf_reinforce.settings import config
 
 LENGTHS = [4, 2, 4, 1, 3]
 

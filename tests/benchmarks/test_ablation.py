@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tf_reinforce import presets
-from tf_reinforce.presets import toml_files
+from tf_reinforce.settings import toml_files
 
 ROOT = pathlib.Path(__file__).parents[2]
 # The settings of a preset for long episodes, with an environment that needs no extra.

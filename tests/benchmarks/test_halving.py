@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tf_reinforce import presets
-from tf_reinforce.presets import default_settings
+from tf_reinforce.settings import default_settings
 
 ROOT = pathlib.Path(__file__).parents[2]
 PLAN = """

@@ -22,12 +22,12 @@ from toys import rewinding
 
 import tf_reinforce as tfr
 from tf_reinforce import baselines
-from tf_reinforce import config
 from tf_reinforce import heads
-from tf_reinforce.algorithm import estimator
-from tf_reinforce.algorithm import inspection
 from tf_reinforce.callbacks import advice
 from tf_reinforce.callbacks import training_statistics
+from tf_reinforce.engine.update import estimator
+from tf_reinforce.engine.update import inspection
+from tf_reinforce.settings import config
 
 ROOT = pathlib.Path(__file__).parents[2]
 

@@ -10,9 +10,9 @@ import sweeps
 
 import tf_reinforce as tfr
 from tf_reinforce.callbacks import evaluation
+from tf_reinforce.engine import loop
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.experiments import video_recorder
-from tf_reinforce.training import loop
 
 
 def curve(updates_per_call, target):

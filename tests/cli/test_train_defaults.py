@@ -12,7 +12,7 @@ from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train_settings
 from tf_reinforce.cli import tune
 from tf_reinforce.experiments import run_config
-from tf_reinforce.presets import default_settings
+from tf_reinforce.settings import default_settings
 
 PLAIN = {"baseline": "leave_one_out", "learning_rate": 0.01, "gamma": 0.99}
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_noise
+from tf_reinforce.support import validation
 
 SEEDS = (0, 1, 2**32, 2**63 - 1)
 PURPOSES = ("training", "validation", "evaluation")

@@ -12,7 +12,7 @@ from comparing import assert_close
 from comparing import assert_equal_bits
 from definition import Definition
 
-from tf_reinforce.algorithm import train_step
+from tf_reinforce.engine.update import train_step
 
 # Relative to the largest element of the sum, and to the largest sum of absolute values: a
 # sum that cancels is only as accurate as its terms. If a gradient exceeds both limits,

@@ -18,10 +18,10 @@ from comparing import assert_close
 from comparing import assert_equal_bits
 
 import tf_reinforce as tfr
-from tf_reinforce.collect import environments as environments_
-from tf_reinforce.collect import make_envs
-from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import seeding
+from tf_reinforce.engine.collect import environments as environments_
+from tf_reinforce.engine.collect import make_envs
+from tf_reinforce.engine.collect import xla_rollout
 
 
 def all_variables(agent):

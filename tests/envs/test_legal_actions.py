@@ -11,8 +11,8 @@ from toy_worlds import Gates
 import tf_reinforce as tfr
 from tf_reinforce import envs
 from tf_reinforce import heads
-from tf_reinforce.collect import results
 from tf_reinforce.data import action_masks
+from tf_reinforce.engine.collect import results
 from tf_reinforce.envs import legal_actions
 
 PATH = "info/action_mask"

@@ -17,11 +17,11 @@ from toy_worlds import Lucky
 
 import tf_reinforce as tfr
 from tf_reinforce import envs
-from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import seeding
+from tf_reinforce.engine import agent_state
+from tf_reinforce.engine import learner
+from tf_reinforce.engine.collect import xla_rollout
 from tf_reinforce.experiments import multi_seed as training_of_many
-from tf_reinforce.training import agent_state
-from tf_reinforce.training import learner
 
 SEEDS = [0, 3, 8]
 OPTIONS = {

@@ -11,8 +11,8 @@ from matplotlib import text
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
-from tf_reinforce.collect import environments
 from tf_reinforce.data import seeding
+from tf_reinforce.engine.collect import environments
 from tf_reinforce.experiments import plots
 from tf_reinforce.experiments import policy_plots
 

@@ -17,8 +17,8 @@ import sweeps
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
-from tf_reinforce.collect import environments
 from tf_reinforce.data import seeding
+from tf_reinforce.engine.collect import environments
 from tf_reinforce.experiments import recording
 
 FOUR_STEPS = functools.partial(rendered_counter.Counter, length=4)

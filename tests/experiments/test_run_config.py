@@ -6,13 +6,13 @@ import shlex
 
 import pytest
 
-from tf_reinforce import validation
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_settings
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
-from tf_reinforce.presets import toml_files
+from tf_reinforce.settings import toml_files
+from tf_reinforce.support import validation
 
 AGENT = {"hidden": [8], "learning_rate": 0.01, "baseline": "mean"}
 VALUE = {"kind": "value", "hidden": [4], "learning_rate": 0.01}

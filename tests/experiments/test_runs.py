@@ -2,8 +2,8 @@
 
 import pytest
 
-from tf_reinforce import locks
 from tf_reinforce.experiments import runs
+from tf_reinforce.support import locks
 
 
 def fail_in(path, *names):

@@ -10,7 +10,7 @@ import pytest
 
 from tf_reinforce import presets
 from tf_reinforce.experiments import search_space
-from tf_reinforce.presets import toml_files
+from tf_reinforce.settings import toml_files
 
 ROOT = pathlib.Path(__file__).parents[2]
 AGENT = {"gamma": 0.99, "learning_rate": 0.01, "hidden": [64, 64], "baseline": "mean"}

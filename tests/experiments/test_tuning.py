@@ -25,7 +25,7 @@ from tf_reinforce.experiments import tuning
 from tf_reinforce.experiments import tuning_jobs
 from tf_reinforce.experiments import tuning_report
 from tf_reinforce.experiments import tuning_trial
-from tf_reinforce.presets import toml_files
+from tf_reinforce.settings import toml_files
 
 STATES = optuna.trial.TrialState
 AGENT = {"hidden": [8], "learning_rate": 0.01, "baseline": "mean", "gamma": 0.99}

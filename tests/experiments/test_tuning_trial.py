@@ -9,9 +9,9 @@ import optuna
 import pytest
 import toys
 
+from tf_reinforce.engine import agent_state
 from tf_reinforce.experiments import search_space
 from tf_reinforce.experiments import tuning_trial
-from tf_reinforce.training import agent_state
 
 AGENT = {"hidden": [4], "learning_rate": 0.1, "baseline": "mean", "gamma": 1.0}
 

@@ -12,7 +12,7 @@ from toy_heads import built
 from toy_heads import revived
 
 from tf_reinforce import heads
-from tf_reinforce.collect import acting_program
+from tf_reinforce.engine.collect import acting_program
 from tf_reinforce.heads import base
 from tf_reinforce.heads import beta as beta_module
 from tf_reinforce.policies import actor as deciding

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from tf_reinforce import heads
 from tf_reinforce import testing
-from tf_reinforce.collect import acting_program
 from tf_reinforce.data import action_masks
+from tf_reinforce.engine.collect import acting_program
+from tf_reinforce.export import policy_functions
 from tf_reinforce.policies import actor
-from tf_reinforce.serving import policy_functions
 from tf_reinforce.testing import enumeration
 
 CASES = {

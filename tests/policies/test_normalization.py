@@ -15,9 +15,9 @@ from keras.src import testing
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
+from tf_reinforce.export import formats
+from tf_reinforce.export import runtimes
 from tf_reinforce.policies import normalization
-from tf_reinforce.serving import formats
-from tf_reinforce.serving import runtimes
 
 
 def new_layer(shape=(None, 3), **kwargs):

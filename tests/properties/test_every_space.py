@@ -23,7 +23,7 @@ from gymnasium.spaces import Tuple
 import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.data import spaces
-from tf_reinforce.serving import policy_functions
+from tf_reinforce.export import policy_functions
 
 DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "spaces.md"
 INF = float("inf")

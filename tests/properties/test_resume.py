@@ -27,8 +27,8 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
-from tf_reinforce import locks
-from tf_reinforce.training import interruption
+from tf_reinforce.engine import interruption
+from tf_reinforce.support import locks
 
 SIGNALS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: interruption.Terminated}
 EPOCHS = 3

@@ -17,8 +17,8 @@ from tf_reinforce import heads
 from tf_reinforce.callbacks import evaluation
 from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_noise
+from tf_reinforce.engine import learner
 from tf_reinforce.policies import actor as deciding
-from tf_reinforce.training import learner
 
 SEEDS = (0, 1, 7, 2**40, 2**63 - 1)
 PURPOSES = ("training", "validation", "evaluation")

@@ -17,7 +17,7 @@ from proofs import settings_of
 import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce import testing
-from tf_reinforce.algorithm import train_step
+from tf_reinforce.engine.update import train_step
 from tf_reinforce.testing import gradients
 
 

@@ -9,10 +9,10 @@ import threading
 import pytest
 import tensorflow as tf
 
+from tf_reinforce.engine import recorder
 from tf_reinforce.sequences import prompts
 from tf_reinforce.sequences import text_rewards
 from tf_reinforce.sequences import training
-from tf_reinforce.training import recorder
 
 NUMBERS = [f"{n}" for n in range(10)]
 

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from tf_reinforce.training import checkpoints
+from tf_reinforce.engine import checkpoints
 
 # The names of cases that continue a training, because the directory does no harm.
 HARMLESS = (

@@ -7,10 +7,10 @@ import types
 import keras
 import toy_envs
 
-from tf_reinforce.collect import acting_program as acting_programs
-from tf_reinforce.collect import comparison_inputs
-from tf_reinforce.collect import environments
 from tf_reinforce.data import seeding
+from tf_reinforce.engine.collect import acting_program as acting_programs
+from tf_reinforce.engine.collect import comparison_inputs
+from tf_reinforce.engine.collect import environments
 
 
 def example(name):

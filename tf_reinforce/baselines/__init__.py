@@ -6,7 +6,6 @@ values that are subtracted from the returns. A baseline that learns also impleme
 `apply_gradients`, and implements `gradients` if the baseline has a loss.
 """
 
-from tf_reinforce import config
 from tf_reinforce.baselines.averages import LeaveOneOut
 from tf_reinforce.baselines.averages import Mean
 from tf_reinforce.baselines.averages import MovingAverage
@@ -15,6 +14,7 @@ from tf_reinforce.baselines.base import Baseline
 from tf_reinforce.baselines.base import BaselineBatch
 from tf_reinforce.baselines.base import Zero
 from tf_reinforce.baselines.value import Value
+from tf_reinforce.settings import config
 
 __all__ = [
     "Baseline",

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_reinforce import validation
 from tf_reinforce.baselines import base
+from tf_reinforce.support import validation
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_reinforce import compiled_steps
-from tf_reinforce import fixed_arguments
+from tf_reinforce.support import compiled_steps
+from tf_reinforce.support import fixed_arguments
 
 
 class BaselineBatch(NamedTuple):

@@ -9,13 +9,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import compiled_steps
-from tf_reinforce import optimizers
-from tf_reinforce import replicas
-from tf_reinforce import validation
 from tf_reinforce.baselines import base
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
+from tf_reinforce.support import compiled_steps
+from tf_reinforce.support import optimizers
+from tf_reinforce.support import replicas
+from tf_reinforce.support import validation
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")

@@ -8,11 +8,11 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from tf_reinforce import validation
 from tf_reinforce.callbacks import advice
 from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.callbacks import live_display
 from tf_reinforce.callbacks import training_statistics
+from tf_reinforce.support import validation
 
 _TIME_SHARES = ("stepping", "acting", "learning")
 _LABELS = {

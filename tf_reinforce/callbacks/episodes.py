@@ -9,9 +9,9 @@ from typing import Any, TextIO
 
 import keras
 
-from tf_reinforce import files
-from tf_reinforce import validation
 from tf_reinforce.callbacks import live_display
+from tf_reinforce.support import files
+from tf_reinforce.support import validation
 
 COLUMNS = ("episode", "update", "episode_return", "episode_length", "terminated")
 

@@ -4,8 +4,8 @@ import math
 
 import keras
 
-from tf_reinforce import validation
 from tf_reinforce.data import seeding
+from tf_reinforce.support import validation
 
 _STATE = ("best_return", "evaluated_update", "evaluations")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from tf_reinforce import config
 from tf_reinforce.callbacks import episodes as episode_callbacks
+from tf_reinforce.settings import config
 
 log = logging.getLogger("tf_reinforce")
 

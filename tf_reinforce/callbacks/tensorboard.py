@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import files
-from tf_reinforce import validation
 from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.data import nests
+from tf_reinforce.support import files
+from tf_reinforce.support import validation
 
 SUFFIX = ".tf_reinforce"  # of the event files that the callback writes
 _TRAINING = "training"  # the part of the state that names the training

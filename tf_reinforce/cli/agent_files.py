@@ -4,9 +4,9 @@ import os
 import re
 
 from tf_reinforce import saving
-from tf_reinforce import startup
 from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import env_ids
+from tf_reinforce.support import startup
 
 
 def add_max_bytes(command):

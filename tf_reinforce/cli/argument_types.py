@@ -5,8 +5,8 @@ import contextlib
 import json
 import math
 
-from tf_reinforce import validation
-from tf_reinforce.presets import overrides
+from tf_reinforce.settings import overrides
+from tf_reinforce.support import validation
 
 
 def count(text):

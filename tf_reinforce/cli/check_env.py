@@ -1,10 +1,10 @@
 """Runs the command `check-env`, which checks an environment."""
 
-from tf_reinforce import startup
-from tf_reinforce import validation
 from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import shared_arguments
+from tf_reinforce.support import startup
+from tf_reinforce.support import validation
 
 
 def add_parser(subparsers):

@@ -7,9 +7,9 @@ import shlex
 import sys
 import warnings
 
-from tf_reinforce import interrupts
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train
+from tf_reinforce.support import interrupts
 
 
 def main(arguments=None):
@@ -88,8 +88,8 @@ def _escape_negative(argument):
 def _exit_code(error):
     """Returns the exit code for an error, or `None` for a bug of the package."""
     # Modules that are not imported have raised no error. An import would take seconds.
-    results = sys.modules.get("tf_reinforce.collect.results")
-    processes = sys.modules.get("tf_reinforce.training.learner_processes")
+    results = sys.modules.get("tf_reinforce.engine.collect.results")
+    processes = sys.modules.get("tf_reinforce.engine.learner_processes")
     gymnasium = sys.modules.get("gymnasium")
     failed = (FloatingPointError, *([results.EnvironmentFault] if results else ()))
     failed = (*failed, *([processes.LearnerLost] if processes else ()))

@@ -2,11 +2,11 @@
 
 import json
 
-from tf_reinforce import config
-from tf_reinforce import validation
 from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import shared_arguments
+from tf_reinforce.settings import config
+from tf_reinforce.support import validation
 
 
 def add_parser(subparsers):

@@ -1,6 +1,6 @@
 """Runs the command `explain`, which explains the gradient of one action."""
 
-from tf_reinforce import startup
+from tf_reinforce.support import startup
 
 
 def add_parser(subparsers):

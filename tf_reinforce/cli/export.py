@@ -1,11 +1,11 @@
 """Runs the command `export`, which writes the policy of a run."""
 
-from tf_reinforce import files
-from tf_reinforce import validation
 from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import shared_arguments
+from tf_reinforce.support import files
+from tf_reinforce.support import validation
 
 _NUM_OBSERVATIONS = 1000  # of --check
 _FORMATS = "tf_saved_model", "onnx", "litert"

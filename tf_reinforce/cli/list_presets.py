@@ -2,7 +2,7 @@
 
 import json
 
-from tf_reinforce.presets import toml_files
+from tf_reinforce.settings import toml_files
 
 
 def add_parser(subparsers):

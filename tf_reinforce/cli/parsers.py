@@ -4,7 +4,6 @@ import argparse
 import difflib
 import re
 
-from tf_reinforce import version
 from tf_reinforce.cli import check_env
 from tf_reinforce.cli import compare
 from tf_reinforce.cli import completion
@@ -17,6 +16,7 @@ from tf_reinforce.cli import plot
 from tf_reinforce.cli import record
 from tf_reinforce.cli import train
 from tf_reinforce.cli import tune
+from tf_reinforce.support import version
 
 # The modules of the commands, in the order of `tf-reinforce --help`.
 COMMANDS = (

@@ -1,9 +1,9 @@
 """Runs the command `plot`, which draws the learning curves or the policy of runs."""
 
-from tf_reinforce import validation
 from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import shared_arguments
+from tf_reinforce.support import validation
 
 
 def add_parser(subparsers):

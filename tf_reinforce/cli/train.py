@@ -7,15 +7,15 @@ import pathlib
 import statistics
 import tempfile
 
-from tf_reinforce import learner_cluster
 from tf_reinforce import saving
-from tf_reinforce import startup
 from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import train_callbacks
 from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_options
 from tf_reinforce.cli import train_seeds
 from tf_reinforce.cli import train_settings
+from tf_reinforce.support import learner_cluster
+from tf_reinforce.support import startup
 
 INTERRUPTED = 130  # exit code after Ctrl-C
 
@@ -66,7 +66,7 @@ def _train(options, cluster):
         return train_seeds.resume(options)
     seed, settings = _check(options, cluster)
     startup.import_tensorflow()
-    from tf_reinforce import replicas
+    from tf_reinforce.support import replicas
 
     strategy = replicas.learner_strategy()  # before any other call of TensorFlow
     if ":" in options.env:
@@ -74,8 +74,8 @@ def _train(options, cluster):
         if options.resume is None:
             settings = train_settings.choose_settings(options)
     from tf_reinforce import agent as agents
+    from tf_reinforce.engine import learner_processes
     from tf_reinforce.experiments import runs
-    from tf_reinforce.training import learner_processes
 
     env = options.env
     if train_settings.uses_one_program(options, settings):
@@ -223,7 +223,7 @@ def _train_seeds(options, settings, twin, first_seed, target):
     def make(seed):
         return agents.Reinforce.for_env(twin, seed=seed, **settings["agent"])
 
-    from tf_reinforce.training import interruption
+    from tf_reinforce.engine import interruption
 
     seeds = range(first_seed, first_seed + options.seeds)
     with _run_directory(options, first_seed) as directory:

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from tf_reinforce import config
+from tf_reinforce.settings import config
 
 
 class Task(NamedTuple):
@@ -18,7 +18,7 @@ class Task(NamedTuple):
             env: String, the environment id.
             in_graph: Bool, whether a tensor environment is trained on.
         """
-        from tf_reinforce.presets import default_settings
+        from tf_reinforce.settings import default_settings
 
         agent, fit = default_settings.for_task(*self, in_graph)
         # With a limit of up to 1,000 steps, the evaluations of 100 episodes take at most
@@ -67,7 +67,7 @@ def _space_and_limit(options):
     """Returns the action space and the time limit, or `None`, of the environment."""
     import gymnasium
 
-    from tf_reinforce import env_arguments
+    from tf_reinforce.engine.collect import env_arguments
 
     env_kwargs = dict(options.env_arg or ())
     with env_arguments.explain_errors_of_make(options.env, env_kwargs):

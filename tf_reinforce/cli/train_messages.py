@@ -12,7 +12,7 @@ def print_defaults(task, settings):
         task: `train_defaults.Task`.
         settings: Dict of the settings of the training.
     """
-    from tf_reinforce.presets import default_settings
+    from tf_reinforce.settings import default_settings
 
     text = default_settings.describe(*task, settings["agent"], settings["fit"])
     print(f"without a preset, {text}", flush=True)
@@ -20,7 +20,7 @@ def print_defaults(task, settings):
 
 def print_preset(options):
     """Prints the preset of the environment if the user passed no preset."""
-    from tf_reinforce.presets import toml_files
+    from tf_reinforce.settings import toml_files
 
     names = [] if options.preset else toml_files.names_for(options.env)
     if names:

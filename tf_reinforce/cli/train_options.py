@@ -3,10 +3,10 @@
 import argparse
 from typing import Any, NamedTuple
 
-from tf_reinforce import config
 from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import shared_arguments
-from tf_reinforce.presets import toml_files
+from tf_reinforce.settings import config
+from tf_reinforce.settings import toml_files
 
 OWN_PRESET = ""  # `--preset` without a name
 

@@ -9,15 +9,15 @@ import os
 import pathlib
 import re
 
-from tf_reinforce import config
-from tf_reinforce import files
-from tf_reinforce import validation
 from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import train_defaults
 from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_options
-from tf_reinforce.presets import overrides
-from tf_reinforce.presets import toml_files
+from tf_reinforce.settings import config
+from tf_reinforce.settings import overrides
+from tf_reinforce.settings import toml_files
+from tf_reinforce.support import files
+from tf_reinforce.support import validation
 
 _CHECKPOINT_OPTIONS = ("checkpoint_every", "grace")
 _CALLBACK_OPTIONS = ("diagnose", "tensorboard", "video")
@@ -44,7 +44,7 @@ def check_train_options(options):
     Raises:
         ValueError, OSError: If an option or a setting of the training is invalid.
     """
-    from tf_reinforce.presets import toml_files
+    from tf_reinforce.settings import toml_files
 
     if options.env is None:
         raise ValueError(
@@ -76,8 +76,8 @@ def choose_settings(options, is_imported=True):
     Raises:
         ValueError, OSError: If a setting is invalid.
     """
-    from tf_reinforce import presets
     from tf_reinforce.experiments import run_config
+    from tf_reinforce.settings import presets
 
     preset, task = None, None
     if options.preset:
@@ -126,7 +126,7 @@ def _expand_value(agent):
     In `Reinforce.for_env`, `baseline="value"` without a preset also chooses other
     settings. The command passes the settings that it has chosen itself.
     """
-    from tf_reinforce.presets import default_settings
+    from tf_reinforce.settings import default_settings
 
     if agent["baseline"] == "value":
         agent["baseline"] = dict(default_settings.VALUE)
@@ -284,8 +284,8 @@ def check_env_settings(env, settings):
     The environment of an id `module:Id` is not made, because the module may import
     TensorFlow.
     """
-    from tf_reinforce import env_arguments
-    from tf_reinforce.presets import agent_settings
+    from tf_reinforce.engine.collect import env_arguments
+    from tf_reinforce.settings import agent_settings
 
     env_kwargs, head = settings["env_kwargs"], settings["agent"].get("head")
     if ":" in env or (head is None and not env_kwargs):
@@ -384,7 +384,7 @@ def hold_connection(workers):
     """Returns a context manager with the connection of `RayWorkers`, if there are any."""
     if workers is None:
         return contextlib.nullcontext()
-    from tf_reinforce.collect import ray_connection
+    from tf_reinforce.engine.collect import ray_connection
 
     return ray_connection.hold(workers.address)
 

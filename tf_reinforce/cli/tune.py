@@ -5,13 +5,13 @@ import importlib.util
 import pathlib
 import shlex
 
-from tf_reinforce import files
-from tf_reinforce import startup
-from tf_reinforce import validation
 from tf_reinforce.cli import argument_types
 from tf_reinforce.cli import env_ids
 from tf_reinforce.cli import train_options
 from tf_reinforce.cli import train_settings
+from tf_reinforce.support import files
+from tf_reinforce.support import startup
+from tf_reinforce.support import validation
 
 _BEST = "best.toml"  # in the folder of the search, the preset of the best settings
 _DEFAULT_STEPS = 100_000  # the budget of a training, without preset and options
@@ -283,7 +283,7 @@ def _resume_command(options, directory):
 def _check(options):
     """Returns seed, settings and ranges, without importing TensorFlow."""
     from tf_reinforce.experiments import search_space
-    from tf_reinforce.presets import toml_files
+    from tf_reinforce.settings import toml_files
 
     _check_own_options(options)
     seed, settings = train_settings.check_train_options(options)

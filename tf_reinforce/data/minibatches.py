@@ -5,7 +5,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_reinforce import compiled_steps
+from tf_reinforce.support import compiled_steps
 
 
 class Minibatches(NamedTuple):

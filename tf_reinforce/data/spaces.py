@@ -6,8 +6,8 @@ import re
 import gymnasium as gym
 import numpy as np
 
-from tf_reinforce import validation
 from tf_reinforce.data import nests
+from tf_reinforce.support import validation
 
 OBSERVATIONS = (
     "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these, nested to "

@@ -4,7 +4,6 @@ from typing import Any
 
 import gymnasium as gym
 
-from tf_reinforce import config
 from tf_reinforce.data.seeding import NoiseSpec
 from tf_reinforce.envs.acrobot import Acrobot
 from tf_reinforce.envs.base import TensorEnv
@@ -20,6 +19,7 @@ from tf_reinforce.envs.tabular import Taxi
 from tf_reinforce.envs.toys import Bandit
 from tf_reinforce.envs.toys import Catch
 from tf_reinforce.envs.toys import Corridor
+from tf_reinforce.settings import config
 
 __all__ = [
     "Acrobot",

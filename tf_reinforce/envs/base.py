@@ -6,9 +6,9 @@ from typing import Any
 import gymnasium as gym
 import tensorflow as tf
 
-from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.envs import vector
+from tf_reinforce.support import validation
 
 
 class TensorEnv(abc.ABC):

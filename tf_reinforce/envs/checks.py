@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import validation
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_specs
+from tf_reinforce.support import validation
 
 _ROWS = 7  # trial episodes; no other axis should have this size
 

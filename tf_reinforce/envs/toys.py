@@ -4,9 +4,9 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.envs import base
+from tf_reinforce.support import validation
 
 
 class Bandit(base.TensorEnv):

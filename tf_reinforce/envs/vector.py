@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import validation
 from tf_reinforce.data import nests
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_noise
 from tf_reinforce.envs import checks
+from tf_reinforce.support import validation
 
 
 class TensorVectorEnv(gym.vector.VectorEnv):

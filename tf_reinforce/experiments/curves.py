@@ -9,8 +9,8 @@ import pathlib
 
 import numpy as np
 
-from tf_reinforce import files
 from tf_reinforce.experiments import run_config
+from tf_reinforce.support import files
 
 LOG = "log.csv"
 X_AXES = {

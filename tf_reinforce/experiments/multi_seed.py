@@ -11,19 +11,19 @@ import tensorflow as tf
 
 from tf_reinforce import agent as agents
 from tf_reinforce import envs
-from tf_reinforce import optimizers
-from tf_reinforce import tracing
-from tf_reinforce import validation
-from tf_reinforce.algorithm import train_step
-from tf_reinforce.collect import make_envs
-from tf_reinforce.collect import xla_rollout
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
-from tf_reinforce.training import agent_state
-from tf_reinforce.training import checkpoints
-from tf_reinforce.training import learner
-from tf_reinforce.training import recorder
+from tf_reinforce.engine import agent_state
+from tf_reinforce.engine import checkpoints
+from tf_reinforce.engine import learner
+from tf_reinforce.engine import recorder
+from tf_reinforce.engine.collect import make_envs
+from tf_reinforce.engine.collect import xla_rollout
+from tf_reinforce.engine.update import train_step
+from tf_reinforce.support import optimizers
+from tf_reinforce.support import tracing
+from tf_reinforce.support import validation
 
 _POLL_SECONDS = 0.1  # between two looks at signals and at the time of a checkpoint
 _MIN_SEEDS = 8  # per program: fewer seeds are not worth the compilation of a program

@@ -4,9 +4,9 @@ import os
 
 import numpy as np
 
-from tf_reinforce import files
 from tf_reinforce.experiments import curves
 from tf_reinforce.experiments import intervals
+from tf_reinforce.support import files
 
 # Visible on white and on dark pages; the first ones differ also for the color-blind.
 COLORS = "#2f81f7", "#e8710a", "#1fa35c", "#d6409f", "#8e6bd8", "#b08800", "#0e9aa7"

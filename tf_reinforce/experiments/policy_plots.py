@@ -6,10 +6,10 @@ import gymnasium as gym
 import keras
 import numpy as np
 
-from tf_reinforce.algorithm import estimator as estimators
-from tf_reinforce.collect import environments
-from tf_reinforce.collect import make_envs
 from tf_reinforce.data import seeding
+from tf_reinforce.engine.collect import environments
+from tf_reinforce.engine.collect import make_envs
+from tf_reinforce.engine.update import estimator as estimators
 from tf_reinforce.experiments import action_parts
 from tf_reinforce.experiments import observation_axes
 from tf_reinforce.experiments import plots

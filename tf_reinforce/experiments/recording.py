@@ -12,10 +12,10 @@ import sys
 import gymnasium as gym
 import numpy as np
 
-from tf_reinforce import env_arguments
-from tf_reinforce import files
-from tf_reinforce import validation
 from tf_reinforce.data import seeding
+from tf_reinforce.engine.collect import env_arguments
+from tf_reinforce.support import files
+from tf_reinforce.support import validation
 
 _MODE = "rgb_array"
 _DEFAULT_FPS = 30  # pictures per second, if the environment states no number

@@ -7,12 +7,12 @@ import numbers
 import pathlib
 import shlex
 
-from tf_reinforce import config as options
-from tf_reinforce import files
-from tf_reinforce import validation
-from tf_reinforce import version
-from tf_reinforce.presets import agent_settings
-from tf_reinforce.presets import toml_files
+from tf_reinforce.settings import agent_settings
+from tf_reinforce.settings import config as options
+from tf_reinforce.settings import toml_files
+from tf_reinforce.support import files
+from tf_reinforce.support import validation
+from tf_reinforce.support import version
 
 FILE_NAME = "config.json"
 _MAX_BYTES = 2**20

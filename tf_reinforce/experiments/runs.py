@@ -15,21 +15,21 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import callbacks
-from tf_reinforce import config as training_options
-from tf_reinforce import files
-from tf_reinforce import locks
 from tf_reinforce import saving
-from tf_reinforce import version
 from tf_reinforce.callbacks import evaluation
-from tf_reinforce.collect import make_envs
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import seeding
+from tf_reinforce.engine import agent_state
+from tf_reinforce.engine import checkpoints
+from tf_reinforce.engine import interruption
+from tf_reinforce.engine import learner_processes
+from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.experiments import multi_seed
 from tf_reinforce.experiments import run_config
-from tf_reinforce.training import agent_state
-from tf_reinforce.training import checkpoints
-from tf_reinforce.training import interruption
-from tf_reinforce.training import learner_processes
+from tf_reinforce.settings import config as training_options
+from tf_reinforce.support import files
+from tf_reinforce.support import locks
+from tf_reinforce.support import version
 
 MAX_UPDATES = 300  # updates without a budget, if the target is not reached
 EVALUATION_EPISODES = 100  # episodes of each evaluation

@@ -17,12 +17,12 @@ import json
 import math
 from typing import Any
 
-from tf_reinforce import config
-from tf_reinforce import validation
 from tf_reinforce.experiments import run_config
-from tf_reinforce.presets import agent_settings
-from tf_reinforce.presets import default_settings
-from tf_reinforce.presets import toml_files
+from tf_reinforce.settings import agent_settings
+from tf_reinforce.settings import config
+from tf_reinforce.settings import default_settings
+from tf_reinforce.settings import toml_files
+from tf_reinforce.support import validation
 
 _KEYS = {"low", "high", "log", "choices"}
 # Settings that are whole numbers. The ranges of all other settings are real numbers.

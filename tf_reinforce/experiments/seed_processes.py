@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 
-from tf_reinforce import files
 from tf_reinforce.experiments import curves
 from tf_reinforce.experiments import run_config
+from tf_reinforce.support import files
 
 OUTPUT = "output.txt"  # the printed text of a process, in its run directory
 _POLL_SECONDS = 0.2

@@ -12,13 +12,13 @@ from typing import Any
 import optuna
 from optuna.storages import journal
 
-from tf_reinforce import files
-from tf_reinforce import locks
-from tf_reinforce import version
 from tf_reinforce.data import seeding
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import search_space
 from tf_reinforce.experiments import tuning_trial
+from tf_reinforce.support import files
+from tf_reinforce.support import locks
+from tf_reinforce.support import version
 
 JOURNAL = "journal.log"  # the file of the trials
 _VERSIONS = "versions.json"

@@ -4,10 +4,10 @@ import warnings
 
 import optuna
 
-from tf_reinforce import version
 from tf_reinforce.experiments import plots
 from tf_reinforce.experiments import tuning
-from tf_reinforce.presets import toml_files
+from tf_reinforce.settings import toml_files
+from tf_reinforce.support import version
 
 _STATES = optuna.trial.TrialState
 _WORDS = {

@@ -13,10 +13,10 @@ import tensorflow as tf
 from tf_reinforce import agent as agents
 from tf_reinforce import envs
 from tf_reinforce.callbacks import evaluation
-from tf_reinforce.collect import results
+from tf_reinforce.engine import agent_state
+from tf_reinforce.engine.collect import results
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import search_space
-from tf_reinforce.training import agent_state
 
 # A training reports its value after each of so many equal parts of its budget.
 NUM_REPORTS = 50

@@ -5,8 +5,8 @@ import pathlib
 
 import keras
 
-from tf_reinforce import validation
 from tf_reinforce.experiments import recording
+from tf_reinforce.support import validation
 
 
 class VideoRecorder(keras.callbacks.Callback):

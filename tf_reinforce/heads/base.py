@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import fixed_arguments
 from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
+from tf_reinforce.support import fixed_arguments
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import validation
 from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
+from tf_reinforce.support import validation
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")

@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import validation
 from tf_reinforce.heads import base
+from tf_reinforce.support import validation
 
 
 class BoxHead(base.Head):

@@ -9,12 +9,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import validation
 from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
 from tf_reinforce.heads import categorical
+from tf_reinforce.support import validation
 
 _MIN_LOGIT = -1e30  # gives probability zero; N × `_MIN_LOGIT` is finite
 

@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.heads import base
 from tf_reinforce.heads import box
+from tf_reinforce.support import validation
 
 _MAX_LOG_RATIO = math.log(100.0)  # L, the largest |log σ - log σ₀|
 

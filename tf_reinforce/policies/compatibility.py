@@ -4,11 +4,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import user_warnings
 from tf_reinforce.data import spaces
 from tf_reinforce.policies import call_modes
 from tf_reinforce.policies import models
 from tf_reinforce.policies import recurrent
+from tf_reinforce.support import user_warnings
 
 
 def normalized_arrays(space, keras_models, with_integers):

@@ -7,10 +7,10 @@ import gymnasium as gym
 import keras
 import numpy as np
 
-from tf_reinforce import validation
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_specs
+from tf_reinforce.support import validation
 
 _MAX_ONE_HOT = 100_000  # most entries of a one-hot vector; use an embedding for more
 _MIN_IMAGE_SIZE = 7  # rows and columns; the size of MiniGrid's observations

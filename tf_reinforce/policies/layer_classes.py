@@ -4,7 +4,7 @@ import inspect
 
 import keras
 
-from tf_reinforce import user_warnings
+from tf_reinforce.support import user_warnings
 
 _DEFAULTS = keras.Layer.from_config.__func__, keras.Model.from_config.__func__
 _IN_EVERY_CONFIG = {"name", "trainable", "dtype"}

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import user_warnings
 from tf_reinforce.data import tensor_specs
+from tf_reinforce.support import user_warnings
 
 
 def build(model, shapes, spec, name):

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_reinforce import fixed_arguments
-from tf_reinforce import validation
+from tf_reinforce.support import fixed_arguments
+from tf_reinforce.support import validation
 
 __all__ = [
     "RunningNormalization",

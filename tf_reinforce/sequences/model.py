@@ -10,13 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import files
-from tf_reinforce import locks
-from tf_reinforce import optimizers
-from tf_reinforce import validation
-from tf_reinforce import version
 from tf_reinforce.data import seeding
-from tf_reinforce.score_function import reward_functions
+from tf_reinforce.engine import agent_state
+from tf_reinforce.engine import checkpoints
+from tf_reinforce.engine import recorder
+from tf_reinforce.sampling import reward_functions
 from tf_reinforce.sequences import completions as records
 from tf_reinforce.sequences import conversation
 from tf_reinforce.sequences import encoding
@@ -27,9 +25,11 @@ from tf_reinforce.sequences import prompts as prompt_tables
 from tf_reinforce.sequences import text_rewards
 from tf_reinforce.sequences import training
 from tf_reinforce.sequences import update
-from tf_reinforce.training import agent_state
-from tf_reinforce.training import checkpoints
-from tf_reinforce.training import recorder
+from tf_reinforce.support import files
+from tf_reinforce.support import locks
+from tf_reinforce.support import optimizers
+from tf_reinforce.support import validation
+from tf_reinforce.support import version
 
 _ACTION_KEY = 2  # of the four `rollout_keys`
 

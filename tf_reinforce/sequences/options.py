@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from tf_reinforce import validation
+from tf_reinforce.support import validation
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tf_reinforce import validation
-from tf_reinforce.score_function import reward_functions
+from tf_reinforce.sampling import reward_functions
+from tf_reinforce.support import validation
 
 
 class TextRewards:

@@ -9,10 +9,10 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import optimizers
 from tf_reinforce.callbacks import lists
+from tf_reinforce.engine import recorder
 from tf_reinforce.sequences import prompts as prompt_tables
-from tf_reinforce.training import recorder
+from tf_reinforce.support import optimizers
 
 
 class Batches:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from tf_reinforce import heads
-from tf_reinforce import validation
+from tf_reinforce.support import validation
 from tf_reinforce.testing import enumeration
 
 _NUM_SAMPLES = 20_000

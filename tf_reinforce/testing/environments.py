@@ -10,17 +10,17 @@ import keras
 import numpy as np
 
 from tf_reinforce import agent as agents
-from tf_reinforce import config
 from tf_reinforce import envs as tensor_envs
-from tf_reinforce import validation
 from tf_reinforce.callbacks import slow_env
-from tf_reinforce.collect import environments
-from tf_reinforce.collect import error_places
-from tf_reinforce.collect import make_envs
-from tf_reinforce.collect import results
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
-from tf_reinforce.presets import default_settings
+from tf_reinforce.engine.collect import environments
+from tf_reinforce.engine.collect import error_places
+from tf_reinforce.engine.collect import make_envs
+from tf_reinforce.engine.collect import results
+from tf_reinforce.settings import config
+from tf_reinforce.settings import default_settings
+from tf_reinforce.support import validation
 
 _LARGE = 10.0  # larger observations should be normalized
 _SUCCESS_KEYS = ("success", "is_solved")

@@ -13,11 +13,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import validation
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
-from tf_reinforce.serving import policy_functions
-from tf_reinforce.serving import runtimes
+from tf_reinforce.export import policy_functions
+from tf_reinforce.export import runtimes
+from tf_reinforce.support import validation
 
 _NUM_ENVS = 8
 _NEARBY = 64  # results near a result, with which a different result is compared

@@ -14,10 +14,10 @@ import tensorflow as tf
 from tf_reinforce import agent as agents
 from tf_reinforce import baselines
 from tf_reinforce import heads
-from tf_reinforce import validation
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
+from tf_reinforce.support import validation
 from tf_reinforce.testing import enumeration
 
 _MAX_BATCHES = 20_000

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.functional import losses
-from tf_reinforce.layers import recording
-from tf_reinforce.score_function import logged_actions
-from tf_reinforce.score_function import model as score_functions
+from tf_reinforce.sampling import logged_actions
+from tf_reinforce.sampling import model as score_functions
+from tf_reinforce.sampling import recording
 from tf_reinforce.testing import gradients as reports
 
 _MAX_LOGS = 20_000

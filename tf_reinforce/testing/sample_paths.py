@@ -8,11 +8,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import validation
 from tf_reinforce.functional import losses
-from tf_reinforce.layers import recording
-from tf_reinforce.score_function import estimator as estimators
-from tf_reinforce.score_function import model as score_functions
+from tf_reinforce.sampling import estimator as estimators
+from tf_reinforce.sampling import model as score_functions
+from tf_reinforce.sampling import recording
+from tf_reinforce.support import validation
 from tf_reinforce.testing import enumeration
 from tf_reinforce.testing import gradients as reports
 

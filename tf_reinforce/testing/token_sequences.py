@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce import validation
 from tf_reinforce.functional import losses
 from tf_reinforce.sequences import conversation
 from tf_reinforce.sequences import model as sequence_models
 from tf_reinforce.sequences import prompts as prompt_tables
+from tf_reinforce.support import validation
 from tf_reinforce.testing import gradients as reports
 
 _MAX_COMPLETIONS, _MAX_BATCHES = 4096, 20_000

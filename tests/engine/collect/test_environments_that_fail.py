@@ -1,0 +1,597 @@
+"""Tests that faulty environments raise precise errors, and that the agent does not
+change.
+"""
+
+import functools
+import itertools
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce.engine.collect import env_outputs
+from tf_reinforce.engine.collect import results
+
+MODES = list(gym.vector.AutoresetMode)
+BATCH = {"epochs": 1, "episodes_per_epoch": 3, "num_envs": 3, "verbose": 0}
+
+
+def state(agent):
+    """Returns the bytes of all weights, counters, normalizer and optimizer variables."""
+    variables = [*agent.variables, *agent.optimizer.variables]
+    return [variable.numpy().tobytes() for variable in variables]
+
+
+@pytest.fixture(scope="module")
+def agent():
+    """Returns an agent after two updates, whose counters and optimizer state are not
+    zero.
+    """
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, "tanh")])
+    agent = tfr.Reinforce(policy, normalize_observations=True)
+    agent.compile(keras.optimizers.SGD(0.1))
+    agent.fit(toys.Clock, **{**BATCH, "epochs": 2})
+    assert agent.updates == 2
+    return agent
+
+
+@pytest.fixture(autouse=True)
+def unchanged(agent):
+    """Asserts that no test of this file changes the agent."""
+    before = state(agent)
+    yield
+    assert state(agent) == before
+
+
+def second_of_three(env):
+    """Returns a function that creates environments. Only environment 1 is `env()`."""
+    makers = itertools.chain([toys.Clock, env], itertools.repeat(toys.Clock))
+    return lambda: next(makers)()
+
+
+def step_result(**changes):
+    """Returns a function that replaces fields of the result of a step."""
+
+    def replace(observation, reward, terminated, truncated, info):
+        fields = {
+            "observation": observation,
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
+            "info": info,
+        }
+        return tuple({**fields, **changes}.values())
+
+    return replace
+
+
+def message_id(value):
+    """Returns the id of a case, which is its error message."""
+    return value if isinstance(value, str) else ""
+
+
+def raising(*_):
+    raise ZeroDivisionError("no gravity")
+
+
+REWARDS = [
+    (np.nan, "the reward is not finite: nan"),
+    (np.inf, "the reward is not finite: inf"),
+    (-np.inf, "the reward is not finite: -inf"),
+    (np.float32("nan"), "the reward is not finite: nan"),
+    (None, "the reward is a NoneType: None"),
+    ("1.5", "the reward is a str: '1.5'"),
+    (np.ones(1), r"the reward is a ndarray of shape \(1,\)"),
+    (1j, "the reward is a complex: 1j"),
+    (np.ma.masked_array(1.0, True), "the reward is a MaskedConstant"),
+    (np.complex64(1), "the reward is a complex64"),
+]
+OBSERVATIONS = [
+    (None, "the observation is a NoneType"),
+    ([1.0], "the observation is a list"),
+    (1.0, "the observation is a float"),
+    (np.float32(1), r"the observation has the shape \(\). Expected: \(1,\)"),
+    (np.ones((1, 1), "f"), r"the observation has the shape \(1, 1\). Expected: \(1,\)"),
+    (np.ones(2, "f"), r"the observation has the shape \(2,\). Expected: \(1,\)"),
+    (np.ones(0, "f"), r"the observation has the shape \(0,\). Expected: \(1,\)"),
+    (np.ones(1, complex), "the observation is of type complex128"),
+    (np.ones(1, object), "the observation is of type object"),
+    (np.array(["1"]), "the observation is of type <U1"),
+    (np.ma.masked_array(np.ones(1, "f"), True), "the observation has masked entries"),
+    ({"a": np.ones(1, "f")}, "the observation is a dict"),
+]
+NOT_FINITE = [np.nan, np.inf, -np.inf]
+FLAGS = [None, "False", 2, 1.0, np.ones(2, bool)]
+ANSWERS = [
+    *((step_result(reward=value), message) for value, message in REWARDS),
+    *((step_result(observation=value), message) for value, message in OBSERVATIONS),
+    *((step_result(terminated=flag), "`terminated` of a step is a ") for flag in FLAGS),
+    *((step_result(truncated=flag), "`truncated` of a step is a ") for flag in FLAGS),
+    (lambda *fields: fields[:4], "four values, as in the old Gym.*shimmy"),
+    (lambda *fields: None, "step did not return five values: .*Expected: .*shimmy"),
+    (raising, "step raised ZeroDivisionError: no gravity"),
+    (lambda *fields: int("many"), "step raised ValueError: invalid literal"),
+]
+
+
+@pytest.mark.parametrize("at", [1, 50])
+@pytest.mark.parametrize("wrong, message", ANSWERS, ids=message_id)
+def test_invalid_step_result_error_names_environment_episode_and_step(
+    agent, wrong, message, at
+):
+    """Steps count from 0, as the rows of `Episodes` do."""
+    env = second_of_three(lambda: toys.Misbehaving(at, wrong))
+    place = f"Environment 1, episode 1, step {at - 1}: "
+    with pytest.raises(results.EnvironmentFault, match=place + f".*{message}"):
+        agent.fit(env, **BATCH)
+
+
+@pytest.mark.parametrize("at", [1, 50, 60])
+@pytest.mark.parametrize("number", NOT_FINITE)
+def test_nonfinite_observation_error_names_environment_episode_and_step(
+    agent, number, at
+):
+    """Step t is the step that returned the observation. Step 59 is the last one."""
+    wrong = step_result(observation=np.full(1, number, "f"))
+    env = second_of_three(lambda: toys.Misbehaving(at, wrong))
+    message = f"Environment 1, episode 1, step {at - 1}: the observation is not finite"
+    with pytest.raises(results.EnvironmentFault, match=message):
+        agent.fit(env, **BATCH)
+
+
+@pytest.mark.parametrize("limit", [None, 5], ids=["terminated", "truncated"])
+def test_info_that_is_none_raises_at_the_end_of_the_episode(agent, limit):
+    """The info is read after termination and after truncation."""
+    env = toys.Misbehaving(5, step_result(info=None), length=5 if limit is None else 60)
+    with pytest.raises(results.EnvironmentFault, match="episode 0, step 4: .*info"):
+        agent.fit(env, **BATCH, max_episode_steps=limit)
+
+
+def successful(mode, value):
+    env = functools.partial(
+        toys.Misbehaving, 5, step_result(info={"is_success": value}), 5
+    )
+    if mode is None:
+        return env
+    return gym.vector.SyncVectorEnv([env] * 2, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize(
+    "mode, value",
+    [
+        *itertools.product([None, *gym.vector.AutoresetMode], ["yes", np.nan]),
+        (None, np.ma.masked),
+    ],
+)
+def test_success_that_is_not_a_bool_raises(agent, mode, value):
+    with pytest.raises(
+        results.EnvironmentFault, match="`is_success` in the info is .* a bool"
+    ):
+        agent.evaluate(successful(mode, value), episodes=2)
+
+
+class MaskedColumns(gym.vector.SyncVectorEnv):
+    """Masks one part of the result of each step: the observations or the rewards."""
+
+    def __init__(self, part):
+        super().__init__([toys.Clock] * 2)
+        self.part = part
+
+    def step(self, actions):
+        outputs = list(super().step(actions))
+        outputs[self.part] = np.ma.masked_array(outputs[self.part], True)
+        return tuple(outputs)
+
+
+@pytest.mark.parametrize("part, name", [(0, "observations"), (1, "rewards")])
+def test_masked_arrays_of_a_vector_env_raise(agent, part, name):
+    with pytest.raises(results.EnvironmentFault, match=f"{name} has masked entries"):
+        agent.evaluate(MaskedColumns(part), episodes=2)
+
+
+def test_step_error_is_the_cause_of_the_environment_fault(agent):
+    with pytest.raises(results.EnvironmentFault) as caught:
+        agent.fit(lambda: toys.Misbehaving(2, raising), **BATCH)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+class ReplacesReset(toys.Clock):
+    """Returns `answer(observation, info)` from its reset number `at`."""
+
+    def __init__(self, answer, at=1):
+        super().__init__()
+        self.answer, self.resets, self.at = answer, 0, at
+
+    def reset(self, **kwargs):
+        result = super().reset(**kwargs)
+        self.resets += 1
+        return self.answer(*result) if self.resets == self.at else result
+
+
+RESETS = [
+    *((lambda o, i, x=x: (x, i), message) for x, message in OBSERVATIONS),
+    *((lambda o, i, x=x: (np.full(1, x, "f"), i), "not finite") for x in NOT_FINITE),
+    (lambda o, i: o, "reset returned a ndarray. Expected: a pair.*shimmy"),
+    (lambda o, i: (o, i, i), "reset returned 3 values. Expected: a pair"),
+    (lambda o, i: [o, i], "reset returned a list. Expected: a pair"),
+    (lambda o, i: None, "reset returned a NoneType. Expected: a pair"),
+    (raising, "reset raised ZeroDivisionError: no gravity"),
+]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("wrong, message", RESETS, ids=message_id)
+def test_invalid_reset_result_error_names_environment_and_episode(
+    agent, wrong, message, at
+):
+    """Two environments alternate, so the second reset of environment 1 begins episode
+    3.
+    """
+    env = second_of_three(lambda: ReplacesReset(wrong, at))
+    place = f"Environment 1, episode {2 * at - 1}, step 0: "
+    with pytest.raises(results.EnvironmentFault, match=place + f".*{message}"):
+        agent.fit(env, **{**BATCH, "num_envs": 2, "episodes_per_epoch": 6})
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_nonfinite_observation_is_the_reported_cause_of_nonfinite_outputs(at):
+    """A normalizer would clip NaN. Without a normalizer, the outputs are NaN at once."""
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, "tanh")])
+    agent = tfr.Reinforce(policy)
+    if at == 0:
+        env = ReplacesReset(lambda observation, info: (np.full(1, np.nan, "f"), info))
+        message = "step 0: the first observation is not finite"
+    else:
+        env = toys.Misbehaving(at, step_result(observation=np.full(1, np.nan, "f")))
+        message = f"step {at - 1}: the observation is not finite"
+    with pytest.raises(results.EnvironmentFault, match=message):
+        agent.collect(env, 1)
+
+
+def test_reset_error_is_the_cause_of_the_environment_fault(agent):
+    with pytest.raises(results.EnvironmentFault) as caught:
+        agent.fit(lambda: ReplacesReset(raising), **BATCH)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_reset_without_seed_argument_raises(agent):
+    class Old(toys.Clock):
+        def reset(self):
+            return super().reset()
+
+    with pytest.raises(results.EnvironmentFault, match="reset raised TypeError.*seed"):
+        agent.fit(Old, **BATCH)
+
+
+def test_evaluate_error_names_environment_episode_and_step(agent):
+    env = second_of_three(lambda: toys.Misbehaving(2, step_result(reward=None)))
+    with pytest.raises(
+        results.EnvironmentFault, match="Environment 1, episode 1, step 1"
+    ):
+        agent.evaluate(env, episodes=3)
+
+
+def test_observation_with_wrong_nesting_raises():
+    box = gym.spaces.Box(0, 1, (1,))
+    space = gym.spaces.Dict(a=box, b=gym.spaces.Tuple([box, box]))
+    one = np.ones(1, "f")
+    for wrong in ({"a": one}, {"a": one, "b": (one,)}, one, {"a": one, "c": (one, one)}):
+        read = env_outputs.ObservationReader(space, "float32")
+        rows = [np.zeros((1, 1), "f") for _ in range(3)]
+        with pytest.raises(
+            env_outputs.IndexedFault, match="is not nested like the observation space"
+        ):
+            read(0, wrong, rows)
+
+
+@pytest.mark.parametrize("kind", [bool, int, np.int64, np.float16, np.float64, np.bool_])
+def test_reward_may_have_any_real_type(agent, kind):
+    env = toys.Misbehaving(2, step_result(reward=kind(1)), length=3)
+    assert agent.evaluate(env, episodes=1)["episode_return"] == 1 + 1 + 3
+    env = toys.Misbehaving(2, step_result(reward=np.array(1.0)), length=3)
+    assert agent.evaluate(env, episodes=1)["episode_return"] == 1 + 1 + 3
+
+
+@pytest.mark.parametrize("kind", [bool, np.bool_])
+def test_flags_may_be_python_or_numpy_bools(agent, kind):
+    env = toys.Misbehaving(2, step_result(truncated=kind(True)))
+    assert agent.evaluate(env, episodes=1)["episode_length"] == 2
+
+
+# Vector environments
+
+
+class Wrapped(gym.vector.VectorWrapper):
+    """Changes the result of step `at` of a vector environment."""
+
+    def __init__(self, env, at, change):
+        super().__init__(env)
+        self.at, self.change, self.now = at, change, 0
+
+    def step(self, actions):
+        result = self.env.step(actions)
+        self.now += 1
+        return self.change(*result) if self.now == self.at else result
+
+
+def with_number(number, slot=1):
+    def change(observations, *rest):
+        observations = observations.copy()
+        observations[slot] = number
+        return observations, *rest
+
+    return change
+
+
+def with_reward(number):
+    return lambda o, r, *rest: (o, np.where([0, 1, 0], number, r), *rest)
+
+
+VECTOR_ANSWERS = [
+    *((with_number(x), "Environment 1, .*observation is not finite") for x in NOT_FINITE),
+    *((with_reward(x), "Environment 1, .*the reward is not finite") for x in NOT_FINITE),
+    (lambda o, *rest: (o[:2], *rest), r"shape \(2, 1\). Expected: \(3, 1\)"),
+    (lambda o, *rest: (o[:1], *rest), r"shape \(1, 1\). Expected: \(3, 1\)"),
+    (lambda o, *rest: (o[:, 0], *rest), r"shape \(3,\). Expected: \(3, 1\)"),
+    (lambda o, r, *rest: (o, r[:1], *rest), r"rewards are of shape \(1,\)"),
+    (lambda o, r, *rest: (o, 1.0, *rest), r"rewards are of shape \(\)"),
+    (lambda o, r, *rest: (o, r.astype(object), *rest), "type object"),
+    (
+        lambda o, r, t, *rest: (o, r, t[:, None], *rest),
+        r"terminations are of shape \(3, 1\).* Expected: bools of shape \(3,\)",
+    ),
+    (lambda o, r, t, *rest: (o, r, False, *rest), r"terminations are of shape \(\)"),
+    (lambda o, r, t, u, i: (o, r, t, u + np.nan, i), "truncations are .nan, nan, nan"),
+    (lambda *parts: parts[:4], "step returned 4 values. Expected: a tuple of 5"),
+    (lambda *parts: [*parts], "step returned a list. Expected: a tuple of 5"),
+    (lambda *parts: (*parts[:4], None), "infos of type NoneType. Expected: a dict"),
+    (raising, "step raised ZeroDivisionError: no gravity"),
+]
+
+
+def without_final_observations(*answer):
+    return *answer[:4], {}
+
+
+def test_same_step_vector_env_without_final_obs_raises(agent):
+    mode = gym.vector.AutoresetMode.SAME_STEP
+    env = gym.vector.SyncVectorEnv([toys.Clock] * 2, autoreset_mode=mode)
+    with pytest.raises(
+        results.EnvironmentFault, match="SAME_STEP.*infos with 'final_obs'"
+    ):
+        agent.fit(Wrapped(env, 3, without_final_observations), **BATCH)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("wrong, message", VECTOR_ANSWERS, ids=message_id)
+def test_invalid_step_result_of_vector_env_raises(agent, wrong, message, mode):
+    env = gym.vector.SyncVectorEnv([lambda: toys.Clock(60)] * 3, autoreset_mode=mode)
+    for at in (1, 50):
+        with pytest.raises(results.EnvironmentFault, match=message):
+            agent.fit(Wrapped(env, at, wrong), **BATCH)
+
+
+def test_vector_step_error_is_the_cause_of_the_environment_fault(agent):
+    env = gym.vector.SyncVectorEnv([toys.Clock])
+    with pytest.raises(results.EnvironmentFault) as caught:
+        agent.fit(Wrapped(env, 2, raising), **BATCH)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_nan_of_an_idle_environment_is_ignored():
+    """Two episodes are requested, so environment 2 is idle and its NaN is not an
+    error.
+    """
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
+    agent = tfr.Reinforce(policy)  # a normalizer would clip the NaN away
+    for mode in MODES:
+        env = gym.vector.SyncVectorEnv([toys.Clock] * 3, autoreset_mode=mode)
+        env = Wrapped(env, 1, with_number(np.nan, slot=2))
+        assert agent.evaluate(env, episodes=2)["episode_return"] == 6.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_vector_env_without_time_limit_error_names_time_limit_wrapper(agent, mode):
+    env = gym.vector.SyncVectorEnv([lambda: toys.Clock(99)] * 2, autoreset_mode=mode)
+    with pytest.raises(
+        results.EnvironmentFault, match="step 19: .*within 20 steps.*TimeLimit"
+    ):
+        agent.fit(env, **BATCH, max_episode_steps=20)
+    limited = [lambda: gym.wrappers.TimeLimit(toys.Clock(99), 20)] * 2
+    env = gym.vector.SyncVectorEnv(limited, autoreset_mode=mode)
+    metrics = agent.evaluate(env, episodes=3, max_episode_steps=20)
+    assert metrics["episode_length"] == 20
+
+
+class Drawn(toys.Clock):
+    def _observation(self):
+        return self.np_random.normal(size=1).astype(np.float32)
+
+
+class OneArray(gym.vector.VectorEnv):
+    """A custom vector environment that stores all final observations in one array."""
+
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
+
+    def __init__(self):
+        mode = self.metadata["autoreset_mode"]
+        self.inner = gym.vector.SyncVectorEnv([lambda: Drawn(1)], autoreset_mode=mode)
+        self.num_envs = 1
+        self.single_observation_space = self.inner.single_observation_space
+        self.single_action_space = self.inner.single_action_space
+        self.last = np.zeros((1, 1), np.float32)
+
+    def reset(self, **kwargs):
+        return self.inner.reset(**kwargs)
+
+    def step(self, actions):
+        *answer, infos = self.inner.step(actions)
+        self.last[0] = infos["final_obs"][0]
+        return *answer, {**infos, "final_obs": self.last}
+
+
+def test_final_observations_in_one_reused_array_are_copied(agent):
+    episodes = agent.collect(OneArray(), 5)
+    expected = agent.collect(OneArray().inner, 5)
+    np.testing.assert_array_equal(episodes.observations, expected.observations)
+
+
+def test_nonfinite_final_observation_of_same_step_vector_env_is_named(agent):
+    """NaN is not equal to itself, which is not a sign of an overwritten array."""
+    wrong = step_result(observation=np.full(1, np.nan, "f"))
+    env = gym.vector.SyncVectorEnv(
+        [lambda: toys.Misbehaving(3, wrong, 3), toys.Clock],
+        autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
+    )
+    with pytest.raises(results.EnvironmentFault, match="step 2: .* not finite: .nan"):
+        agent.collect(env, 4)
+
+
+def test_vector_env_without_autoreset_mode_raises(agent):
+    env = gym.vector.SyncVectorEnv([toys.Clock])
+    env.metadata = {}
+    with pytest.raises(ValueError, match="must state how it resets.*Received: None"):
+        agent.fit(env, **BATCH)
+
+
+# Invalid environments and spaces
+
+
+@pytest.mark.parametrize("env", [None, 3, ["CartPole-v1"], object()])
+def test_fit_raises_type_error_if_env_is_not_an_environment(agent, env):
+    with pytest.raises(TypeError, match="`env` must be an environment id"):
+        agent.fit(env, **BATCH)
+
+
+@pytest.mark.parametrize("returned", [None, toys.Clock, "CartPole-v1"])
+def test_callable_that_returns_no_environment_raises(agent, returned):
+    with pytest.raises(TypeError, match="must return a gymnasium.Env.*shimmy"):
+        agent.fit(lambda: returned, **BATCH)
+
+
+@pytest.mark.parametrize("returned", [None, "CartPole-v1"])
+def test_callable_whose_second_result_is_no_environment_raises(agent, returned):
+    results_of_calls = iter([toys.Clock(), returned])
+    with pytest.raises(TypeError, match=f"must return a gymnasium.Env.*{returned!r}"):
+        agent.fit(lambda: next(results_of_calls), **{**BATCH, "num_envs": 2})
+
+
+def test_callable_that_returns_the_same_environment_twice_raises():
+    """Two workers of one environment would mix the steps of two episodes without an
+    error.
+    """
+    agent, env = tfr.Reinforce.for_env(toys.Clock), toys.Clock()
+    with pytest.raises(ValueError, match="the same environment"):
+        agent.fit(lambda: env, **BATCH, max_episode_steps=9)
+
+
+def test_environment_with_other_spaces_raises(agent):
+    class Wide(toys.Clock):
+        observation_space = gym.spaces.Box(-1, 1, (2,))
+
+    class Three(toys.Clock):
+        action_space = gym.spaces.Discrete(3)
+
+    for other in (Wide, Three):
+        with pytest.raises(ValueError, match="The agent was made for another"):
+            agent.fit(other, **BATCH)
+        with pytest.raises(ValueError, match="space"):
+            tfr.Reinforce.for_env(toys.Clock).fit(second_of_three(other), **BATCH)
+
+
+BOX = gym.spaces.Box(0, 1, (1,))
+UNSUPPORTED_OBSERVATIONS = [
+    gym.spaces.Text(5),
+    gym.spaces.Graph(BOX, None),
+    gym.spaces.OneOf([BOX, gym.spaces.Discrete(3)]),
+    gym.spaces.Dict(fine=BOX, wrong=gym.spaces.Text(5)),
+    gym.spaces.Tuple([BOX, gym.spaces.Sequence(BOX)]),
+]
+UNSUPPORTED_ACTIONS = [
+    gym.spaces.Text(5),
+    gym.spaces.OneOf([BOX, gym.spaces.Discrete(2)]),
+    gym.spaces.Dict(fine=BOX, wrong=gym.spaces.Text(5)),
+    gym.spaces.Tuple([BOX, gym.spaces.Sequence(BOX)]),
+]
+
+
+def with_spaces(observations=BOX, actions=toys.Clock.action_space):
+    env = toys.Clock()
+    env.observation_space, env.action_space = observations, actions
+    return env
+
+
+@pytest.mark.parametrize(
+    "space", UNSUPPORTED_OBSERVATIONS, ids=lambda space: type(space).__name__
+)
+def test_unsupported_observation_space_error_names_the_space(space):
+    env = with_spaces(observations=space)
+    with pytest.raises(
+        ValueError, match="not supported. Supported spaces are Box.*Wrap"
+    ) as caught:
+        tfr.Reinforce.for_env(env)
+    assert repr(space) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "space", UNSUPPORTED_ACTIONS, ids=lambda space: type(space).__name__
+)
+def test_unsupported_action_space_error_names_the_space(space):
+    env = with_spaces(actions=space)
+    fresh = tfr.Reinforce(keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)]))
+    fresh.compile()
+    for attempt in (tfr.Reinforce.for_env, lambda env: fresh.fit(env, **BATCH)):
+        with pytest.raises(
+            ValueError, match="not supported. Supported spaces are Disc"
+        ) as caught:
+            attempt(env)
+        assert repr(space) in str(caught.value)
+
+
+class Wide(toys.Clock):
+    """Returns int64 observations for an int8 space. Observation 2 is out of range."""
+
+    observation_space = gym.spaces.Box(0, 100, (1,), np.int8)
+
+    def _observation(self):
+        return np.array([self.now if self.now < 2 else 200])
+
+
+@pytest.mark.parametrize("vector", [False, True], ids=["plain", "vector"])
+def test_integer_observation_outside_its_dtype_raises(vector):
+    """A cast to int8 would change 200 to -56."""
+    agent = tfr.Reinforce.for_env(Wide, hidden=(2,))
+    env = gym.vector.SyncVectorEnv([Wide, Wide]) if vector else Wide
+    if vector:  # the int8 buffer of Gymnasium would wrap 200
+        env._observations = np.zeros((2, 1), np.int64)
+    message = r"Environment 0, .*\[200\] does not fit into int8"  # the first of two
+    with pytest.raises(tfr.collect.EnvironmentFault, match=message):
+        agent.collect(env, 2)
+
+
+class Counted(toys.Clock):
+    """Returns Discrete observations as arrays of shape (). The number 2 is outside."""
+
+    observation_space = gym.spaces.Discrete(2)
+
+    def _observation(self):
+        return np.array(self.now, np.int64)
+
+
+def test_step_raises_if_a_discrete_observation_is_an_array_outside_the_space():
+    agent = tfr.Reinforce.for_env(Counted, hidden=(2,))
+    with pytest.raises(tfr.collect.EnvironmentFault, match=r"2 is not in Discrete\(2\)"):
+        agent.collect(Counted, 1)
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_environment_with_another_space_than_the_others_raises(odd):
+    made = iter(Wide() if i == odd else toys.Clock() for i in range(3))
+    with (
+        pytest.raises(ValueError, match="All environments must have the same observ"),
+        tfr.collect.open_envs(lambda: next(made), 3),
+    ):
+        pass

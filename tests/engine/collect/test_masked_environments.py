@@ -1,0 +1,344 @@
+"""Tests action masks in environments: reading, acting, recording, learning and export."""
+
+import functools
+import itertools
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import sweeps
+import tensorflow as tf
+import toys
+from masked_agents import PLACES
+from masked_agents import Riddle
+from masked_agents import learner
+
+import tf_reinforce as tfr
+from tf_reinforce import heads
+from tf_reinforce.data import action_masks
+from tf_reinforce.engine.collect import results
+from tf_reinforce.export import policy_functions
+
+MODES = [None, *gym.vector.AutoresetMode]
+
+
+def built_learner(place="info/action_mask", **settings):
+    """Returns a `learner` that is built for its environment."""
+    agent = learner(place, **settings)
+    agent.build_for_spaces(Riddle(place).observation_space, Riddle.action_space)
+    return agent
+
+
+def environment(place, mode, count=3):
+    if mode is None:
+        return lambda: Riddle(place)
+    makers = [lambda: Riddle(place)] * count
+    return gym.vector.SyncVectorEnv(makers, autoreset_mode=mode)
+
+
+BOTH = list(itertools.product(MODES, PLACES))
+
+
+@pytest.mark.parametrize("mode, place", sweeps.some(BOTH, always=BOTH[::3]))
+def test_collected_actions_are_legal_and_every_mask_is_recorded(mode, place):
+    agent = learner(place)
+    with_masks = agent.collect(environment(place, mode), 40, num_envs=3)
+    np.testing.assert_array_equal(with_masks.lengths, 5)
+    assert with_masks.masks.shape == (5, 40, 4)
+    mask_of_action = np.take_along_axis(
+        with_masks.masks, with_masks.actions[..., None], -1
+    )
+    assert mask_of_action.all()  # the environment also raises for an illegal action
+    assert set(with_masks.masks.sum(-1).ravel()) == {1, 2}
+
+
+EACH = [(place, None) for place in PLACES] + [(PLACES[0], mode) for mode in MODES[1:]]
+
+
+@pytest.mark.parametrize("place, mode", sweeps.some(EACH, always=EACH[::3]))
+def test_agent_with_masks_is_trained_and_evaluated(place, mode):
+    agent = learner(place)
+    agent.fit(environment(place, mode), epochs=2, num_envs=3, verbose=0)
+    metrics = agent.evaluate(environment(place, mode), episodes=20, num_envs=3)
+    assert metrics["episode_length"] == 5.0
+
+
+@pytest.mark.parametrize("num_envs", [1, 4, 16])
+def test_masks_do_not_depend_on_the_number_of_environments(num_envs):
+    one = learner().collect(Riddle, 20, num_envs=1)
+    other = learner().collect(Riddle, 20, num_envs=num_envs)
+    keras.tree.map_structure(np.testing.assert_array_equal, tuple(one), tuple(other))
+
+
+def test_deterministic_action_is_the_legal_action_with_the_largest_logit():
+    agent = built_learner()
+    agent.policy.set_weights([np.zeros((1, 4)), np.array([1.0, 4.0, 3.0, 2.0])])
+    masks = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [1, 0, 0, 0], [0, 0, 0, 1]], "int8")
+    zeros = np.zeros((4, 1), "float32")
+    actions = agent.act(zeros, deterministic=True, action_mask=masks)
+    assert actions.tolist() == [3, 4, 2, 5]
+
+
+def test_gradient_under_masks_equals_definition_over_legal_actions():
+    """The definition is one-hot minus the softmax over the legal actions."""
+    agent = built_learner(baseline=None)
+    episodes = agent.collect(Riddle, 6)
+    kernel, bias = (np.asarray(w, "float64") for w in agent.policy.get_weights())
+    expected = np.zeros((1, 4)), np.zeros(4)
+    for b in range(6):
+        for t in range(5):
+            observation = episodes.observations[t, b].astype("float64")
+            legal = episodes.masks[t, b] != 0
+            shares = np.where(legal, np.exp(observation @ kernel + bias), 0)
+            score = np.eye(4)[episodes.actions[t, b]] - shares / shares.sum()
+            return_to_go = sum(
+                0.99 ** (k - t) * episodes.rewards[k, b] for k in range(t, 5)
+            )
+            expected[0][:] -= np.outer(observation, score) * return_to_go / 6
+            expected[1][:] -= score * return_to_go / 6
+    gradients, _, logs = agent.gradients(episodes)
+    for ours, theirs in zip(gradients, expected):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert 0 < logs["entropy"] < np.log(2)
+
+
+# Invalid and missing masks
+
+WRONG = {
+    "nothing_legal": (lambda now, legal: legal * (now != 3), "step 3: .*no legal action"),
+    "too_long": (
+        lambda now, legal: np.ones(5, np.int8) if now == 3 else legal,
+        "step 2: .*must have 4 .*Received: array",
+    ),
+    "fractions": (lambda now, legal: legal / 2, "reset.*must have 4|must have 4"),
+    "missing": (
+        lambda now, legal: None if now == 2 else legal,
+        "step 1: there is no action mask in 'info/action_mask'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_invalid_or_missing_mask_error_names_the_step(name):
+    mask, message = WRONG[name]
+    with pytest.raises(
+        results.EnvironmentFault, match=f"Environment 0, episode 0.*{message}"
+    ):
+        learner().fit(lambda: Riddle(mask=mask), epochs=1, num_envs=1, verbose=0)
+
+
+class MaskedSteps(gym.Env):
+    """Runs four steps in any action space, under `mask(now)`.
+
+    `None` means no mask in the info.
+    """
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    def __init__(self, action_space, mask):
+        self.action_space = action_space
+        self.mask = mask
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now = 0
+        return self._answer()
+
+    def step(self, action):
+        self.now += 1
+        observation, info = self._answer()
+        return observation, 1.0, self.now == 4, False, info
+
+    def _answer(self):
+        mask = self.mask(self.now)
+        info = {} if mask is None else {"action_mask": mask}
+        return np.array([self.now], np.float32), info
+
+
+BITS, HALF = np.array([1, 2, 2], np.int8), np.array([1, 0], np.int8)
+MASKED_SPACES = {
+    "switches": (gym.spaces.MultiBinary(3), BITS),
+    "choice": (gym.spaces.Discrete(2), HALF),
+    "nested": (
+        gym.spaces.Dict(
+            gear=gym.spaces.MultiBinary(3),
+            more=gym.spaces.Tuple(
+                [gym.spaces.MultiDiscrete([2, 2]), gym.spaces.Box(0, 1)]
+            ),
+        ),
+        {"gear": BITS, "more": ((HALF, 1 - HALF), None)},
+    ),
+}
+
+
+@functools.cache
+def masked_agent(name):
+    """Returns an agent that reads the masks of a case. The agent does not learn."""
+    space, mask = MASKED_SPACES[name]
+    return tfr.Reinforce.for_env(
+        lambda: MaskedSteps(space, lambda now: mask),
+        hidden=(),
+        action_mask="info/action_mask",
+    )
+
+
+def recorded_masks(name, mode, mask):
+    """Returns the masks that are recorded from environments with `mask(now)`."""
+    make = functools.partial(MaskedSteps, MASKED_SPACES[name][0], mask)
+    env = (
+        make
+        if mode is None
+        else gym.vector.SyncVectorEnv([make] * 3, autoreset_mode=mode)
+    )
+    return masked_agent(name).collect(env, 5, num_envs=3).masks
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nested_masks_are_read_in_every_autoreset_mode(mode):
+    """For vector environments, Gymnasium adds a `_key` for every key of nested infos."""
+    masks = recorded_masks("nested", mode, lambda now: MASKED_SPACES["nested"][1])
+    assert masks.shape == (4, 5, 7)
+    assert masks.reshape(20, 7).tolist() == [[1, 2, 2, 1, 0, 0, 1]] * 20
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MASKED_SPACES)
+def test_missing_mask_raises_unless_the_episode_has_ended(name, mode):
+    """A mask of zeros would turn off every switch without an error."""
+
+    def mask_missing_at(missing):
+        return lambda now: None if now == missing else MASKED_SPACES[name][1]
+
+    assert (
+        recorded_masks(name, mode, mask_missing_at(4)).any(axis=-1).all()
+    )  # the last observation needs no mask
+    for missing, step in ((0, 0), (2, 1)):
+        message = f"step {step}: there is no action mask in 'info/action_mask'"
+        with pytest.raises(results.EnvironmentFault, match=message):
+            recorded_masks(name, mode, mask_missing_at(missing))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_error_for_mask_of_wrong_size_shows_the_mask(mode):
+    message = "must have 2 entries, 0 or 1. Received: array.*1, 2, 2"
+    with pytest.raises(results.EnvironmentFault, match=message):
+        recorded_masks("choice", mode, lambda now: BITS)
+
+
+def test_environment_without_masks_raises_at_the_first_reset():
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
+    agent = tfr.Reinforce(policy, action_mask="info/action_mask")
+    agent.compile()
+    with pytest.raises(
+        results.EnvironmentFault, match="no action mask in 'info/action_mask'"
+    ):
+        agent.fit(toys.Clock, epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize("where", ["", "info", "info/", "mask", 3, "infos/action_mask"])
+def test_invalid_action_mask_argument_raises(where):
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="`action_mask` must be None or .*Received"):
+        tfr.Reinforce(policy, action_mask=where)
+
+
+@pytest.mark.parametrize("key", ["legal", "x/0", "7"])
+def test_missing_part_of_the_observation_raises_before_an_episode_starts(key):
+    place = "observation/action_mask"
+    agent = learner(place)
+    agent = tfr.Reinforce(agent.policy, action_mask=f"observation/{key}")
+    space = Riddle(place).observation_space
+    with pytest.raises(ValueError, match="must name a part of the observation.*Received"):
+        agent.build_for_spaces(space, Riddle.action_space)
+
+
+def test_int64_mask_of_the_observation_forbids_only_zeros():
+    """In int8, 256 becomes zero.
+
+    The exported functions read the mask from the observation.
+    """
+    marks = tf.constant([[256, 0, -1, 1000], [0, 2, 512, 0]], tf.int64)
+    path = action_masks.MaskPath("observation/m")
+    masks = policy_functions.masks_in_batch(path, {"m": marks})
+    assert (masks.numpy() != 0).tolist() == (marks.numpy() != 0).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool", "int64"])
+def test_mask_of_zeros_and_ones_may_have_any_dtype(dtype):
+    head = heads.Categorical(4)
+    assert head.flatten_mask(np.array([1, 0, 0, 1], dtype)).tolist() == [1, 0, 0, 1]
+    with pytest.raises(ValueError, match="4 entries, 0 or 1"):
+        head.flatten_mask([1.0, 0.5, float("nan"), 1.0])
+
+
+def test_update_raises_if_masks_do_not_fit_the_agent_or_the_actions():
+    agent = built_learner()
+    masked = agent.collect(Riddle, 4)
+    with pytest.raises(ValueError, match="the record has no masks.*Received: None"):
+        agent.update(masked._replace(masks=None))
+    with pytest.raises(ValueError, match=r"`masks` must have the shape \(5, 4, 4\)"):
+        agent.update(masked._replace(masks=masked.masks[..., :3]))
+    wrong = masked.masks.copy()
+    wrong[2, 1, masked.actions[2, 1]] = 0
+    with pytest.raises(ValueError, match="must be legal actions.* step 2 of episode 1"):
+        agent.update(masked._replace(masks=wrong))
+    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(4)])
+    other = tfr.Reinforce(policy, heads.Categorical(4))
+    other.compile()
+    with pytest.raises(
+        ValueError, match="record has action masks, and the agent uses no masks"
+    ):
+        other.update(masked)
+    with pytest.raises(ValueError, match="reads no action mask from `info`"):
+        other.act(np.zeros((1, 1), "float32"), action_mask=np.ones((1, 4)))
+
+
+def test_act_raises_for_missing_or_invalid_masks():
+    agent = built_learner()
+    zeros = np.zeros((2, 1), "float32")
+    for mask, message in (
+        (None, "`action_mask` is missing"),
+        (np.ones((2, 3)), "`action_mask` must be a batch of shape"),
+        ([[0, 1, 0, 0], [0, 0, 0, 0]], "at least one legal action in every row"),
+        (np.ones((1, 4)), "one row for each of 2 observations"),
+        (np.full((2, 4), 0.5), "`action_mask` must be numbers of type int8"),
+        (np.ma.masked_array(np.ones((2, 4)), True), "`action_mask` must have no masked"),
+        (np.full((2, 4), 256), "`action_mask` must be numbers of type int8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            agent.act(zeros, action_mask=mask)
+
+
+# Files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "place", [sweeps.rare("info/action_mask"), "observation/action_mask"]
+)
+def test_saved_and_exported_agents_sample_legal_actions(tmp_path, place):
+    agent = learner(place)
+    agent.fit(lambda: Riddle(place), epochs=2, verbose=0)
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    loaded.fit(lambda: Riddle(place), epochs=1, verbose=0)
+    agent.export(tmp_path / "policy")
+    policy = tf.saved_model.load(tmp_path / "policy")
+    rng = np.random.default_rng(0)
+    masks = np.eye(4, dtype="int8")[rng.integers(4, size=500)]
+    masks |= np.eye(4, dtype="int8")[rng.integers(4, size=500)]
+    numbers = rng.normal(size=(500, 1)).astype("float32")
+    nested = place.startswith("observation")
+    observation = {"x": numbers, "action_mask": masks} if nested else numbers
+    more = [] if nested else [tf.constant(masks)]
+    observation = keras.tree.map_structure(tf.constant, observation)
+    greedy = policy.act(observation, *more)["action"].numpy()
+    samples = policy.sample(observation, tf.constant(3, tf.int64), *more)
+    for actions in (greedy, samples["action"].numpy()):
+        assert np.take_along_axis(masks, actions[:, None] - 2, -1).all()
+    mask_options = {} if nested else {"action_mask": masks}
+    actions_of_agent = agent.act(observation, seed=3, **mask_options)
+    np.testing.assert_array_equal(actions_of_agent, samples["action"])
+    scores = policy.log_prob(observation, samples["raw_action"], *more)["log_prob"]
+    assert np.all(scores.numpy() <= 0) and np.all(np.isfinite(scores))

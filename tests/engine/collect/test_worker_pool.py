@@ -1,0 +1,865 @@
+"""Tests that worker processes collect the episodes of one process, and always end."""
+
+import contextlib
+import functools
+import gc
+import itertools
+import os
+import pathlib
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import types
+import uuid
+import weakref
+
+import cloudpickle
+import gymnasium as gym
+import keras
+import masked_agents
+import numpy as np
+import pytest
+import recurrent_agents
+import repeatable_runs
+import sweeps
+import toy_envs
+import toy_layers
+import toys
+from nested_arrays import assert_identical
+
+import tf_reinforce as tfr
+from tf_reinforce import cli
+from tf_reinforce.engine.collect import dispatcher
+from tf_reinforce.engine.collect import local_worker
+from tf_reinforce.engine.collect import results
+from tf_reinforce.engine.collect import worker
+from tf_reinforce.engine.collect import worker_pool
+
+# Workers receive the environments of this file, which imports TensorFlow, without it.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(autouse=True)
+def started(monkeypatch):
+    """Returns the worker processes that a test starts, and checks that all have ended."""
+    processes, popen = [], local_worker.subprocess.Popen
+
+    def start(*args, **kwargs):
+        processes.append(popen(*args, **kwargs))
+        return processes[-1]
+
+    monkeypatch.setattr(local_worker.subprocess, "Popen", start)
+    yield processes
+    for process in processes:
+        assert process.returncode is not None
+
+
+@pytest.fixture(scope="module")
+def agent():
+    agent = tfr.Reinforce.for_env(toy_envs.Lengths, hidden=(4,))
+    agent.collect(toy_envs.Lengths, 1)
+    return agent
+
+
+# Equal results for any number of processes
+
+
+def masked_agent(place):
+    env = functools.partial(masked_agents.Riddle, place)
+    return lambda: masked_agents.learner(place), env
+
+
+def agent_for(env, **options):
+    return lambda: tfr.Reinforce.for_env(env, hidden=(8,), **options), env
+
+
+AGENTS = {
+    "recurrent": (recurrent_agents.ready, toy_envs.Lengths),
+    "Gaussian": agent_for("Pendulum-v1"),
+    "group_size": agent_for(
+        toy_envs.Lengths, baseline=tfr.baselines.LeaveOneOut(group_size=2)
+    ),
+    **{place: masked_agent(place) for place in masked_agents.PLACES},
+}
+
+
+ALWAYS_TESTED = ["recurrent", "Gaussian", "group_size", "info/action_mask"]
+
+
+@pytest.mark.parametrize("name", sweeps.some(AGENTS, always=ALWAYS_TESTED))
+def test_episodes_do_not_depend_on_the_number_of_processes(name):
+    make, env = AGENTS[name]
+    agent = make()
+    one = agent.collect(env, 10, num_envs=1)
+    for workers, num_envs in ((2, 3), (3, 8)):
+        assert_identical(one, agent.collect(env, 10, num_envs=num_envs, workers=workers))
+
+
+@pytest.mark.parametrize("episodes", sweeps.some([1, 2, 5, 40], always=[1, 40]))
+def test_worker_episodes_are_identical_for_any_number_of_episodes(agent, episodes):
+    one = agent.collect(toy_envs.Lengths, episodes)
+    assert_identical(
+        one, agent.collect(toy_envs.Lengths, episodes, num_envs=6, workers=4)
+    )
+
+
+@pytest.mark.parametrize(
+    "steps", sweeps.some([1, 12, 13, 100, 1000], always=[1, 13, 100])
+)
+def test_worker_episodes_are_identical_for_a_number_of_steps(agent, steps):
+    """The first collection has no estimate of the episode length.
+
+    Later collections have one.
+    """
+    with tfr.collect.open_envs(toy_envs.Lengths, 4, workers=2) as pool:
+        for seed in range(3):
+            one = agent.collect(toy_envs.Lengths, steps=steps, seed=seed)
+            assert_identical(one, agent.collect(pool, steps=steps, seed=seed))
+
+
+@pytest.mark.parametrize(
+    "name", sweeps.some(repeatable_runs.NAMES, always=["CartPole-v1"])
+)
+def test_training_does_not_depend_on_the_number_of_processes(name):
+    agent = repeatable_runs.renewed(name)
+    budget = dict(epochs=4, num_envs=4, workers=2, **repeatable_runs.BATCH)
+    history = agent.fit(name, **budget)
+    assert repeatable_runs.weights(agent) == repeatable_runs.reference(name)[0]
+    logs = repeatable_runs.logs(history)
+    assert logs == repeatable_runs.reference(name)[1]
+
+
+@pytest.mark.slow
+def test_workers_use_the_current_learned_initial_state():
+    """The state before the first observation is a weight, which every update changes."""
+
+    def train(**options):
+        agent = tfr.Reinforce(toys.with_learned_start(3, 1))
+        agent.compile(keras.optimizers.SGD(0.5))
+        budget = dict(epochs=3, episodes_per_epoch=4, num_envs=2, max_episode_steps=4)
+        agent.fit("Pendulum-v1", verbose=0, **budget, **options)
+        return agent.get_weights()
+
+    assert_identical(train(), train(workers=2))
+
+
+def test_every_worker_has_at_least_one_environment(agent, started):
+    one = agent.collect(toy_envs.Lengths, 5)
+    with tfr.collect.open_envs(toy_envs.Lengths, 2, workers=4) as pool:
+        assert_identical(one, agent.collect(pool, 5))
+        assert len(started) == 1 + 4  # with the guard
+
+
+class Measured(toy_envs.Lengths):
+    """An environment that advances the clock of its process by one for every step."""
+
+    def __init__(self):
+        from tf_reinforce.engine.collect import host_loop
+
+        super().__init__()
+        self.clock = now = [0.0]
+        host_loop.time = types.SimpleNamespace(perf_counter=lambda: now[0])
+
+    def step(self, action):
+        self.clock[0] += 1
+        return super().step(action)
+
+
+def test_stepping_seconds_are_the_mean_over_processes(agent, monkeypatch):
+    """The environments of the workers replace the clock of the workers."""
+    monkeypatch.setattr(worker_pool.time, "perf_counter", lambda: 7.0)
+    factory = lambda: Measured() if os.getpid() != parent else toy_envs.Lengths()  # noqa: E731
+    parent = os.getpid()
+    with tfr.collect.open_envs(factory, 2, workers=2) as pool:
+        collected = agent.trainer.collector.collect(pool, toys.request(episodes=9))
+    steps = int(collected.episodes.lengths.sum())
+    assert collected.seconds == {"stepping": steps / 2, "acting": -steps / 2}
+
+
+def test_episodes_are_distributed_evenly_over_workers():
+    """Two processes collect four episodes in six environments, two episodes each."""
+
+    class ReturnsPid(toy_envs.Clock):
+        def _observation(self):
+            return np.array([os.getpid()], np.float32)
+
+    agent = tfr.Reinforce.for_env(ReturnsPid, hidden=())
+    episodes = agent.collect(ReturnsPid, 4, num_envs=6, workers=2)
+    pids, counts = np.unique(episodes.observations[0], return_counts=True)
+    assert os.getpid() not in pids
+    np.testing.assert_array_equal(counts, [2, 2])
+
+
+def test_worker_plays_where_importing_tensorflow_is_an_error(agent, monkeypatch):
+    """A module that is `None` in `sys.modules` raises an error when it is imported."""
+    names = ["tensorflow", "keras", "tf_keras", "tensorflow_probability"]
+    block = f"import sys; sys.modules.update(dict.fromkeys({names}))\n"
+    command = local_worker._command
+
+    def blocked(search_path):
+        program, option, code, *args = command(search_path)
+        return [program, option, block + code, *args]
+
+    monkeypatch.setattr(local_worker, "_command", blocked)
+
+    class Blocked(toy_envs.Lengths):
+        def __init__(self):
+            super().__init__()
+            if os.getpid() != parent:
+                assert not any(sys.modules.get(name) for name in names)
+
+    parent = os.getpid()
+    assert_identical(
+        agent.collect(Blocked, 10, num_envs=4, workers=2),
+        agent.collect(toy_envs.Lengths, 10),
+    )
+
+
+class OddSucceeds(toy_envs.Lengths):
+    """Reports success only at the end of an episode of odd length."""
+
+    def step(self, action):
+        *answer, info = super().step(action)
+        return *answer, {"is_success": True} if answer[2] and self.length % 2 else info
+
+
+def test_evaluation_does_not_depend_on_the_number_of_processes(agent):
+    one = agent.evaluate(OddSucceeds, 20)
+    assert agent.evaluate(OddSucceeds, 20, workers=2) == one and 0 < one["success"] < 1
+
+
+# Errors
+
+
+class Failing(toy_envs.Clock):
+    """A `Clock` that calls `fail` at step 2."""
+
+    def __init__(self, fail):
+        super().__init__()
+        self.fail = fail
+
+    def step(self, action):
+        if self.now == 1:
+            self.fail()
+        return super().step(action)
+
+
+def raise_os_error():
+    raise OSError("no more ink")
+
+
+def fit(agent, fail, **options):
+    options = {"epochs": 1, "verbose": 0, "num_envs": 2, "workers": 2, **options}
+    agent.fit(lambda: Failing(fail), **options)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """Returns an agent after one update."""
+    agent = tfr.Reinforce.for_env(toy_envs.Clock, hidden=(4,))
+    agent.fit(toy_envs.Clock, epochs=1, episodes_per_epoch=2, verbose=0)
+    return agent
+
+
+@pytest.fixture
+def clock(learned):
+    """Returns an agent that no test may change."""
+    agent = learned
+    before = [variable.numpy() for variable in agent.variables]
+    yield agent
+    for variable, value in zip(agent.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_worker_error_names_worker_environment_episode_and_step(clock):
+    message = (
+        r"Worker \d: Environment \d, episode \d, step 1: step raised OSError: no more"
+    )
+    with pytest.raises(tfr.collect.EnvironmentFault, match=message) as caught:
+        fit(clock, raise_os_error)
+    assert "in raise_os_error" in str(
+        caught.value.__cause__
+    )  # the traceback of the worker
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, LookupError])
+def test_constructor_error_of_a_worker_names_worker_and_exception(clock, error):
+    parent = os.getpid()
+
+    def make():
+        if os.getpid() != parent:
+            raise error(3)
+        return toy_envs.Clock()
+
+    with pytest.raises(RuntimeError, match=rf"Worker \d: {error.__name__}: 3"):
+        clock.collect(make, 4, workers=2)
+
+
+@pytest.mark.parametrize("error", [EOFError, BrokenPipeError])
+def test_constructor_error_is_not_taken_for_the_end_of_the_pool(clock, error):
+    def make():
+        if "TF_REINFORCE_WORKER" in os.environ:
+            raise error("from a simulator")
+        return toy_envs.Clock()
+
+    message = rf"Worker \d: {error.__name__}: from a simulator"
+    with pytest.raises(RuntimeError, match=message):
+        clock.collect(make, 4, workers=2)
+
+
+class Unreadable(Exception):
+    def __str__(self):
+        raise AttributeError
+
+
+def test_error_without_a_readable_text_is_named_with_its_place(clock):
+    def fail():
+        raise Unreadable
+
+    message = r"step 1: step raised Unreadable: \(no message: its text raised Attr"
+    with pytest.raises(tfr.collect.EnvironmentFault, match=message):
+        clock.collect(lambda: Failing(fail), 4)
+
+
+def test_worker_that_closes_its_descriptors_is_named(clock):
+    with pytest.raises(tfr.collect.EnvironmentFault, match=r"Worker \d (closed|ended)"):
+        clock.collect(lambda: Failing(lambda: os.closerange(3, 1_000)), 4, workers=2)
+
+
+def test_worker_ends_although_a_forked_process_holds_its_connection(clock):
+    """The forked process has a copy of the socket, which the pool must not wait for."""
+
+    class Forking(toy_envs.Clock):
+        def __init__(self):
+            super().__init__()
+            if "TF_REINFORCE_WORKER" in os.environ and not os.fork():
+                signal.pause()
+
+    assert_identical(
+        clock.collect(Forking, 4, workers=2), clock.collect(toy_envs.Clock, 4)
+    )
+
+
+def test_worker_that_dies_before_it_receives_its_environment_is_replaced(
+    clock, monkeypatch, caplog
+):
+    start, numbers = local_worker.LocalLauncher.start, itertools.count()
+
+    def start_and_kill(self, *args):
+        one = start(self, *args)
+        if next(numbers) == 0:
+            os.kill(one.pid, signal.SIGKILL)
+            one._process.wait()
+        return one
+
+    monkeypatch.setattr(local_worker.LocalLauncher, "start", start_and_kill)
+    options = {"workers": 2, "on_env_error": "restart"}
+    with tfr.collect.open_envs(toy_envs.Clock, 2, **options) as pool:
+        assert_identical(clock.collect(pool, 4), clock.collect(toy_envs.Clock, 4))
+    assert len([x for x in caplog.messages if "started again" in x]) == 1
+
+
+@pytest.fixture
+def closing(tmp_path):
+    """Returns a local `Failing`, and a function that counts created and closed
+    environments.
+    """
+
+    class Closing(Failing):
+        def __init__(self, fail):
+            super().__init__(fail)
+            self.name = f"{os.getpid()}-{uuid.uuid4()}"
+            (tmp_path / f"{self.name}-made").touch()
+
+        def close(self):
+            (tmp_path / f"{self.name}-closed").touch()
+
+    def counted():
+        return tuple(len([*tmp_path.glob(f"*-{x}")]) for x in ("made", "closed"))
+
+    return Closing, counted
+
+
+def test_all_environments_of_workers_are_closed(clock, closing):
+    """The workers create five environments, and the parent one to read its spaces.
+
+    A lambda cannot be pickled.
+    """
+    env, counted = closing
+    with tfr.collect.open_envs(lambda: env(int), 5, workers=2) as pool:
+        for _ in range(2):  # the environments are created once
+            clock.collect(pool, 8)
+        assert counted() == (6, 1)
+    assert counted() == (6, 6)
+
+
+def test_all_environments_of_workers_are_closed_after_a_failure(clock, closing):
+    env, counted = closing
+    with pytest.raises(tfr.collect.EnvironmentFault):
+        clock.collect(lambda: env(raise_os_error), 8, num_envs=5, workers=2)
+    made, closed = counted()  # the one of the parent, and those of the worker that failed
+    assert made == closed >= 3  # the other worker may not have created its environments
+
+
+def test_worker_pools_may_be_closed_in_any_order(clock, closing):
+    """A later process inherits the open pipes of earlier pools, which must not block
+    closing.
+    """
+    env, counted = closing
+    opened = [tfr.collect.open_envs(lambda: env(int), 2, workers=2) for _ in range(2)]
+    for pool in [one.__enter__() for one in opened]:
+        clock.collect(pool, 4)
+    for one in opened:  # the first one first
+        one.__exit__(None, None, None)
+    assert counted() == (6, 6)
+
+
+def test_workers_have_different_global_numpy_random_states(clock):
+    class Global(toy_envs.Clock):
+        def reset(self, **given):
+            super().reset(**given)
+            return np.array([np.random.uniform()], np.float32), {}
+
+    episodes = clock.collect(Global, 8, num_envs=4, workers=4)
+    assert len(np.unique(episodes.observations[0])) == 8
+
+
+def end_process(how):
+    """Ends or blocks the current process."""
+    if how == "waits":
+        threading.Event().wait()
+    if how == "exits":
+        os._exit(7)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+ENDS = {
+    "exits": "ended with the exit code 7",
+    "is killed": "was killed by the signal SIGKILL",
+    "waits": "did not answer within step_timeout=1 s, and was ended",
+}
+
+
+LIMIT = {"exits": 300.0, "is killed": 300.0, "waits": 1.0}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_error_for_a_lost_worker_names_reason_environment_episode_and_step(clock, how):
+    place = r"\(step of environment \d, episode \d, step 1\)"
+    with pytest.raises(
+        tfr.collect.EnvironmentFault, match=rf"Worker \d {ENDS[how]} {place}\. .*restart"
+    ):
+        fit(clock, functools.partial(end_process, how), step_timeout=LIMIT[how])
+
+
+def test_every_step_of_an_environment_begins_the_limit_anew(monkeypatch):
+    """The snapshot changes with every step; the times are those of a simulated clock."""
+    state, killed = {"now": 0.0, "snapshot": 0}, []
+    clock = types.SimpleNamespace(monotonic=lambda: state["now"])
+    monkeypatch.setattr(local_worker, "time", clock)
+    one = object.__new__(local_worker.LocalWorker)
+    one._process = types.SimpleNamespace(poll=lambda: None)
+    one._progress = types.SimpleNamespace(
+        snapshot=lambda: state["snapshot"],
+        is_in_episode=lambda: True,
+        describe=lambda first_index: "step",
+    )
+    one._step_timeout, one.first_index, one.kill = 10.0, 0, lambda: killed.append(state)
+    one.touch()
+    for now, snapshot in ((8, 1), (16, 2), (24, 3), (33, 3)):
+        state.update(now=now, snapshot=snapshot)
+        one.check_progress()
+    state["now"] = 35
+    with pytest.raises(local_worker.WorkerLost, match="step_timeout=10 s"):
+        one.check_progress()
+    assert killed
+
+
+class Once(toy_envs.Lengths):
+    """An environment that fails once: the first of all its copies that makes a step."""
+
+    def __init__(self, folder, fail):
+        super().__init__()
+        self.folder, self.fail = folder, fail
+
+    def step(self, action):
+        with contextlib.suppress(FileExistsError):
+            (self.folder / "failed").mkdir()
+            self.fail()
+        return super().step(action)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_episodes_of_a_lost_worker_are_played_again(agent, tmp_path, how):
+    make = functools.partial(Once, tmp_path, functools.partial(end_process, how))
+    options = dict(on_env_error="restart", step_timeout=LIMIT[how])
+    with tfr.collect.open_envs(make, 4, workers=2, **options) as pool:
+        collected, again = (
+            agent.trainer.collector.collect(pool, toys.request(episodes=12))
+            for _ in range(2)
+        )
+    assert collected.faults.worker_restarts == 1 and again.faults == results.Faults()
+    assert collected.faults.dropped_episodes == collected.faults.env_restarts == 0
+    assert_identical(collected.episodes, agent.collect(toy_envs.Lengths, 12))
+
+
+def test_episode_in_which_every_worker_is_lost_raises(agent, monkeypatch):
+    monkeypatch.setattr(worker_pool, "_MAX_LOSSES", 1)
+    fail = functools.partial(end_process, "exits")
+    with (
+        pytest.raises(
+            tfr.collect.EnvironmentFault, match=r"started 2 times, and each time its"
+        ),
+        tfr.collect.open_envs(
+            lambda: Failing(fail), 2, workers=2, on_env_error="restart"
+        ) as pool,
+    ):
+        agent.trainer.collector.collect(pool, toys.request(episodes=2))
+
+
+class Last(toy_envs.Lengths):
+    """Its first step ends the process, and sends a signal to the others, only once.
+
+    Processes that the signal has stopped are killed when the next process starts.
+    """
+
+    def __init__(self, folder, number):
+        super().__init__()
+        self.folder = folder
+        self.number = number
+        if "TF_REINFORCE_WORKER" in os.environ:
+            self.end_others(signal.SIGKILL)
+            (folder / f"{os.getpid()}.pid").touch()
+
+    def end_others(self, number):
+        if (self.folder / "failed").exists():
+            for pid in (self.folder / "failed").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), number)
+
+    def step(self, action):
+        if not (self.folder / "failed").exists():
+            pids = {path.stem for path in self.folder.glob("*.pid")} - {str(os.getpid())}
+            (self.folder / "failed").write_text(" ".join(pids))
+            self.end_others(self.number)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+@pytest.mark.filterwarnings("ignore:Worker .. the process was killed by the signal")
+@pytest.mark.parametrize("number", [sweeps.rare(signal.SIGKILL), signal.SIGSTOP])
+def test_episode_that_a_dead_worker_did_not_receive_is_not_counted_as_lost(
+    agent, monkeypatch, tmp_path, number
+):
+    """Three of four workers are idle when all of them die.
+
+    After SIGKILL, the pool can mostly send them nothing. After SIGSTOP, it sends them the
+    episode, and they die before they read it.
+    """
+    monkeypatch.setattr(worker_pool, "_MAX_LOSSES", 1)
+    options = dict(workers=4, on_env_error="restart")
+    make = functools.partial(Last, tmp_path, number)
+    with tfr.collect.open_envs(make, 4, **options) as pool:
+        collected = agent.trainer.collector.collect(pool, toys.request(episodes=1))
+    assert len([*tmp_path.glob("*.pid")]) > 4
+    assert_identical(collected.episodes, agent.collect(toy_envs.Lengths, 1))
+
+
+def test_episode_that_a_playing_worker_did_not_receive_is_not_lost_with_it():
+    """The worker dies in episode 1, and the pool cannot send it episode 2."""
+    work = dispatcher.EpisodeDispatcher([1], 4, None, {}, None)
+    assert work.take(0) == [0, 1]
+    work.finish(0, [0], [5])
+
+    def send(message):
+        raise local_worker.WorkerLost("has died", in_episode=True)
+
+    def replace(run, one, error):
+        lost.extend(run.dispatcher.lose(one.number))
+
+    lost, pool = [], types.SimpleNamespace(_replace=replace)
+    one = types.SimpleNamespace(number=0, programs={1}, collection=1, send=send)
+    run = types.SimpleNamespace(dispatcher=work, program=(1, None), number=1)
+    worker_pool.WorkerPool._hand_out(pool, run, one)
+    assert lost == [1]
+    assert work.take(0) == [1, 2]
+
+
+def test_system_exit_of_a_step_is_an_error_of_the_environment(clock):
+    message = r"Worker \d: Environment \d, episode \d, step 1: step raised SystemExit: 3"
+    with pytest.raises(tfr.collect.EnvironmentFault, match=message):
+        fit(clock, functools.partial(sys.exit, 3))
+
+
+class Unusual(Exception):
+    """An exception that cannot be pickled, with a long text."""
+
+    def __init__(self):
+        super().__init__("a" * 1000 + "b" * 50_000_000)
+        self.lock = threading.Lock()
+
+
+def test_long_and_unpicklable_exception_is_shortened(clock):
+    def fail():
+        raise Unusual
+
+    with pytest.raises(tfr.collect.EnvironmentFault, match="Unusual: aaa") as caught:
+        fit(clock, fail)
+    assert len(str(caught.value)) < 5_000
+    assert len(str(caught.value.__cause__)) < 10_000
+
+
+class Stubborn(toy_envs.Lengths):
+    """An environment whose method `close` fails in a worker."""
+
+    def __init__(self, parent, fail):
+        super().__init__()
+        self.parent, self.fail = parent, fail
+
+    def close(self):
+        if os.getpid() != self.parent:
+            self.fail()
+
+
+CLOSING = {
+    "waits": r"did not end in time, and was killed \(close of environment",
+    "exits": "ended with the exit code 7",
+    "raises": "environment [01]: close raised OSError: no more ink",
+}
+
+
+@pytest.mark.parametrize("how", CLOSING)
+def test_failing_close_warns_with_the_number_of_the_worker(agent, monkeypatch, how):
+    monkeypatch.setattr(local_worker, "CLOSE_TIMEOUT", 0.5)
+    fail = raise_os_error if how == "raises" else functools.partial(end_process, how)
+    make = functools.partial(Stubborn, os.getpid(), fail)
+    with pytest.warns(UserWarning, match="Worker [01]: ") as caught:
+        agent.collect(make, 2, num_envs=2, workers=2)
+    assert len(caught) == 2
+    for warning in caught:
+        assert re.search(CLOSING[how], str(warning.message))
+
+
+def test_processes_of_environments_end_with_their_worker(agent, tmp_path):
+    """The environment starts a process, and does not end it."""
+
+    class Simulator(toy_envs.Lengths):
+        def __init__(self):
+            super().__init__()
+            if os.getpid() != parent:
+                command = [
+                    sys.executable,
+                    "-c",
+                    "import threading as t; t.Event().wait()",
+                ]
+                process = subprocess.Popen(command)
+                (tmp_path / str(process.pid)).touch()
+
+    parent = os.getpid()
+    agent.collect(Simulator, 2, num_envs=2, workers=2)
+    for path in tmp_path.iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has ended and was waited for
+            handle = os.pidfd_open(int(path.name))
+            ended, _, _ = select.select([handle], [], [], 30.0)
+            os.close(handle)
+            assert ended
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_environment_that_cannot_be_sent_raises(agent):
+    lock = threading.Lock()
+    with pytest.raises(ValueError, match="cannot be sent to worker.*cannot pickle"):
+        agent.collect(lambda: lock and toy_envs.Lengths(), 2, workers=2)
+
+
+def test_pool_collects_correct_episodes_after_a_failure(agent, tmp_path):
+    """Late messages of the other workers must not be read as answers to the next
+    request.
+    """
+    make = functools.partial(Once, tmp_path, raise_os_error)
+    with tfr.collect.open_envs(make, 4, workers=2) as pool:
+        with pytest.raises(tfr.collect.EnvironmentFault, match="no more ink"):
+            agent.collect(pool, 8)
+        assert_identical(
+            agent.collect(pool, 8, seed=3), agent.collect(toy_envs.Lengths, 8, seed=3)
+        )
+
+
+@pytest.fixture
+def heard():
+    """Enables Ctrl-C, also if a shell started the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_keyboard_interrupt_ends_all_workers(clock, heard):
+    """The signal reaches the parent while the parent waits for a worker that never
+    answers.
+    """
+
+    def interrupt():
+        while True:  # repeat, as a user does
+            os.kill(os.getppid(), signal.SIGINT)
+            signal.sigtimedwait([signal.SIGUSR1], 3)  # which never comes
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(clock, interrupt, episodes_per_epoch=2)
+
+
+def test_workers_ignore_keyboard_interrupt(clock, heard):
+    """A terminal sends Ctrl-C to all processes, but only the parent may react."""
+    interrupted = functools.partial(Failing, lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert_identical(
+        clock.collect(interrupted, 4, num_envs=2, workers=2),
+        clock.collect(toy_envs.Clock, 4),
+    )
+
+
+def test_callable_that_returns_the_same_environment_twice_raises_in_worker(clock):
+    one = toy_envs.Clock()
+    with pytest.raises(ValueError, match=r"Worker \d: The callable returned the same"):
+        clock.collect(lambda: one, 4, num_envs=4, workers=2)
+
+
+def test_nan_weights_raise_in_pool_and_pool_works_after_restoring_them(agent):
+    before = agent.policy.get_weights()
+    with tfr.collect.open_envs(toy_envs.Lengths, 2, workers=2) as pool:
+        agent.collect(pool, 4)
+        agent.policy.set_weights([np.full_like(weight, np.nan) for weight in before])
+        with pytest.raises(FloatingPointError, match="weights .* are not finite"):
+            agent.collect(pool, 4)
+        agent.policy.set_weights(before)
+        assert_identical(agent.collect(pool, 4), agent.collect(toy_envs.Lengths, 4))
+
+
+def test_overflowing_outputs_raise_with_the_number_of_the_worker(agent):
+    before = agent.policy.get_weights()
+    agent.policy.set_weights([np.full_like(weight, 3e38) for weight in before])
+    with pytest.raises(FloatingPointError, match=r"Worker \d: .*the policy overflows"):
+        agent.collect(toy_envs.Lengths, 4, num_envs=2, workers=2)
+    agent.policy.set_weights(before)
+
+
+def test_two_agents_may_alternate_in_one_pool(agent):
+    other = tfr.Reinforce.for_env(toy_envs.Lengths, hidden=(4,), seed=1)
+    with tfr.collect.open_envs(toy_envs.Lengths, 4, workers=2) as pool:
+        for one in (agent, other, agent):
+            assert_identical(one.collect(pool, 6), one.collect(toy_envs.Lengths, 6))
+
+
+REFUSED = {
+    "an environment": toy_envs.Lengths,
+    "a vector": lambda: gym.vector.SyncVectorEnv([toy_envs.Lengths] * 2),
+    "a world": tfr.envs.CartPole,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_workers_with_an_environment_object_raise(agent, name):
+    with pytest.raises(
+        ValueError, match="`workers` requires an environment id, an EnvSpec"
+    ):
+        agent.collect(REFUSED[name](), 4, workers=2)
+
+
+def test_workers_with_a_tensor_env_raise(agent):
+    with pytest.raises(ValueError, match="one program.*Leave `workers` out"):
+        agent.collect(tfr.envs.CartPole, 4, workers=2)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
+def test_workers_that_is_not_a_positive_int_raises(agent, workers):
+    for play in (agent.collect, agent.evaluate):
+        with pytest.raises(
+            ValueError, match="`workers` must be a whole number of at least 1"
+        ):
+            play(toy_envs.Lengths, 4, workers=workers)
+    with pytest.raises(
+        ValueError, match="`workers` must be a whole number of at least 1"
+    ):
+        agent.fit(toy_envs.Lengths, epochs=1, workers=workers)
+
+
+def test_workers_with_a_policy_that_litert_cannot_convert_raise():
+    policy = [keras.Input((1,)), toy_layers.Unconvertible(), keras.layers.Dense(2)]
+    agent = tfr.Reinforce(keras.Sequential(policy))
+    with pytest.raises(ValueError, match="acts through TensorFlow.*Use workers=1"):
+        agent.collect(toy_envs.Clock, 2, workers=2)
+
+
+# Separate processes
+
+KILLED = """
+import os
+import threading
+import tf_reinforce as tfr
+import toy_envs
+
+class Waiting(toy_envs.Clock):
+    def step(self, action):
+        os.write(1, b"playing")
+        threading.Event().wait()
+
+agent = tfr.Reinforce.for_env(toy_envs.Clock, hidden=())
+agent.fit(Waiting, epochs=1, num_envs=2, workers=2, verbose=0)
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_when_the_parent_is_killed():
+    """The shared output pipe is closed only after the last process has ended."""
+    helpers = str(pathlib.Path(toys.__file__).parent)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", KILLED],
+        env={**os.environ, "PYTHONPATH": helpers},
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdout.read(14) == b"playing" * 2
+    parent.kill()
+    parent.communicate()  # returns after all processes have closed the pipe
+
+
+@pytest.mark.slow
+def test_command_line_passes_workers_to_training_and_evaluation(tmp_path, capsys):
+    small = ["--epochs", "1", "--episodes-per-epoch", "4", "--hidden", "8"]
+    command = ["train", "CartPole-v1", *small, "--workers", "2", "--run-dir"]
+    assert cli.main([*command, str(tmp_path / "two")]) == 0
+    assert "compiled twin" not in capsys.readouterr().out
+    config = (tmp_path / "two" / "config.json").read_text()
+    assert '"workers": 2' in config and '"engine": "host"' in config
+    evaluate = ["evaluate", str(tmp_path / "two"), "--episodes", "20"]
+    assert cli.main([*evaluate, "--workers", "2"]) == 0
+    output = capsys.readouterr().out
+    assert cli.main(evaluate) == 0
+    assert capsys.readouterr().out == output
+
+
+def test_worker_frees_the_steps_of_a_collection_at_once(monkeypatch):
+    """In a reference cycle, they would fill the memory until Python finds the cycle."""
+    loops = []
+
+    class Loop:
+        def __init__(self, envs, specs, share, *_):
+            self.share = share
+            loops.append(weakref.ref(self))
+
+        def play(self, act):
+            assert self.share.deliver is not None
+            one._queue.clear()
+
+    monkeypatch.setattr(worker.host_loop, "CollectionLoop", Loop)
+    one = worker.EpisodeWorker(None, None)
+    one._queue.extend([0])
+    options = {"key": (0, "training", 0), "group_size": 1, "deterministic": True}
+    one._collection = None, None, [], options
+    gc.disable()
+    try:
+        one._play()
+        [loop] = loops
+        assert loop() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,918 @@
+"""Tests the compiled engine against a definition that runs one step at a time."""
+
+import functools
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import sweeps
+import tensorflow as tf
+import toys
+from toy_layers import Spelling
+from toy_worlds import Gates
+from toy_worlds import Lucky
+from toy_worlds import Walk
+from toys import rewinding
+
+import tf_reinforce as tfr
+from tf_reinforce import envs
+from tf_reinforce.data import seeding
+from tf_reinforce.data import tensor_noise
+from tf_reinforce.engine import collector
+from tf_reinforce.engine.collect import batched_tensor_env
+from tf_reinforce.engine.collect import shared_programs
+from tf_reinforce.engine.collect import xla_rollout
+from tf_reinforce.envs import checks
+
+
+def agent_for(env, steps_per_execution=1, learning_rate=1e-2, **kwargs):
+    agent = tfr.Reinforce.for_env(env, hidden=(8,), seed=1, **kwargs)
+    optimizer = keras.optimizers.SGD(learning_rate, momentum=0.9)
+    agent.compile(optimizer, steps_per_execution=steps_per_execution)
+    return agent
+
+
+def weights(agent):
+    return np.concatenate([np.ravel(x).astype("float64") for x in agent.get_weights()])
+
+
+class RecordingCallback(tfr.callbacks.EpisodeCallback):
+    def __init__(self):
+        super().__init__()
+        self.records, self.ended = [], []
+
+    def on_episodes_collected(self, episodes, logs=None):
+        self.records.append((episodes, logs))
+
+    def on_episode_end(self, episode, logs=None):
+        self.ended.append((episode, logs))
+
+
+def recurrent_agent(env):
+    layers = [keras.layers.LSTM(4, return_sequences=True), keras.layers.Dense(2)]
+    agent = tfr.Reinforce(keras.Sequential([keras.Input((None, 4)), *layers]))
+    agent.compile(keras.optimizers.SGD(1e-2))
+    return agent
+
+
+@pytest.fixture
+def cartpole():
+    """Returns a fresh agent, its environment, and a function that restores the agent."""
+    agent, env, rewind = cached_cartpole_agent()
+    rewind()
+    return agent, env, rewind
+
+
+@functools.cache
+def cached_cartpole_agent():
+    """Returns an agent that many tests share, so that its programs are compiled once."""
+    env = envs.CartPole()
+    agent = agent_for(env)
+    return agent, env, rewinding(agent, env)
+
+
+WORLDS = {
+    "discrete actions": (lambda: envs.CartPole(), agent_for),
+    "real actions, time limit": (lambda: envs.Pendulum(), agent_for),
+    "float64": (lambda: envs.Acrobot("float64"), agent_for),
+    "random transitions, nested spaces": (Walk, agent_for),
+    "pixels": (lambda: envs.Catch(), agent_for),
+    "integer observations": (lambda: envs.Corridor(3), agent_for),
+    "recurrent policy": (lambda: envs.CartPole(), recurrent_agent),
+    "action masks": (
+        Gates,
+        functools.partial(agent_for, action_mask="info/action_mask"),
+    ),
+    "observation normalizer": (
+        lambda: envs.MountainCarContinuous(),
+        functools.partial(agent_for, normalize_observations=True),
+    ),
+}
+
+
+GROUPED = "discrete actions", "random transitions, nested spaces"
+
+
+@pytest.mark.parametrize(
+    "kind, group_size",
+    sweeps.some(
+        [*((kind, 1) for kind in WORLDS), *((kind, 2) for kind in GROUPED)],
+        always=[("recurrent policy", 1), ("random transitions, nested spaces", 2)],
+    ),
+)
+def test_compiled_episodes_equal_an_eager_step_by_step_definition(kind, group_size):
+    """Each episode runs alone in eager mode, with the noise of its episode and step.
+
+        sₜ₊₁ = transition(sₜ, aₜ, noise),   aₜ = sample(π(observation(sₜ)), noise)
+
+    The comparison is made at every step, before rounding errors can grow. The program
+    contains no random operations of TensorFlow.
+    """
+    make, build = WORLDS[kind]
+    env = make()
+    agent = build(env)
+    limit = min(env.max_episode_steps or 30, 30)
+    agent.build_for_env(env)
+    world, actor = (
+        batched_tensor_env.BatchedTensorEnv(env, limit),
+        agent.trainer.collector.actor,
+    )
+    rollout = xla_rollout.Rollout(world, actor, 4, group_size=group_size)
+    keys = seeding.rollout_keys(5, "training", 7)[:3]
+    episodes = xla_rollout.check_result(rollout, rollout(keys))
+    graph = rollout.program.graph.as_graph_def()
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    names = {node.op for node in nodes}
+    assert "While" in names or "StatelessWhile" in names
+    assert not [name for name in names if "Random" in name or "Multinomial" in name]
+    for b in range(4):
+        group, policy_state = tf.constant([b // group_size]), actor.initial_state(1)
+        noise = tensor_noise.counter_noise(
+            keys[0], [env.initial_noise], group, 0, env.dtype
+        )[0]
+        transition_noise = noises(
+            keys[1], env.transition_noise, group[0], limit, env.dtype
+        )
+        draws = noises(keys[2], actor.noise_specs, b, limit, actor.dtype)
+        state, step, terminated = env.initial(noise), 0, False
+        while step < limit and not terminated:
+            observation = env.observation(state)
+            same(observation, episodes.observations, step, b)
+            observation = keras.tree.map_structure(
+                lambda leaf, x: tf.cast(x, leaf.dtype),
+                actor.observation_spec,
+                observation,
+            )
+            mask = mask_of(actor, env, state)
+            if mask is not None:
+                same(mask, episodes.masks, step, b)
+            _, outputs, policy_state = actor.outputs(observation, mask, policy_state)
+            raw = actor.select_actions(outputs, [draw[step, None] for draw in draws])
+            same(raw, episodes.actions, step, b)
+            step_noise = transition_noise[0][step, None] if transition_noise else None
+            action = checks.cast_actions(env, actor.head.to_environment(raw))
+            next_state = env.transition(state, action, step_noise)
+            same(env.reward(state, action, next_state), episodes.rewards, step, b)
+            terminated, state, step = (
+                bool(env.terminal(next_state)[0]),
+                next_state,
+                step + 1,
+            )
+        same(env.observation(state), episodes.observations, step, b)
+        assert (episodes.lengths[b], episodes.terminated[b]) == (step, terminated)
+
+
+def mask_of(actor, env, state):
+    """Returns the flat mask `[1, M]` of one state as the host engine flattens it."""
+    if actor.mask_source is None:
+        return None
+    mask = keras.tree.map_structure(
+        lambda x: None if x is None else x[0].numpy(), env.action_mask(state)
+    )
+    return actor.head.flatten_mask(mask)[None]
+
+
+def noises(key, parts, episode, steps, dtype):
+    """Returns the noise of all steps of one episode."""
+    if parts is None:
+        return []
+    episodes, steps = tf.fill([steps], episode), tf.range(steps)
+    return tensor_noise.counter_noise(
+        key, keras.tree.flatten(parts), episodes, steps, dtype
+    )
+
+
+def same(one, columns, step, b):
+    def close(x, column):
+        tolerance = 1e-5 if column.dtype.kind == "f" else 0
+        given = column[step, b].astype("float64")
+        np.testing.assert_allclose(given, x[0], rtol=tolerance, atol=20 * tolerance)
+
+    keras.tree.map_structure(close, one, columns)
+
+
+def test_compiled_episodes_do_not_depend_on_the_number_of_episodes(cartpole):
+    agent, env, _ = cartpole
+    few, many = (agent.collect(env, count, seed=3) for count in (3, 40))
+    rows = len(few.rewards)
+    np.testing.assert_array_equal(few.lengths, many.lengths[:3])
+    np.testing.assert_array_equal(few.actions, many.actions[:rows, :3])
+    first_three = many.observations[: rows + 1, :3]
+    np.testing.assert_allclose(few.observations, first_three, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("several", [[4], sweeps.rare([2, 4])], ids=["four", "each"])
+def test_rollout_in_parallel_shards_equals_rollout_in_one_shard(several, monkeypatch):
+    """The shards run in one, two or four threads, and their episodes are concatenated
+    in order.
+    """
+    env, runs = envs.CartPole(), []
+    for threads in (1, *several):
+        threading = tf.config.threading
+        settings = dict(get_inter_op_parallelism_threads=lambda threads=threads: threads)
+        for name, getter in settings.items():
+            monkeypatch.setattr(threading, name, getter)
+        agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
+        runs.append((agent, agent.collect(env, 64), agent.evaluate(env, episodes=64)))
+        (rollout, _) = toys.rollouts(agent)
+        assert rollout.num_shards == threads
+        agent.fit(env, epochs=2, episodes_per_epoch=64, verbose=0)
+    (first_agent, record, metrics), *others = runs
+    for agent, other, other_metrics in others:
+        np.testing.assert_array_equal(other.lengths, record.lengths)
+        close = functools.partial(np.testing.assert_allclose, atol=1e-4)
+        is_step = np.arange(len(record.actions))[:, None] < record.lengths
+        for ours, theirs in zip(other[:2], record[:2], strict=True):
+            rows = slice(len(is_step))
+            close(ours[rows][is_step], theirs[rows][is_step])
+        assert other_metrics == metrics
+        np.testing.assert_allclose(weights(agent), weights(first_agent), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_episodes_of_a_group_share_their_first_observation():
+    env = envs.CartPole()
+    agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
+    first = agent.collect(env, 6).observations[0]
+    np.testing.assert_array_equal(first[::2], first[1::2])
+    assert len(np.unique(first)) == 3 * 4
+    agent.fit(env, epochs=1, episodes_per_epoch=4, verbose=0)
+    with pytest.raises(ValueError, match="groups of 2 episodes"):
+        agent.fit(env, epochs=2, episodes_per_epoch=5, verbose=0)
+
+
+OPTIONS = {
+    "plain": {},
+    "everything": dict(
+        baseline={"kind": "value"},
+        gae_lambda=0.9,
+        normalize_observations=True,
+        scale_rewards=True,
+        on_truncation="drop",
+        minibatch_size=50,
+        passes=3,
+        max_kl=1e-4,
+        entropy_coef=keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", sweeps.some(OPTIONS, always=["everything"]))
+def test_training_does_not_depend_on_steps_per_execution(kind):
+    """A callback with `on_episodes_collected` limits a call to one update, with equal
+    results.
+    """
+    env, final_weights, histories = envs.CartPole(), [], []
+    agent = agent_for(env, **OPTIONS[kind])
+    rewind = rewinding(agent, env)
+    for updates, callbacks in ((1, []), (3, []), (1, [RecordingCallback()])):
+        rewind(updates)
+        history = agent.fit(
+            env, epochs=4, episodes_per_epoch=6, callbacks=callbacks, verbose=0
+        ).history
+        final_weights.append(weights(agent))
+        history.pop("steps_per_second")
+        histories.append(history)
+    for other, history in zip(final_weights[1:], histories[1:], strict=True):
+        np.testing.assert_array_equal(other, final_weights[0])
+        np.testing.assert_equal(history, histories[0])  # NaN is NaN
+    if "max_kl" in OPTIONS[kind]:  # some updates end before the third pass
+        assert any(steps % 3 for steps in histories[0]["gradient_steps"])
+
+
+def test_compiled_and_host_updates_of_the_same_episodes_are_equal(cartpole):
+    compiled, env, _ = cartpole
+    host = agent_for(env)
+    for _ in range(3):
+        record = compiled.collect(env, 4, seed=2)
+        logs = host.update(record)
+        epochs = compiled.updates + 1
+        history = compiled.fit(
+            env, epochs=epochs, initial_epoch=epochs - 1, episodes_per_epoch=4, seed=2,
+            verbose=0,
+        ).history  # fmt: skip
+        np.testing.assert_allclose(weights(compiled), weights(host), atol=1e-6)
+        for name, metric in logs.items():
+            np.testing.assert_allclose(history[name], [metric], rtol=1e-4, err_msg=name)
+        host.set_weights(compiled.get_weights())
+
+
+def test_callbacks_are_notified_of_every_episode_and_every_update(cartpole):
+    (agent, env, _), callback = cartpole, RecordingCallback()
+    history = agent.fit(
+        env, epochs=3, episodes_per_epoch=4, callbacks=[callback], verbose=0
+    )
+    assert [number for number, _ in callback.ended] == list(range(12))
+    returns = [logs["episode_return"] for _, logs in callback.ended]
+    for update, (episodes, logs) in enumerate(callback.records):
+        update_returns = returns[4 * update : 4 * update + 4]
+        assert (
+            update_returns
+            == episodes.rewards.sum(0).tolist()
+            == episodes.lengths.tolist()
+        )
+        assert history.history["episode_return"][update] == np.mean(update_returns)
+        assert logs["update"] == update and logs["stepping_seconds"] == 0
+    assert history.history["env_steps"][-1] == agent.env_steps
+    assert agent.env_steps == sum(logs["episode_length"] for _, logs in callback.ended)
+
+
+LINEAR = {"first": 0.03, "last": 0.001}, {"first": 0.1, "last": 0.0}
+
+
+@pytest.fixture(scope="module")
+def linear():
+    """Returns an agent with two linear learning rates, its environment, and `rewind`."""
+    env, value = envs.CartPole(), {"kind": "value", "learning_rate": LINEAR[1]}
+    options = dict(learning_rate=LINEAR[0], baseline=value, hidden=(8,))
+    agent = tfr.Reinforce.for_env(env, steps_per_execution=2, **options)
+    assert agent.steps_per_execution == 2
+    return agent, env, rewinding(agent, env)
+
+
+@pytest.mark.parametrize("budget", [{"epochs": 8}, {"steps": 600}], ids=str)
+def test_linear_learning_rates_do_not_depend_on_steps_per_execution(linear, budget):
+    """One update per call: a callback sets the rates. More updates: the program does."""
+    (agent, env, rewind), results = linear, []
+    optimizers = agent.optimizer, agent.baseline.optimizer
+    for updates in (1, 3):
+        rewind(updates)
+        history = agent.fit(env, **budget, episodes_per_epoch=4, verbose=0).history
+        last = [float(optimizer.learning_rate) for optimizer in optimizers]
+        counts = agent.updates, agent.env_steps
+        results.append((weights(agent).tolist(), history["learning_rate"], last, counts))
+    assert results[0] == results[1] and len(set(results[0][1])) == agent.updates > 4
+
+
+def test_linear_learning_rates_in_one_program_are_those_of_the_definition(linear):
+    """Calls of `fit` that end at different updates share one trace."""
+    agent, env, rewind = linear
+    rewind(4)
+    options, traces = dict(episodes_per_epoch=4, verbose=0), []
+    first, last = LINEAR[0].values()
+    for begin, end in ((0, 4), (4, 12)):
+        history = agent.fit(env, epochs=end, initial_epoch=begin, **options).history
+        share = np.arange(begin, end) / end
+        rates = (first + (last - first) * share).astype("float32")
+        np.testing.assert_array_equal(history["learning_rate"], rates)
+        traces.append(agent.trainer.learner.graphs["update_in_program"][1])
+    assert traces[0] is traces[1]
+
+
+def test_callback_sets_the_learning_rate_of_the_first_update_of_a_program(linear):
+    agent, env, rewind = linear
+    rewind(2)
+    begin = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: setattr(agent.optimizer, "learning_rate", 0.5)
+    )
+    options = dict(episodes_per_epoch=4, callbacks=[begin], verbose=0)
+    history = agent.fit(env, epochs=4, **options).history
+    first, last = LINEAR[0].values()
+    rates = [0.5, first + (last - first) / 4, 0.5, first + (last - first) * 3 / 4]
+    np.testing.assert_array_equal(history["learning_rate"], np.float32(rates))
+
+
+def test_budget_of_steps_ends_at_same_update_for_any_steps_per_execution(cartpole):
+    """Also if the steps of the second update of a call spend the budget exactly."""
+    (agent, env, rewind), ends = cartpole, []
+    for updates in (1, 4):
+        rewind(updates)
+        history = agent.fit(env, steps=500, episodes_per_epoch=4, verbose=0).history
+        ends.append((agent.updates, agent.env_steps, weights(agent).tolist()))
+        rewind(updates)
+        exact = int(history["env_steps"][1])
+        agent.fit(env, steps=exact, episodes_per_epoch=4, verbose=0)
+        assert (agent.updates, agent.env_steps) == (2, exact)
+    assert ends[0] == ends[1] and ends[0][1] >= 500
+
+
+class RecordsValidations(keras.callbacks.Callback):
+    """Records how many updates the agent has made before each validation."""
+
+    def __init__(self):
+        super().__init__()
+        self.updates = []
+
+    def on_test_begin(self, logs=None):
+        self.updates.append(self.model.updates)
+
+
+def test_validation_runs_at_same_updates_for_any_steps_per_execution(cartpole):
+    (agent, env, rewind), histories = cartpole, []
+    options = dict(epochs=7, episodes_per_epoch=4, validation_episodes=2, verbose=0)
+    options |= dict(validation_env="CartPole-v1", validation_freq=3)
+    for updates in (1, 2):  # a call of two updates ends at the third and at the sixth
+        rewind(updates)
+        validations = RecordsValidations()
+        history = agent.fit(env, callbacks=[validations], **options).history
+        assert validations.updates == [3, 6]
+        histories.append(history["val_episode_return"])
+    assert histories[0] == histories[1] and len(histories[0]) == 2
+    for first, freq, expected in ((1, 2, [1, 3]), (0, [3, 4], [3, 4])):
+        rewind(2)
+        validations = RecordsValidations()
+        options |= dict(validation_freq=freq, epochs=5)
+        agent.fit(env, callbacks=[validations], initial_epoch=first, **options)
+        assert validations.updates == expected
+
+
+@pytest.mark.slow
+def test_rollout_is_traced_once_per_batch_size(monkeypatch):
+    env, traced, shared = envs.CartPole(), [], shared_programs.shared
+    monkeypatch.setattr(
+        shared_programs, "shared", lambda *a: traced.append(a) or shared(*a)
+    )
+    agent = agent_for(env, steps_per_execution=3)
+    for epochs in (1, 7, 9):
+        agent.fit(
+            env, epochs=epochs, initial_epoch=agent.updates, episodes_per_epoch=4,
+            verbose=0,
+        )  # fmt: skip
+    agent.fit(env, steps=100, episodes_per_epoch=4, verbose=0)
+    agent.fit(env, epochs=agent.updates + 2, episodes_per_epoch=64, verbose=0)
+    assert len(traced) == len(toys.rollouts(agent)) == 2
+    assert toys.rollouts(agent)[0].num_shards == 1
+    assert list(agent.trainer.learner.graphs) == ["update_in_program"]
+
+
+@pytest.mark.slow
+def test_training_on_tensor_cartpole_solves_gymnasium_cartpole():
+    env = envs.CartPole()
+    agent = tfr.Reinforce.for_env(env)
+    agent.compile(keras.optimizers.SGD(1e-2), steps_per_execution=5)
+    agent.fit(env, epochs=30, episodes_per_epoch=32, verbose=0)
+    assert agent.evaluate("CartPole-v1", episodes=20)["episode_return"] > 400
+
+
+@pytest.mark.slow
+def test_stop_at_return_stops_training_after_the_current_call():
+    env = envs.Bandit([0.0, 1.0])
+    agent = agent_for(env, 4, learning_rate=0.3)
+    stop = tfr.callbacks.StopAtReturn(0.9)
+    options = dict(episodes_per_epoch=32, callbacks=[stop], verbose=0)
+    history = agent.fit(env, epochs=400, **options)
+    reached = np.argmax(np.array(history.history["episode_return"]) >= 0.9)
+    num_epochs = len(history.epoch)
+    assert num_epochs < 400 and num_epochs % 4 == 0 and reached >= num_epochs - 4
+
+
+class Last(envs.Corridor):
+    """A corridor whose final observation is `last`, which is invalid."""
+
+    def __init__(self, last):
+        super().__init__(3)
+        self.last = last
+        if last != 5:
+            self.observation_space = gym.spaces.Box(0, 9, ())
+
+    def observation(self, state):
+        wrong = tf.constant(self.last, tf.float32 if self.last != 5 else tf.int64)
+        return tf.where(self.terminal(state), wrong, tf.cast(state, wrong.dtype))
+
+
+@functools.cache
+def invalid_last_observation(last):
+    """Returns an environment and its agent, which must not change."""
+    env = Last(last)
+    return env, agent_for(env)
+
+
+@pytest.mark.parametrize(
+    "callbacks",
+    [sweeps.rare([]), [RecordingCallback()]],
+    ids=["no_callback", "callback"],
+)
+@pytest.mark.parametrize("last", [np.nan, sweeps.rare(5)])
+def test_invalid_final_observation_raises_and_weights_are_unchanged(last, callbacks):
+    """The policy never receives the final observation.
+
+    One-hot encoding would return zeros.
+    """
+    env, agent = invalid_last_observation(last)
+    before = weights(agent)
+    message = "not finite: nan" if last != 5 else r"not in Discrete\(3\): 5"
+    with pytest.raises(tfr.collect.EnvironmentFault, match=f"observation is {message}"):
+        agent.fit(env, epochs=1, callbacks=callbacks, verbose=0)
+    with pytest.raises(tfr.collect.EnvironmentFault, match=f"observation is {message}"):
+        agent.evaluate(env, deterministic=False)
+    np.testing.assert_array_equal(weights(agent), before)
+
+
+@pytest.mark.slow
+def test_transition_receives_actions_in_the_dtypes_of_the_action_space():
+    """The policy computes in float32 or float64, or the environment runs through
+    `as_gymnasium`.
+    """
+
+    class Typed(envs.Corridor):
+        action_space = gym.spaces.Dict(
+            way=gym.spaces.Discrete(2, dtype=np.int32),
+            push=gym.spaces.Box(-1, 1, (1,), np.float64),
+            gear=gym.spaces.Box(0, 3, (), np.int16),
+        )
+
+        def transition(self, state, action, noise):
+            assert action["way"].dtype == tf.int32 and action["gear"].dtype == tf.int16
+            assert action["push"].dtype == self.dtype
+            return super().transition(state, action["way"], noise)
+
+        def reward(self, state, action, next_state):
+            return -tf.ones_like(action["push"][:, 0])
+
+    env = Typed()
+    for dtype in ("float32", "float64"):
+        cell = keras.Input((), dtype="int64")
+        hidden = keras.layers.Embedding(6, 4, dtype=dtype)(cell)
+        policy = keras.Model(cell, keras.layers.Dense(4, dtype=dtype)(hidden))
+        agent = tfr.Reinforce(policy)
+        agent.collect(env, 2)
+    agent_for(env.as_gymnasium(2)).evaluate(env.as_gymnasium(2), episodes=2)
+
+
+def test_compiled_rollout_reads_current_value_of_environment_variables():
+    class Held(envs.Bandit):
+        def __init__(self):
+            super().__init__([0.0, 0.0])
+            self.table = tf.constant([1.0, 1.0])
+            self.factor = tf.Variable(1.0)
+
+        def reward(self, state, action, next_state):
+            return self.factor * tf.gather(self.table, action)
+
+    env = Held()
+    agent = agent_for(env)
+    assert agent.evaluate(env, episodes=3)["episode_return"] == 1.0
+    env.factor.assign(2.0)
+    assert agent.evaluate(env, episodes=3)["episode_return"] == 2.0
+
+
+@pytest.mark.slow
+def test_only_the_most_recent_rollout_programs_are_cached(monkeypatch):
+    monkeypatch.setattr(collector, "_PROGRAMS", 2)
+    env = envs.Corridor(3)
+    agent = agent_for(env)
+    agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
+    agent.collect(env, 2)
+    (first_rollout,) = toys.rollouts(agent)
+    for count in (3, 4):
+        agent.evaluate(env, episodes=count)
+    assert len(toys.rollouts(agent)) == 2
+    assert first_rollout not in toys.rollouts(agent)
+    # `fit` also accepts a function that returns an environment.
+    agent.fit(lambda: envs.Corridor(3), epochs=2, initial_epoch=1, verbose=0)
+
+
+class Faulty(envs.CartPole):
+    """A CartPole whose observation or reward can be NaN from step `first` on."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = tf.Variable(3.0)
+        self.lost = {part: tf.Variable(False) for part in ("observation", "reward")}
+
+    def initial(self, noise):
+        return {"pole": super().initial(noise), "clock": tf.zeros_like(noise[:, 0])}
+
+    def observation(self, state):
+        is_nan = (state["clock"] > self.first) & self.lost["observation"]
+        return tf.where(is_nan[:, None], np.nan, state["pole"])
+
+    def transition(self, state, action, noise):
+        pole = super().transition(state["pole"], action, noise)
+        return {"pole": pole, "clock": state["clock"] + 1}
+
+    def reward(self, state, action, next_state):
+        is_nan = (state["clock"] >= self.first) & self.lost["reward"]
+        return tf.where(is_nan, np.nan, 1.0)
+
+    def terminal(self, state):
+        return super().terminal(state["pole"])
+
+
+@pytest.fixture(scope="module")
+def faulty():
+    """Returns one agent for all tests of faults, because the agent does not change."""
+    env = Faulty()
+    return env, agent_for(env)
+
+
+@pytest.mark.parametrize("where", ["observation", sweeps.rare("reward")])
+def test_nonfinite_tensor_env_error_names_step_and_weights_are_unchanged(where, faulty):
+    env, agent = faulty
+    for part, is_lost in env.lost.items():
+        is_lost.assign(part == where)
+    before = weights(agent)
+    for method in (agent.fit, agent.collect):
+        budget = dict(epochs=1, verbose=0) if method == agent.fit else {}
+        with pytest.raises(
+            tfr.collect.EnvironmentFault, match=f"Episode 0, step 3: the {where} is not"
+        ):
+            method(env, **budget)
+    np.testing.assert_array_equal(weights(agent), before)
+
+
+@pytest.mark.parametrize(
+    "where, first, message",
+    [
+        ("observation", -1, "Episode 0, the first observation is not"),
+        ("observation", 0, "Episode 0, step 0: the observation is not"),
+        ("reward", 0, "Episode 0, step 0: the reward is not"),
+    ],
+)
+def test_tensor_env_error_distinguishes_reset_and_first_step(
+    where, first, message, faulty
+):
+    env, agent = faulty
+    env.first.assign(first)
+    for part, is_lost in env.lost.items():
+        is_lost.assign(part == where)
+    try:
+        with pytest.raises(tfr.collect.EnvironmentFault, match=message):
+            # An evaluation keeps no rewards, so its program must notice one.
+            agent.evaluate(env, 4) if where == "reward" else agent.collect(env)
+    finally:
+        env.first.assign(3)
+
+
+def test_nonfinite_update_is_not_applied_and_raises_with_its_number():
+    """A call makes five updates. The third update has an infinite entropy coefficient."""
+
+    class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return tf.where(tf.cast(step, tf.int32) < 2, 0.1, np.inf)
+
+        def get_config(self):
+            return {}
+
+    env, callback = envs.CartPole(), RecordingCallback()
+    agent = agent_for(env, entropy_coef=Schedule())
+    rewind, epochs = rewinding(agent, env), []
+    agent.fit(env, epochs=2, episodes_per_epoch=4, verbose=0)
+    healthy = weights(agent)
+    rewind(5)
+    epoch_callback = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda *x: epochs.append(x[0])
+    )
+    with pytest.raises(FloatingPointError, match="Update 2 would not be") as program:
+        agent.fit(
+            env, epochs=9, episodes_per_epoch=4, callbacks=[epoch_callback], verbose=0
+        )
+    assert epochs == [0, 1] and agent.updates == 2
+    np.testing.assert_array_equal(weights(agent), healthy)
+    with pytest.raises(FloatingPointError, match="Update 2 would not be") as notified:
+        agent.fit(env, epochs=9, episodes_per_epoch=4, callbacks=[callback], verbose=0)
+    for one, other in zip(program.value.episodes, notified.value.episodes, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert program.value.episodes.rewards.shape[1] == 4
+    np.testing.assert_array_equal(weights(agent), healthy)
+
+
+class Beyond(envs.Bandit):
+    """Episodes of one to four steps.
+
+    The observation is the root of the remaining steps.
+    """
+
+    max_episode_steps = 6
+
+    def initial(self, noise):
+        return tf.floor(4 * noise) + 1
+
+    def observation(self, state):
+        return tf.sqrt(state)[:, None]
+
+    def transition(self, state, action, noise):
+        return state - 1
+
+    def terminal(self, state):
+        return state <= 0
+
+
+def test_nan_after_the_end_of_an_episode_is_ignored():
+    agent = tfr.Reinforce.for_env(Beyond(), hidden=())
+    episodes = agent.collect(Beyond(), 12)
+    assert sorted(set(episodes.lengths.tolist())) == [1, 2, 3, 4]
+    for column, length in enumerate(episodes.lengths):
+        observations = episodes.observations[: length + 1, column, 0]
+        np.testing.assert_allclose(observations**2, np.arange(length, -1, -1), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_no_later_update_of_a_call_is_applied_after_a_nonfinite_update():
+    """The later episodes would give finite updates, because each update has its own
+    episodes.
+    """
+    ends, messages = [], []
+    for updates in (1, 12):
+        agent = tfr.Reinforce.for_env(Lucky(dtype="float64"), hidden=(), seed=1)
+        agent.compile(keras.optimizers.SGD(0.5), steps_per_execution=updates)
+        with pytest.raises(FloatingPointError, match="would not be finite") as caught:
+            agent.fit(
+                Lucky(dtype="float64"), epochs=12, episodes_per_epoch=4, seed=7, verbose=0
+            )
+        messages.append(str(caught.value))
+        ends.append((agent.counters.numpy().tolist(), weights(agent)))
+    assert messages[0] == messages[1] and ends[0][0] == [4, 16, 16]
+    assert ends[0][0] == ends[1][0]
+    np.testing.assert_array_equal(ends[0][1], ends[1][1])
+    fresh = tfr.Reinforce.for_env(Lucky(dtype="float64"), hidden=(), seed=1)
+    fresh.counters.assign([5, 0, 0])
+    assert fresh.collect(Lucky(dtype="float64"), 4, seed=7).rewards.max() < 2
+
+
+def test_overflowing_policy_outputs_raise_and_weights_are_unchanged(cartpole):
+    """The weights are finite, but the outputs are not. The methods return no result."""
+    agent, env, _ = cartpole
+    huge = [np.full_like(weight, 3e38) for weight in agent.policy.get_weights()]
+    agent.policy.set_weights(huge)
+    for method in (agent.evaluate, agent.collect):
+        with pytest.raises(FloatingPointError, match="outputs are not finite"):
+            method(env, 3)
+    with pytest.raises(FloatingPointError, match="not finite.*-inf.*`action_mask`"):
+        agent.fit(env, epochs=1, episodes_per_epoch=4, verbose=0)
+    for weight, huge_weight in zip(agent.policy.get_weights(), huge, strict=True):
+        np.testing.assert_array_equal(weight, huge_weight)
+
+
+def test_nan_weights_of_the_policy_raise(cartpole):
+    agent, env, _ = cartpole
+    nan_weights = [np.full_like(weight, np.nan) for weight in agent.policy.get_weights()]
+    agent.policy.set_weights(nan_weights)
+    for method in (agent.evaluate, agent.collect):
+        with pytest.raises(FloatingPointError, match="weights .* are not finite"):
+            method(env)
+    with pytest.raises(FloatingPointError, match="weights .* are not finite"):
+        agent.fit(env, epochs=1, verbose=0)
+
+
+@pytest.mark.slow
+def test_error_names_the_layer_that_cannot_be_compiled():
+    layers = [keras.layers.Dense(8), Spelling(name="spelling"), keras.layers.Dense(2)]
+    agent = tfr.Reinforce(keras.Sequential([keras.Input((4,)), *layers]))
+    agent.compile("adam")
+    with pytest.raises(ValueError, match="layer `spelling.*be compiled.*'AsString'"):
+        agent.fit(envs.CartPole(), epochs=1, verbose=0)
+
+
+class Endless(envs.Pendulum):
+    max_episode_steps = None
+
+
+def test_unsupported_options_of_compiled_engine_raise():
+    env = envs.CartPole()
+    agent = agent_for(env)
+    with pytest.raises(ValueError, match="fixed number of episodes at once"):
+        agent.collect(env, steps=100)
+    with pytest.raises(ValueError, match="episodes_per_epoch"):
+        agent.fit(env, epochs=1, steps_per_epoch=100, verbose=0)
+    with pytest.raises(ValueError, match="env_kwargs"):
+        agent.fit(env, epochs=1, env_kwargs={"g": 3}, verbose=0)
+    other = agent_for(Endless())
+    with pytest.raises(ValueError, match="states no time limit.*max_episode_steps"):
+        other.fit(Endless(), epochs=1, verbose=0)
+    assert len(other.collect(Endless(), 2, max_episode_steps=7).rewards) == 7
+    group_size = agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
+    with pytest.raises(ValueError, match="groups of 2 episodes"):
+        group_size.fit(env, epochs=1, steps_per_epoch=100, verbose=0)
+    with pytest.raises(ValueError, match="steps_per_execution.*at least 1"):
+        agent.compile("adam", steps_per_execution=0)
+    with pytest.raises(ValueError, match="space"):
+        agent.fit(envs.Pendulum(), epochs=1, verbose=0)
+
+
+class Marked(envs.Corridor):
+    """A corridor whose observation contains a mask of the legal actions."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.observation_space = gym.spaces.Dict(
+            cell=gym.spaces.Discrete(4), open=gym.spaces.MultiBinary(2)
+        )
+
+    def observation(self, state):
+        open_ = tf.stack([state > 0, tf.ones_like(state, tf.bool)], axis=-1)
+        return {"cell": state, "open": tf.cast(open_, tf.int8)}
+
+
+def test_compiled_engine_reads_masks_from_the_observation():
+    env = Marked()
+    agent = agent_for(env, action_mask="observation/open")
+    episodes = agent.collect(env, 20)
+    observed = episodes.observations["open"][:-1]
+    np.testing.assert_array_equal(episodes.masks, observed)
+    is_step = np.arange(len(observed))[:, None] < episodes.lengths
+    at_wall = is_step & (episodes.observations["cell"][:-1] == 0)
+    assert at_wall.any() and (episodes.actions[at_wall] == 1).all()
+
+
+@pytest.mark.parametrize("what", ["rate", sweeps.rare("best")])
+def test_keras_callbacks_that_change_the_agent_run_after_every_update(what):
+    """The result is the same for any number of updates per call."""
+    (agent, env, rewind), final_weights = averaging_agent(), []
+    for updates in (1, 4):
+        rewind(updates)
+        rate = keras.callbacks.LearningRateScheduler(lambda epoch: 0.02 * (epoch % 2))
+        best = keras.callbacks.EarlyStopping(
+            "entropy", mode="max", patience=9, restore_best_weights=True
+        )
+        callback = {"rate": rate, "best": best}[what]
+        options = dict(epochs=4, episodes_per_epoch=2, callbacks=[callback], verbose=0)
+        agent.fit(env, **options)
+        final_weights.append(agent.policy.get_weights())
+    for one, four in zip(*final_weights, strict=True):
+        np.testing.assert_array_equal(one, four)
+
+
+def test_fit_with_steps_makes_the_fewest_updates():
+    """The last update is made even if only one step is missing."""
+    agent, env, rewind = averaging_agent()
+    rewind(2)
+    agent.fit(env, steps=5, episodes_per_epoch=2, verbose=0)
+    assert agent.counters.numpy().tolist() == [3, 6, 6]
+
+
+def test_stop_training_takes_effect_after_all_updates_of_a_call(cartpole):
+    """Callbacks run after the call, and can only end the training."""
+
+    class Enough(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = True
+
+    agent, env, rewind = cartpole
+    rewind(3)
+    options = dict(episodes_per_epoch=4, callbacks=[Enough()], verbose=0)
+    agent.fit(env, epochs=9, **options)
+    assert agent.updates == 3
+
+
+def test_compiled_evaluation_is_deterministic_by_default_and_keeps_the_weights():
+    agent = tfr.Reinforce.for_env(envs.Bandit([0.0, 1.0]), hidden=())
+    agent.policy.set_weights([np.zeros((1, 2)), np.array([0.0, 0.1])])
+    env = envs.Bandit([0.0, 1.0])
+    before = weights(agent)
+    assert agent.evaluate(env, 64)["episode_return"] == 1.0
+    drawn, again = (agent.evaluate(env, 64, False, 4) for _ in range(2))
+    assert drawn == again and drawn["episode_return"] < 1.0
+    assert (drawn["episodes"], drawn["episode_length"]) == (64, 1)
+    np.testing.assert_array_equal(weights(agent), before)
+
+
+def test_evaluation_uses_the_time_limit_of_its_call_in_every_environment():
+    env, name = envs.CartPole(), "CartPole-v1"
+    agent = tfr.Reinforce.for_env(env, hidden=(2,))
+    worlds = [name, gym.spec(name), gym.make(name), lambda: gym.make(name), lambda: env]
+    for limit, world in [(3, env), (5, env), *((3, world) for world in worlds)]:
+        length = agent.evaluate(world, 4, max_episode_steps=limit)["episode_length"]
+        assert length == limit
+
+
+CALLBACKS_THAT_CHANGE_THE_AGENT = {
+    "BackupAndRestore": lambda folder: dict(backup_dir=folder),
+    "EarlyStopping": lambda _: dict(monitor="episode_return", patience=9),
+    "LearningRateScheduler": lambda _: dict(schedule=lambda epoch: 0.1),
+    "ModelCheckpoint": lambda folder: dict(filepath=folder / "agent.keras"),
+    "ReduceLROnPlateau": lambda _: dict(monitor="episode_return", patience=9),
+    "SwapEMAWeights": lambda _: dict(swap_on_epoch=True),
+}
+
+
+@functools.cache
+def averaging_agent():
+    """Returns one agent for all callbacks, so that its program is compiled once."""
+    env = envs.Bandit()
+    agent = tfr.Reinforce.for_env(env, hidden=())
+    agent.compile(keras.optimizers.SGD(0.5, use_ema=True))
+    return agent, env, rewinding(agent, env)
+
+
+@pytest.mark.parametrize("name", CALLBACKS_THAT_CHANGE_THE_AGENT)
+def test_keras_callback_limits_each_call_to_one_update(name, tmp_path):
+    callback = getattr(keras.callbacks, name)(
+        **CALLBACKS_THAT_CHANGE_THE_AGENT[name](tmp_path)
+    )
+    update_counts = []
+
+    class RecordsUpdates(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            update_counts.append(self.model.updates)
+
+    agent, env, rewind = averaging_agent()
+    rewind(3)
+    callbacks = [callback, RecordsUpdates()]
+    agent.fit(env, epochs=3, episodes_per_epoch=2, callbacks=callbacks, verbose=0)
+    assert update_counts == [1, 2, 3]
+
+
+def test_steps_that_exceed_the_memory_are_refused_before_the_collection(cartpole):
+    """500 steps of 500 million episodes, with 32 bytes twice: 16 TB."""
+    agent, env, _ = cartpole
+    with pytest.raises(ValueError, match="takes 16,000,000,000,000 bytes.*episodes_per"):
+        agent.fit(env, epochs=1, episodes_per_epoch=500_000_000, verbose=0)
+
+
+def test_unknown_memory_is_unlimited(monkeypatch):
+    assert 2**28 < xla_rollout.total_ram() < 2**60
+    monkeypatch.delattr(xla_rollout.os, "sysconf")
+    assert xla_rollout.total_ram() == np.inf

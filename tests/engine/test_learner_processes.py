@@ -1,0 +1,360 @@
+"""Tests that several learner replicas give the weights of one replica."""
+
+import concurrent.futures
+import contextlib
+import functools
+import importlib
+import itertools
+import pathlib
+import pkgutil
+import subprocess
+import sys
+import threading
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_reinforce as tfr
+from tf_reinforce.callbacks import evaluation
+from tf_reinforce.callbacks import slow_env
+from tf_reinforce.engine import learner_processes
+from tf_reinforce.engine import loop
+from tf_reinforce.engine import recorder
+from tf_reinforce.experiments import runs
+from tf_reinforce.experiments import tuning_trial
+from tf_reinforce.experiments import video_recorder
+from tf_reinforce.sampling import resumed_fit
+
+PROGRAM = pathlib.Path(__file__).parents[2] / "stress" / "replicated_learners.py"
+
+
+def run_program(*arguments):
+    command = [sys.executable, str(PROGRAM), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=1800)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["value with minibatches and passes", "limited change", "recurrent", "one episode"],
+)
+def test_several_replicas_give_the_weights_of_one(name):
+    result = run_program("--only", name)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.slow
+def test_processes_name_a_killed_or_stopped_process_and_training_resumes():
+    result = run_program("--only", "kill")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+class Strategy:
+    """A strategy of several processes, without TensorFlow's servers.
+
+    Process 0 is the first worker, or the task `chief` before the workers.
+    """
+
+    def __init__(self, number=1, count=2, has_chief=False):
+        hosts = [f"127.0.0.1:{n + 1}" for n in range(count)]
+        cluster, task = {"worker": hosts}, ("worker", number)
+        if has_chief:
+            cluster = {"chief": hosts[:1], "worker": hosts[1:]}
+            task = ("worker", number - 1) if number else ("chief", 0)
+        self.cluster_resolver = types.SimpleNamespace(
+            cluster_spec=lambda: tf.train.ClusterSpec(cluster),
+            task_type=task[0],
+            task_id=task[1],
+        )
+
+
+def test_strategy_of_one_process_needs_no_coordination():
+    processes = learner_processes.get(tf.distribute.get_strategy())
+    assert isinstance(processes, learner_processes.SingleProcess)
+    assert processes.is_chief and processes.own_callbacks(["any"]) == ["any"]
+
+
+# Whether every process calls a callback, or the chief only: callbacks that write files or
+# send logs. A callback that is in neither group is not tested, which fails a test.
+EVERY_PROCESS = {
+    *(keras.callbacks.Callback, keras.callbacks.CallbackList),
+    *(keras.callbacks.EarlyStopping, keras.callbacks.History),
+    *(keras.callbacks.LambdaCallback, keras.callbacks.LearningRateScheduler),
+    *(keras.callbacks.ProgbarLogger, keras.callbacks.ReduceLROnPlateau),
+    *(keras.callbacks.SwapEMAWeights, keras.callbacks.TerminateOnNaN),
+    *(tfr.callbacks.EpisodeCallback, tfr.callbacks.StopAtReturn),
+    *(evaluation.EvaluationCallback, slow_env.SlowEnvLine, loop.CallbackList),
+    *(tuning_trial.TrialCallback, resumed_fit.RecordedCallbacks),
+}
+CHIEF_ONLY = {
+    *(keras.callbacks.CSVLogger, keras.callbacks.ModelCheckpoint),
+    *(keras.callbacks.OrbaxCheckpoint, keras.callbacks.RemoteMonitor),
+    *(keras.callbacks.TensorBoard, tfr.callbacks.TensorBoardLogger),
+    *(tfr.callbacks.Diagnostics, tfr.callbacks.EpisodeLogger),
+    *(tfr.callbacks.ProgressLine, video_recorder.VideoRecorder),
+}
+
+
+def all_callbacks():
+    """Returns the callbacks of Keras and of all modules of the package."""
+    for module in pkgutil.walk_packages(tfr.__path__, "tf_reinforce."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    names = [name for name in dir(keras.callbacks) if name[0].isupper()]
+    classes = {getattr(keras.callbacks, name) for name in names}
+    pending = [*classes]
+    while pending:
+        subclasses = pending.pop().__subclasses__()
+        own = {x for x in subclasses if x.__module__.startswith("tf_reinforce.")}
+        pending += own - classes
+        classes |= own
+    return classes - {keras.callbacks.BackupAndRestore}
+
+
+def test_every_callback_is_called_by_the_chief_only_or_by_all():
+    classes = all_callbacks()
+    assert classes == EVERY_PROCESS | CHIEF_ONLY
+    callbacks = [x.__new__(x) for x in sorted(classes, key=str)]
+    callbacks += [type("Own", (x,), {}).__new__(x) for x in sorted(CHIEF_ONLY, key=str)]
+    for number, has_chief in itertools.product((0, 1, 2), (False, True)):
+        processes = learner_processes.get(Strategy(number, 3, has_chief))
+        assert (processes.number, processes.is_chief) == (number, number == 0)
+        received = processes.own_callbacks(callbacks)
+        expected = [x for x in callbacks if not number or type(x) in EVERY_PROCESS]
+        assert received == expected
+        with pytest.raises(ValueError, match="BackupAndRestore"):
+            backup = keras.callbacks.BackupAndRestore
+            learner_processes.get(Strategy(number)).own_callbacks([backup("folder")])
+
+
+def writing_callbacks(folder):
+    return [
+        keras.callbacks.CSVLogger(folder / "own.csv"),
+        keras.callbacks.ModelCheckpoint(folder / "best.keras"),
+        keras.callbacks.TensorBoard(folder / "board"),
+        tfr.callbacks.TensorBoardLogger(folder / "logger"),
+        tfr.callbacks.EpisodeLogger(folder / "episodes.csv"),
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_only_the_chief_writes_files_and_prints(number, tmp_path, monkeypatch, capsys):
+    """The lock of the run directory is the only file of the other processes."""
+    processes = learner_processes.get(Strategy(number))
+    monkeypatch.setattr(learner_processes, "get", lambda strategy: processes)
+    monkeypatch.setattr(processes, "gather", lambda values: np.array([values, values]))
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,), seed=0)
+    settings = {
+        "env_kwargs": {},
+        "fit": {"epochs": 2, "episodes_per_epoch": 2, "max_episode_steps": 5},
+        "evaluation": {"episodes": 1, "every": 1, "max_episode_steps": 5},
+    }
+    own = [*writing_callbacks(tmp_path), tfr.callbacks.Diagnostics(1)]
+    options = {"seed": 0, "target": None, "command": "train", "run_callbacks": own}
+    result = runs.train(agent, "CartPole-v1", tmp_path, settings, **options)
+    assert (result["updates"], result["evaluations"]) == (2, 2)
+    assert (result["evaluation"] is None) == (number == 1)
+    assert bool(capsys.readouterr().out) == (number == 0)
+    written = {path for path in tmp_path.rglob("*") if path.is_file()}
+    names = {path.relative_to(tmp_path).parts[0] for path in written} - {".lock"}
+    of_run = {"agent.keras", "checkpoints", "command.txt", "config.json"}
+    of_run |= {"evaluation.json", "last.keras", "log.csv", "versions.json"}
+    of_callbacks = {"own.csv", "best.keras", "board", "logger", "episodes.csv"}
+    assert names == (set() if number else of_run | of_callbacks)
+
+
+def test_all_processes_make_the_calls_of_the_smallest_limit():
+    """The limit of a callback counts in processes that do not call it."""
+
+    def due(limit, chief_only):
+        callback = tfr.callbacks.EpisodeCallback()
+        callback.updates_until_due = lambda epoch: limit - epoch % limit
+        callback.chief_only = chief_only
+        return callback
+
+    kinds = [due(3, True), due(4, False), due(7, True), keras.callbacks.History()]
+    for callbacks, number in itertools.product(itertools.permutations(kinds), range(2)):
+        agent = types.SimpleNamespace(env_steps=0)
+        processes = learner_processes.get(Strategy(number))
+        budget = 20, None
+        calls = loop._callback_list(agent, processes, list(callbacks), budget, 0)
+        limits = [calls.updates_until_due(epoch, 20, None) for epoch in range(9)]
+        assert limits == [3, 2, 1, 1, 2, 1, 1, 1, 1]
+    checkpoint = keras.callbacks.ModelCheckpoint("best.keras")
+    calls = loop._callback_list(agent, processes, [checkpoint, kinds[1]], budget, 0)
+    assert calls.updates_until_due(0, 20, None) == 1
+
+
+def test_error_of_a_collective_operation_names_the_lost_process(monkeypatch):
+    """No process listens at port 1, so that process 0 counts as lost."""
+    monkeypatch.setattr(learner_processes, "_LINGER_SECONDS", 0.0)
+    processes = learner_processes.get(Strategy(1))
+    lost = pytest.raises(
+        learner_processes.LearnerLost, match=r"Process 0 \(127.0.0.1:1\)"
+    )
+    with lost, processes.explain_lost():
+        raise tf.errors.UnavailableError(None, None, "Connection refused")
+
+
+def test_other_errors_are_raised_unchanged(monkeypatch):
+    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: True)
+    processes = learner_processes.get(Strategy(1))
+    with pytest.raises(tf.errors.InternalError), processes.explain_lost():
+        raise tf.errors.InternalError(None, None, "a bug")
+
+
+class Team:
+    """Processes as threads, whose `gather` waits for all of them.
+
+    Args:
+        count: Int, the number of processes.
+        replicas: Int, the number of replicas of each process.
+    """
+
+    def __init__(self, count, replicas):
+        self.rows, self.barrier = [None] * count, threading.Barrier(count, timeout=60)
+        self.pool = concurrent.futures.ThreadPoolExecutor(count)
+        self.members = [learner_processes.get(Strategy(n, count)) for n in range(count)]
+        for number, member in enumerate(self.members):
+            member.gather = functools.partial(self.gather, number, replicas)
+
+    def gather(self, number, replicas, values):
+        self.rows[number] = values
+        self.barrier.wait()
+        rows = np.repeat(np.array(self.rows, np.int64), replicas, axis=0)
+        self.barrier.wait()
+        return rows
+
+    def agree(self, stops, signals, losses):
+        """Returns `(ends, stop_training, signal)` of each process, or its error."""
+
+        def run(number):
+            agent = types.SimpleNamespace(stop_training=stops[number])
+            stop = types.SimpleNamespace(
+                received=[x for x in signals[number : number + 1] if x]
+            )
+            record = recorder.Recorder.__new__(recorder.Recorder)
+            record._stop = stop
+            facts = {"loss": losses[number], "weights": [np.ones(2), np.zeros(3)]}
+            try:
+                ends = self.members[number].agree_on_end(agent, record, lambda x: facts)
+            except ValueError as error:
+                return str(error)
+            return ends, agent.stop_training, record.signal
+
+        return list(self.pool.map(run, range(len(self.members))))
+
+
+@pytest.mark.parametrize("count, replicas", [(2, 1), (2, 2), (3, 1), (3, 2)])
+def test_processes_agree_on_the_end_for_every_order_of_ranks(count, replicas):
+    """The stop or signal of any process ends all, also that of the last one.
+
+    A process that has received a signal keeps it; the others receive the largest one.
+    """
+    team = Team(count, replicas)
+    ranks = itertools.product(
+        itertools.product([False, True], repeat=count),
+        itertools.product([0, 2, 15], repeat=count),
+    )
+    for stops, signals in ranks:
+        ends = any(stops) or any(signals)
+        expected = [(ends, any(stops), own or max(signals)) for own in signals]
+        assert team.agree(stops, signals, [1.0] * count) == expected
+
+
+@pytest.mark.parametrize("count, replicas", [(2, 1), (2, 2), (3, 1), (3, 2)])
+def test_a_difference_of_any_process_is_an_error_of_all(count, replicas):
+    team = Team(count, replicas)
+    for losses in itertools.product([1.0, 1.0 + 2**-52], repeat=count):
+        errors = team.agree([False] * count, [0] * count, losses)
+        other = next((n for n in range(count) if losses[n] != losses[0]), None)
+        if other is None:
+            assert errors == [(False, False, 0)] * count
+            continue
+        for number, error in enumerate(errors):
+            assert f"Process {other} (127.0.0.1:{other + 1}) of" in error
+            assert "differs from process 0 (127.0.0.1:1) in its loss, weights" in error
+            assert f"in process {number}: " in error and str(losses[number]) in error
+
+
+def test_every_array_of_the_facts_counts():
+    """Also the last bit of a weight, and the order of two weights."""
+    facts = {"number of epochs": 3, "weights": [np.zeros(2), np.arange(3.0)]}
+    others = [
+        {**facts, "number of epochs": 4},
+        {**facts, "weights": [np.zeros(2), np.array([0.0, 1.0, 2.0 + 2**-51])]},
+        {**facts, "weights": [np.array([0.0, -0.0]), np.arange(3.0)]},
+        {**facts, "weights": [np.arange(3.0), np.zeros(2)]},
+    ]
+    digests = {learner_processes._digest(x) for x in (facts, *others)}
+    assert len(digests) == 5 and max(digests) < 2**32
+
+
+def test_gather_of_one_replica_returns_its_numbers():
+    processes = learner_processes.LearnerProcesses(
+        tf.distribute.get_strategy(), ["127.0.0.1:1"], 0
+    )
+    for row in ([2**32 - 1, 1, 15], [5, 0, 2]):
+        np.testing.assert_array_equal(processes.gather(row), [row])
+
+
+def test_context_without_processes_does_nothing():
+    with learner_processes.SingleProcess().explain_lost() as value:
+        assert value is None
+    assert isinstance(
+        learner_processes.SingleProcess().explain_lost(), contextlib.nullcontext
+    )
+
+
+REMOTE = "Connection refused, remote target /job:worker/replica:0/task:1"
+CHIEF = "Connection refused, remote target /job:chief/replica:0/task:0"
+UNHEALTHY = (
+    "Collective ops is aborted by: Error reported from /job:worker/task:0: The following "
+    "tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1"
+)
+OWN = "Unexpected heartbeat request from an already-in-error task: /job:worker/task:0"
+NO_ANSWER = "Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat"
+
+
+@pytest.mark.parametrize(
+    "error, number, lost",
+    [
+        (tf.errors.UnavailableError(None, None, UNHEALTHY), 0, 1),
+        (tf.errors.DeadlineExceededError(None, None, NO_ANSWER), 1, 0),
+        (tf.errors.DeadlineExceededError(None, None, "a timeout"), 1, None),
+        (tf.errors.InternalError(None, None, REMOTE), 0, 1),
+        (tf.errors.AbortedError(None, None, OWN), 0, 0),
+    ],
+)
+def test_stopped_process_is_named_although_it_accepts_connections(
+    monkeypatch, error, number, lost
+):
+    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: True)
+    assert learner_processes.get(Strategy(number))._lost(error) == lost
+
+
+@pytest.mark.parametrize("message, lost", [(REMOTE, 2), (UNHEALTHY, 2), (CHIEF, 0)])
+def test_tasks_of_workers_count_from_one_beside_a_chief(monkeypatch, message, lost):
+    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: True)
+    processes = learner_processes.get(Strategy(1, 3, has_chief=True))
+    assert processes._lost(tf.errors.UnavailableError(None, None, message)) == lost
+    assert processes.hosts == [f"127.0.0.1:{n}" for n in (1, 2, 3)]
+
+
+def test_process_that_was_stopped_names_itself(monkeypatch):
+    monkeypatch.setattr(learner_processes, "_LINGER_SECONDS", 0.0)
+    lost = pytest.raises(
+        learner_processes.LearnerLost, match=r"Process 1 \(127.0.0.1:2\) .* did not resp"
+    )
+    with lost, learner_processes.get(Strategy(1)).explain_lost():
+        raise tf.errors.AbortedError(None, None, OWN)
+
+
+def test_process_that_does_not_answer_is_named_before_one_that_has_ended(monkeypatch):
+    """Another process may already have ended, because process 0 did not answer."""
+    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: False)
+    error = tf.errors.DeadlineExceededError(None, None, NO_ANSWER)
+    assert learner_processes.get(Strategy(1))._lost(error) == 0

@@ -1,0 +1,728 @@
+"""Tests updates with several gradient steps against a loop, and updates that fail."""
+
+import functools
+import itertools
+import math
+
+import definitions
+import keras
+import numpy as np
+import pytest
+import sweeps
+import tensorflow as tf
+import toys
+from definitions import DEFAULTS
+from definitions import OBSERVED
+from definitions import padded
+from definitions import same_bits
+from update_agents import GAMMA
+from update_agents import RATE
+from update_agents import A
+from update_agents import N
+from update_agents import close
+from update_agents import complete
+from update_agents import dense
+from update_agents import drawn
+from update_agents import everything
+from update_agents import made
+from update_agents import numbers
+from update_agents import parts_of
+from update_agents import record
+
+import tf_reinforce as tfr
+from tf_reinforce import baselines
+from tf_reinforce import heads
+from tf_reinforce.data import minibatches
+from tf_reinforce.engine.update import estimator as estimators
+from tf_reinforce.engine.update import train_step
+from tf_reinforce.support import replicas
+
+
+def steps_of(episodes, advantages):
+    """Returns (observation, action, mask, advantage) of every step, row by row."""
+    masks = np.ones((*episodes.rewards.shape, A), "int8")
+    masks = masks if episodes.masks is None else episodes.masks
+    return [
+        (
+            episodes.observations[t, e],
+            episodes.actions[t, e],
+            masks[t, e],
+            episode_advantages[t],
+        )
+        for t in range(len(episodes.rewards))
+        for e, episode_advantages in enumerate(advantages)
+        if t < len(episode_advantages)
+    ]
+
+
+def score(weights, observation, action, legal):
+    """Returns log π(a|s) and its gradients by kernel, bias and, for a Gaussian, log σ."""
+    kernel, bias, *log_scale = weights
+    outputs = observation @ kernel + bias
+    if log_scale:
+        z = (action - outputs) / np.exp(log_scale[0])
+        log_prob = sum(-0.5 * z * z - log_scale[0] - 0.5 * np.log(2 * np.pi))
+        by_outputs, by_log_scale = z / np.exp(log_scale[0]), [z * z - 1]
+    else:
+        probs = np.exp(outputs) * legal / (np.exp(outputs) @ legal)
+        log_prob, by_outputs, by_log_scale = (
+            np.log(probs[action]),
+            np.eye(A)[action] - probs,
+            [],
+        )
+    return log_prob, [np.outer(observation, by_outputs), by_outputs, *by_log_scale]
+
+
+def updated_weights(weights, steps, permutations, size, bound, divisor):
+    """Returns the weights after an update, and (Σρ)² / (n Σρ²) of each gradient step."""
+    *_, weights, sizes = passes_of(weights, steps, permutations, size, bound, divisor)[-1]
+    return weights, sizes
+
+
+def passes_of(weights, steps, permutations, size, bound, divisor, rate=RATE):
+    """Returns (mean of ρ - 1 - log ρ, weights, sizes) after each pass of an update.
+
+    The sizes are (Σρ)² / (n Σρ²) of each gradient step so far.
+    """
+    passes, sizes = [], []
+    acted = [score(weights, *step[:3])[0] for step in steps]
+    for order in permutations:
+        for part in parts_of(order, size):
+            args = weights, steps, part, acted, bound, divisor, rate
+            weights, effective_size = step_from(*args)
+            sizes.append(effective_size)
+        changes = [score(weights, *s[:3])[0] - x for s, x in zip(steps, acted)]
+        kl = sum(math.exp(change) - 1 - change for change in changes) / len(steps)
+        passes.append((kl, weights, list(sizes)))
+    return passes
+
+
+def step_from(weights, steps, part, behavior_log_probs, bound, divisor, rate):
+    """Returns the weights after a gradient step from a part, and (Σρ)² / (n Σρ²)."""
+    total, ratios = [np.zeros_like(w, "float64") for w in weights], []
+    for i in part:
+        log_prob, slopes = score(weights, *steps[i][:3])
+        ratios.append(np.exp(log_prob - behavior_log_probs[i]))
+        for sum_, slope in zip(total, slopes, strict=True):
+            sum_ += min(ratios[-1], bound) * slope * steps[i][3]
+    factor = rate * len(steps) / len(part) / divisor
+    weights = [w + factor * x for w, x in zip(weights, total, strict=True)]
+    return weights, sum(ratios) ** 2 / len(ratios) / sum(r * r for r in ratios)
+
+
+# The definition
+
+
+@pytest.mark.parametrize("steps", [1, 7, 20])
+@pytest.mark.parametrize("size", [None, 1, 3, 6, 19, 50])
+def test_minibatches_contain_all_steps_and_sizes_differ_by_at_most_one(size, steps):
+    order = np.random.default_rng(0).permutation(steps).astype("int32")
+    parts = minibatches.Minibatches.split(tf.constant(order), size)
+    arrays = [parts.minibatch(k).numpy() for k in range(int(parts.count))]
+    np.testing.assert_array_equal(np.concatenate(arrays), order)
+    sizes = [len(part) for part in arrays]
+    assert max(sizes) - min(sizes) <= 1
+    # The number of parts is the quotient of steps and size, rounded.
+    quotient = steps / min(size or steps, steps)
+    assert abs(len(arrays) - quotient) <= 0.5
+
+
+def test_zero_steps_are_one_empty_minibatch():
+    for size in (None, 4):
+        parts = minibatches.Minibatches.split(tf.zeros([0], tf.int32), size)
+        assert int(parts.count) == 1 and parts.minibatch(0).shape == (0,)
+
+
+def test_call_repeatedly_passes_the_numbers_from_zero():
+    numbers = []
+    minibatches.call_repeatedly(3, lambda number: numbers.append(int(number)))
+    minibatches.call_repeatedly(0, lambda number: numbers.append("never"))
+    assert numbers == [0, 1, 2]
+
+
+SIZES = [(None, 3), (6, 3), (1, 1), (7, 2), (13, 2), (20, 1), (50, 2)]
+
+
+KINDS = ["softmax", "masked", "gaussian"]
+
+
+@pytest.mark.parametrize(
+    "kind, mean_over, jit_compile",
+    sweeps.some(
+        itertools.product(KINDS, ["episodes", "steps"], [False, True]),
+        always=[
+            ("softmax", "episodes", False),
+            ("masked", "episodes", False),
+            ("gaussian", "steps", True),
+        ],
+    ),
+)
+def test_update_equals_a_loop_over_gradient_steps(kind, mean_over, jit_compile):
+    """The test uses float64, sizes that do not divide 20, and sizes larger than 20."""
+    agent, episodes = made(kind, mean_over=mean_over, ratio_clip=1.25), record(kind)
+    advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
+    steps, divisor = steps_of(episodes, advantages), {"episodes": 5, "steps": N}
+    fresh = numbers(agent.policy_variables)
+    checked = agent.trainer.check_episodes(episodes)
+    for size, passes in SIZES if kind == "softmax" else SIZES[:2]:
+        for variable, value in zip(agent.policy_variables, fresh, strict=True):
+            variable.assign(value)
+        update = train_step.TrainStep(
+            agent.trainer.estimator,
+            agent.optimizer,
+            agent.counters,
+            passes=passes,
+            minibatch_size=size,
+            jit_compile=jit_compile,
+        )
+        permutations = drawn(passes)
+        finite, *metrics = update(
+            keras.tree.map_structure(tf.constant, checked), permutations
+        )
+        args = fresh, steps, permutations, size, 1.25, divisor[mean_over]
+        expected, sizes = updated_weights(*args)
+        close(numbers(agent.policy_variables), expected)
+        logs = dict(zip(train_step.METRICS, np.array(metrics), strict=True))
+        assert finite and logs["effective_sample_size"] == pytest.approx(np.mean(sizes))
+        if mean_over == "episodes" and passes > 1:
+            assert min(sizes) < 0.999  # the ratios differ
+
+
+@pytest.mark.parametrize(
+    "kind, size, jit_compile",
+    sweeps.some(
+        [*itertools.product(KINDS, [None, 6], [False]), ("masked", 6, True)],
+        always=[("softmax", 6, False), ("gaussian", None, False), ("masked", 6, True)],
+    ),
+)
+def test_passes_end_after_the_first_that_exceeds_max_kl(kind, size, jit_compile):
+    """The limits lie just above and below the change after the second pass."""
+    rate = RATE / 256 if kind == "gaussian" else RATE  # the change grows with each pass
+    optimizer, episodes = keras.optimizers.SGD(rate), record(kind)
+    agent = made(kind, optimizer=optimizer, mean_over="steps", ratio_clip=1.25)
+    advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
+    fresh, permutations = numbers(agent.policy_variables), drawn(4)
+    steps = steps_of(episodes, advantages)
+    passes = passes_of(fresh, steps, permutations, size, 1.25, N, rate)
+    checked = keras.tree.map_structure(
+        tf.constant, agent.trainer.check_episodes(episodes)
+    )
+    limits = [passes[1][0] * factor for factor in (1 - 1e-6, 1 + 1e-6)]
+    made_passes = []
+    for max_kl in limits if jit_compile else (None, 0.0, *limits):
+        toys.set_options(agent.trainer.estimator, max_kl=max_kl)
+        for variable, value in zip(agent.policy_variables, fresh, strict=True):
+            variable.assign(value)
+        update = train_step.TrainStep(
+            agent.trainer.estimator,
+            agent.optimizer,
+            agent.counters,
+            passes=4,
+            minibatch_size=size,
+            jit_compile=jit_compile,
+        )
+        finite, *metrics = update(checked, permutations)
+        limit = math.inf if max_kl is None else max_kl
+        too_far = [number for number, (kl, *_) in enumerate(passes) if kl > limit]
+        made_passes.append(min([*too_far, 3]))
+        _, expected, sizes = passes[made_passes[-1]]
+        close(numbers(agent.policy_variables), expected)
+        logs = dict(zip(train_step.METRICS, np.array(metrics), strict=True))
+        assert finite and logs["effective_sample_size"] == pytest.approx(np.mean(sizes))
+        assert logs["gradient_steps"] == len(sizes)
+    assert made_passes == [3, 0, 1, 2][-len(made_passes) :]
+
+
+@pytest.mark.parametrize("max_kl", [None, 0.05])
+def test_update_after_which_an_action_is_impossible_is_undone(max_kl):
+    """The first pass makes a log-probability infinite, and the second pass finds it."""
+    options = dict(optimizer=keras.optimizers.SGD(10.0), passes=2, max_kl=max_kl)
+    agent = made("gaussian", "float32", **options)
+    before = numbers(everything(agent))
+    with pytest.raises(FloatingPointError, match="would not be finite"):
+        agent.update(record("gaussian"))
+    same_bits(numbers(everything(agent)), before)
+
+
+@pytest.mark.parametrize("kind", sweeps.some(KINDS, always=["masked"]))
+def test_permutations_depend_on_seed_and_number_of_the_update(kind):
+    """The traced update runs twice. The second permutation is that of update 1."""
+    agent, episodes = made(kind, minibatch_size=6, passes=2), record(kind)
+    advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
+    expected, steps = numbers(agent.policy_variables), steps_of(episodes, advantages)
+    for number in range(2):
+        agent.update(episodes, seed=9)
+        permutations = drawn(2, 9, number)
+        expected, _ = updated_weights(expected, steps, permutations, 6, 2.0, 5)
+        close(numbers(agent.policy_variables), expected)
+    assert int(agent.optimizer.iterations) == 2 * 2 * 3
+
+
+def test_minibatches_of_the_value_baseline_follow_the_first_permutation():
+    critic = baselines.Value(dense(1), keras.optimizers.SGD(0.1), minibatch_size=7)
+    agent, episodes = made(baseline=critic), record()
+    checked = agent.trainer.check_episodes(episodes)
+    checked = keras.tree.map_structure(tf.constant, checked)
+    fresh, orders = numbers(everything(agent)), drawn(3)
+    update = train_step.TrainStep(
+        agent.trainer.estimator, agent.optimizer, agent.counters, passes=2
+    )
+
+    def trained_values(*permutations):
+        for variable, value in zip(everything(agent), fresh, strict=True):
+            variable.assign(value)
+        assert update(checked, np.stack(permutations))[0]
+        return numbers(critic.model.trainable_variables)
+
+    expected = trained_values(orders[0], orders[1])
+    same_bits(trained_values(orders[0], orders[2]), expected)
+    assert not np.array_equal(trained_values(orders[1], orders[0])[0], expected[0])
+
+
+# Gradient steps that XLA compiles
+
+
+def shared_policy(penalty=None):
+    """Returns a policy that returns values, with the regularizer or layer `penalty`."""
+    layer = functools.partial(keras.layers.Dense, dtype="float64")
+    inputs = keras.Input((OBSERVED,), dtype="float64")
+    regularizer = keras.regularizers.L2(0.1) if penalty is None else None
+    hidden = layer(3, "tanh", kernel_regularizer=regularizer)(inputs)
+    hidden = hidden if penalty is None else penalty(hidden)
+    ends = {"outputs": layer(A, name="outputs")(hidden), "values": layer(1)(hidden)}
+    model = keras.Model(inputs, ends)
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(size=w.shape) for w in model.weights])
+    return model
+
+
+def decreasing():
+    return keras.optimizers.schedules.PolynomialDecay(0.5, 4, 0.0)
+
+
+def value_with_minibatches(model=None):
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    return baselines.Value(model or dense(1), optimizer, passes=5, minibatch_size=7)
+
+
+COMPILED = {
+    "shared value": dict(
+        policy=shared_policy, baseline=baselines.Value, entropy_coef=0.2, ratio_clip=1.5
+    ),
+    "shared value, limited change": dict(
+        policy=shared_policy, baseline=baselines.Value, max_kl=0.5
+    ),
+    "own value": dict(
+        kind="gaussian",
+        baseline=value_with_minibatches,
+        ratio_clip=(0.2, 0.2),
+        scale_advantages="batch",
+        normalize_observations=True,
+        entropy_coef=decreasing,
+    ),
+    "masked": dict(kind="masked", baseline=value_with_minibatches, mean_over="steps"),
+    "limited change": dict(baseline=value_with_minibatches, max_kl=0.5),
+    "dropped": dict(baseline=value_with_minibatches, on_truncation="drop"),
+}
+
+
+def steps_until(agent, episodes, jit_compile, updates=2):
+    """Returns all weights after some updates, with their metrics."""
+    agent.compile(keras.optimizers.SGD(0.05, momentum=0.9), jit_compile=jit_compile)
+    logs = [agent.update(episodes) for _ in range(updates)]
+    assert agent.jit_compile == jit_compile
+    return numbers(everything(agent)), logs
+
+
+@pytest.mark.parametrize(
+    "name",
+    sweeps.some(COMPILED, always=["shared value, limited change", "own value"]),
+)
+def test_compiled_gradient_steps_equal_gradient_steps_of_a_graph(name):
+    """All steps have padding: 20 steps in 3 minibatches, and 12 steps if some drop."""
+    ends = []
+    for jit_compile in (False, True):
+        options = {k: x() if callable(x) else x for k, x in COMPILED[name].items()}
+        agent = made(**options, passes=50, minibatch_size=6)
+        episodes = record(options.get("kind", "softmax"))
+        ends.append(steps_until(agent, episodes, jit_compile))
+    for plain, compiled in zip(ends[0][0], ends[1][0], strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-8, atol=1e-9)
+    for plain, compiled in zip(ends[0][1], ends[1][1], strict=True):
+        assert compiled == pytest.approx(plain, rel=1e-9, nan_ok=True)
+    ended_early = ends[0][1][0]["gradient_steps"] not in (150.0, 100.0)
+    assert ended_early == ("limited change" in name)
+
+
+class Activity(keras.layers.Layer):
+    """Adds a loss of its inputs, which must not contain padding."""
+
+    def call(self, x):
+        self.add_loss(keras.ops.mean(x**2))
+        return x
+
+
+class WithoutXLA(keras.layers.Layer):
+    """Returns its inputs, by an operation that XLA cannot compile."""
+
+    def call(self, x):
+        zeros = tf.zeros_like(tf.strings.length(tf.strings.as_string(x)))
+        return x + tf.cast(zeros, x.dtype)
+
+
+@pytest.mark.slow
+def test_losses_of_layers_do_not_contain_padding():
+    """A model whose layers add losses of their inputs is not compiled."""
+    ends = []
+    for jit_compile in (False, True):
+        model = keras.Sequential([*dense(1).layers, Activity(dtype="float64")])
+        policy = keras.Sequential([Activity(dtype="float64"), *dense(A).layers])
+        baseline = value_with_minibatches(model)
+        agent = made(policy=policy, baseline=baseline, passes=50, minibatch_size=6)
+        ends.append(steps_until(agent, record(), jit_compile))
+    close(ends[1][0], ends[0][0], 1e-12)
+    assert ends[0][1][0]["loss"] != ends[0][1][0]["policy_loss"]
+
+
+@pytest.mark.parametrize("part", [sweeps.rare("policy"), "value"])
+def test_layer_without_xla_raises_and_leaves_all_weights_unchanged(part):
+    """The value model is compiled after the gradient steps of the policy."""
+    policy, model = dense(A), dense(1)
+    spoiled = model if part == "value" else policy
+    layers = [WithoutXLA(name="texts", dtype="float64"), *spoiled.layers]
+    spoiled = keras.Sequential([keras.Input((OBSERVED,), dtype="float64"), *layers])
+    policy, model = (policy, spoiled) if part == "value" else (spoiled, model)
+    options = dict(passes=50, minibatch_size=6)
+    agent = made(policy=policy, baseline=value_with_minibatches(model), **options)
+    agent.compile(keras.optimizers.SGD(0.01), jit_compile=True)
+    agent.optimizer.build(agent.policy_variables)
+    before = numbers(everything(agent))
+    with pytest.raises(ValueError, match="`texts.*` cannot be.*jit_compile=False"):
+        agent.update(record())
+    same_bits(numbers(everything(agent)), before)
+
+
+def test_one_xla_program_serves_every_number_of_minibatches(monkeypatch):
+    """XLA would compile a program for each number that it needs as a constant."""
+    programs = []
+
+    def compiled(function):
+        def run(*arguments):
+            program = tf.function(function, jit_compile=True, autograph=False)
+            for count in (3, 5):
+                parts = arguments[3]._replace(count=tf.constant(count, tf.int64))
+                replaced = *arguments[:3], parts, *arguments[4:]
+                programs.append(program.experimental_get_compiler_ir(*replaced)())
+            return function(*arguments)
+
+        return run
+
+    monkeypatch.setattr(train_step.compiled_steps, "compiled", compiled)
+    agent = made()
+    step = agent.trainer.estimator, agent.optimizer, agent.counters
+    update = train_step.TrainStep(*step, passes=2, minibatch_size=6, jit_compile=True)
+    checked = agent.trainer.check_episodes(record())
+    update(keras.tree.map_structure(tf.constant, checked), drawn(2))
+    assert len(programs) == 2 and programs[0] == programs[1]
+
+
+@pytest.mark.parametrize("size", [32, 64, 128, 256])
+def test_minibatches_of_one_size_have_one_number_of_offsets(size):
+    """The number of minibatches is the number of steps divided by the size, rounded."""
+    sizes = set()
+    for steps in range(17 * size, 34 * size, 7):
+        parts = minibatches.Minibatches.split(tf.range(steps), size)
+        sizes.add(len(parts.offsets()))
+        assert -(-steps // int(parts.count)) <= min(sizes)
+    assert len(sizes) == 1 and sizes.pop() <= 1.0625 * size
+
+
+def log_probs(rule, batch):
+    return rule.distribution(batch).log_prob(batch.actions)
+
+
+def test_logged_entropy_is_that_of_the_policy_before_the_update():
+    """The number of gradient steps has no effect."""
+    entropies = [
+        made(**options).update(record())["entropy"]
+        for options in ({}, {"passes": 3}, {"passes": 2, "minibatch_size": 6})
+    ]
+    assert entropies[1] == entropies[0]
+    assert entropies[2] == entropies[0]
+
+
+def clipped(ratio, advantage, limits):
+    """Returns the factor of the advantage, from the definition of each kind of limit."""
+    if not isinstance(limits, tuple):
+        return min(ratio, limits)
+    bounded = np.clip(ratio, 1 - limits[0], 1 + limits[1])
+    # The objective of PPO, min(ρ A, bounded ρ A), has no slope where it is bounded.
+    return 0.0 if bounded * advantage < ratio * advantage else ratio
+
+
+@pytest.mark.parametrize(
+    "limits, clips",
+    [
+        (1.0, True),
+        (1.5, True),
+        (1e6, False),
+        ((0.2, 0.2), True),
+        ((0.0, 0.5), True),
+        ((1.0, 1e6), False),
+    ],
+)
+def test_gradient_uses_clipped_probability_ratio_as_a_constant(limits, clips):
+    """The gradient is Σ ρ A ∇ log π, with the clipped ratio ρ."""
+    agent, episodes = made(), record()
+    estimator = agent.trainer.estimator
+    batch = estimator.batch(agent.trainer.check_episodes(episodes))
+    behavior_log_probs = log_probs(estimator, batch) + np.linspace(-1, 1, N)
+    advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
+    steps, weights = steps_of(episodes, advantages), numbers(agent.policy_variables)
+    toys.set_options(estimator, ratio_clip=limits)
+    gradients, logs = estimator.policy_gradients(batch, None, behavior_log_probs)
+    total, ratios, factors = [np.zeros_like(w) for w in weights], [], []
+    for step, before in zip(steps, behavior_log_probs.numpy(), strict=True):
+        log_prob, slopes = score(weights, *step[:3])
+        ratios.append(np.exp(log_prob - before))
+        factors.append(clipped(ratios[-1], step[3], limits))
+        for sum_, slope in zip(total, slopes, strict=True):
+            sum_ -= factors[-1] * step[3] * slope / 5
+    close(gradients, total)
+    assert (factors != ratios) == clips
+    size = sum(ratios) ** 2 / N / sum(r * r for r in ratios)
+    np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-12)
+
+
+def test_advantage_of_zero_has_no_weight_also_if_its_ratio_overflows():
+    ratios, zero = tf.constant([np.inf, 0.0, 3.0]), tf.zeros([3])
+    for limits in (2.0, (0.2, 0.2)):
+        factors = estimators.clipped_ratios(ratios, zero, limits)
+        np.testing.assert_array_equal(factors * zero, zero)
+
+
+def test_effective_sample_size_uses_ratios_before_clipping():
+    """The ratios are 100, 50 and 3 with the bound 2, and then ratios that overflow."""
+    agent = made(ratio_clip=2.0)
+    estimator = agent.trainer.estimator
+    batch, part = estimator.batch(agent.trainer.check_episodes(record())), np.arange(3)
+    now, ratios = log_probs(estimator, batch).numpy(), np.array([100.0, 50.0, 3.0])
+    for shift in (0.0, 1e4):
+        behavior_log_probs = now - np.pad(np.log(ratios) + shift, (0, N - 3))
+        _, logs = estimator.policy_gradients(batch, part, behavior_log_probs)
+        size = sum(ratios) ** 2 / 3 / sum(ratios**2)
+        np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-9)
+
+
+@pytest.mark.parametrize("mean_over", ["episodes", "steps"])
+def test_weighted_mean_of_minibatch_gradients_is_the_batch_gradient(mean_over):
+    """Σ n/N gᵢ = g, including the entropy bonus.
+
+    Only the parts use acting log-probabilities.
+    """
+    agent = made("gaussian", mean_over=mean_over, entropy_coef=0.3)
+    estimator = agent.trainer.estimator
+    batch = estimator.batch(agent.trainer.check_episodes(record("gaussian")))
+    whole, logs = estimator.policy_gradients(batch)
+    for size in (6, 20):
+        total, loss = [0.0] * len(whole), 0.0
+        for part in parts_of(drawn(1)[0], size):
+            gradients, part_logs = estimator.policy_gradients(
+                batch, part, log_probs(estimator, batch)
+            )
+            total = [s + len(part) / N * x for s, x in zip(total, gradients, strict=True)]
+            loss += len(part) / N * part_logs["loss"]
+        close([*total, loss], [*whole, logs["loss"]])
+
+
+def test_minibatch_gradient_of_recurrent_policy_masks_other_advantages():
+    """The advantages of the other steps count as zero, and the rest is scaled by N /
+    n.
+    """
+    model = keras.Sequential(
+        [
+            keras.Input((None, OBSERVED), dtype="float64"),
+            keras.layers.GRU(4, return_sequences=True, dtype="float64"),
+            keras.layers.Dense(A, dtype="float64"),
+        ]
+    )
+    agent = tfr.Reinforce(model, heads.Categorical(A, dtype="float64"), gamma=GAMMA)
+    agent.build((None, OBSERVED))
+    estimator, episodes = agent.trainer.estimator, padded(record(), 2)
+    episodes = episodes._replace(actions=np.abs(episodes.actions) % A)
+    batch = estimator.batch(agent.trainer.check_episodes(episodes))
+    for part in parts_of(drawn(1)[0], 6):
+        gradients, _ = estimator.policy_gradients(batch, part)
+        in_part = np.isin(np.arange(N), part)
+        alone = batch._replace(advantages=batch.advantages * in_part * N / len(part))
+        close(gradients, estimator.policy_gradients(alone)[0])
+        assert np.abs(gradients[0]).max() > 1e-3
+
+
+# An update that fails changes nothing
+
+
+@keras.saving.register_keras_serializable("tests")
+class NaNSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that is NaN at one step."""
+
+    def __init__(self, rate=0.05, at=10**6):
+        variable = tf.Variable(at, dtype=tf.int64, trainable=False)
+        self.rate = rate
+        # In a function, the value of the variable is no constant that causes a new trace.
+        self.variable = lambda: variable
+
+    @property
+    def at(self):
+        return self.variable()
+
+    def __call__(self, step):
+        bad = tf.cast(step, tf.int64) == self.at
+        return tf.where(bad, np.float32("nan"), np.float32(self.rate))
+
+    def get_config(self):
+        return {"rate": self.rate}
+
+
+def test_nonfinite_gradient_step_reverts_the_whole_update():
+    """Any of the six steps may fail.
+
+    Policy, head, optimizer, value model, statistics and counters are restored.
+    """
+    schedule, episodes = NaNSchedule(), record("gaussian", "float32")
+    agent = complete(keras.optimizers.Adam(schedule), minibatch_size=7, passes=2)
+    agent.update(episodes)
+    before = numbers(everything(agent))
+    assert int(agent.optimizer.iterations) == 6
+    for number in range(6):
+        schedule.at.assign(6 + number)
+        with pytest.raises(
+            FloatingPointError,
+            match="Update 1 would.*first gradient step of the update is finite",
+        ):
+            agent.update(episodes)
+        same_bits(before, numbers(everything(agent)))
+    schedule.at.assign(10**6)
+    other = episodes._replace(observations=episodes.observations + 1)
+    agent.update(other._replace(rewards=2 * episodes.rewards))
+    after = numbers(everything(agent))
+    unmoved = [np.array_equal(a, b) for a, b in zip(before, after, strict=True)]
+    names = {v.path.split("/")[-1] for v, same in zip(everything(agent), unmoved) if same}
+    assert [
+        name for name in names if not name.endswith(("learning_rate", "bound", "origin"))
+    ] == []
+
+
+def test_reward_with_overflowing_square_reverts_the_update():
+    """The gradient is finite in float64, but the running scale would become infinite."""
+    agent = made(scale_rewards=True, scale_advantages="running")
+    episodes, wrong = record(), record().rewards
+    agent.update(episodes)
+    wrong[0, 0] = 1e200
+    for fresh in (False, True):
+        if fresh:
+            for scale in (agent.reward_scale, agent.advantage_scale):
+                scale.set_weights([np.zeros(()) for _ in scale.weights])
+        before = numbers(everything(agent))
+        with pytest.raises(FloatingPointError, match="Update 1 would not be finite"):
+            agent.update(episodes._replace(rewards=wrong))
+        same_bits(before, numbers(everything(agent)))
+
+
+def test_advantage_with_overflowing_square_reverts_the_update():
+    """The mean of the squares overflows, although each square is finite."""
+    agent = made(scale_advantages="running", gamma=0, baseline=None)
+    episodes, before = record(), numbers(everything(agent))
+    wrong = np.resize([1.6e154, 1.05e154], episodes.rewards.shape)
+    with pytest.raises(FloatingPointError, match="Update 0 would not be finite"):
+        agent.update(episodes._replace(rewards=wrong))
+    same_bits(before, numbers(everything(agent)))
+
+
+def test_loss_scale_optimizer_gives_equal_steps_and_skips_overflows():
+    episodes = record("softmax", "float32")
+    ends = {}
+    for scale in (None, 2.0**10, 1e38):
+        optimizer = keras.optimizers.SGD(0.1)
+        if scale is not None:
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, scale)
+        agent = made("softmax", "float32", optimizer, minibatch_size=7, passes=2)
+        fresh = numbers(agent.policy_variables)
+        agent.update(episodes)
+        assert agent.updates == 1
+        ends[scale] = numbers(agent.policy_variables)
+    close(ends[2.0**10], ends[None], 1e-6)
+    # The scale is halved until the loss fits. At least the first step is skipped.
+    assert float(optimizer.dynamic_scale) < 1e38
+    assert int(optimizer.inner_optimizer.iterations) < 6
+    assert all(np.isfinite(w).all() for w in ends[1e38])
+    assert not np.array_equal(fresh[0], ends[None][0])
+
+
+def test_nonfinite_update_restores_the_dynamic_loss_scale():
+    schedule = NaNSchedule()
+    inner = keras.optimizers.SGD(schedule, momentum=0.9)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner, 2.0**10, 2)
+    agent = made("softmax", "float32", optimizer, minibatch_size=7)
+    schedule.at.assign(1)
+    before = numbers(everything(agent))
+    with pytest.raises(FloatingPointError, match="Update 0 would not be finite"):
+        agent.update(record("softmax", "float32"))
+    same_bits(before, numbers(everything(agent)))
+    assert float(optimizer.dynamic_scale) == 2.0**10
+
+
+def simulate_replicas(monkeypatch, count):
+    """Computes the results of several replicas one after another, on one device."""
+
+    def sum_over_replicas(strategy, function):
+        sums = []
+        for replica in range(count):
+            weight, tensors = function(tf.constant(replica), count)
+            terms = [
+                tf.math.multiply_no_nan(x, tf.cast(weight, x.dtype)) for x in tensors
+            ]
+            sums.append(terms)
+        return [tf.add_n(list(terms)) for terms in zip(*sums, strict=True)]
+
+    monkeypatch.setattr(replicas, "strategy_of", lambda variables: "a strategy")
+    monkeypatch.setattr(replicas, "sum_over_replicas", sum_over_replicas)
+
+
+def replica_results(minibatch, mean_over="episodes", simulate=lambda: None):
+    """Returns gradients of policy and value baseline, and metrics, as arrays.
+
+    The function calls `simulate` after the agent is built.
+    """
+    critic = baselines.Value(dense(1, seed=4), keras.optimizers.SGD(0.1))
+    agent, episodes = made(baseline=critic, mean_over=mean_over), record()
+    simulate()
+    estimator = agent.trainer.estimator
+    update = train_step.TrainStep(estimator, agent.optimizer, agent.counters, passes=1)
+    batch = estimator.batch(agent.trainer.check_episodes(episodes))
+    arguments = ()
+    if minibatch:
+        # The policy has changed since the log-probabilities were computed.
+        behavior_log_probs = log_probs(estimator, batch) + np.linspace(-1, 1, N)
+        arguments = tf.constant([15, 2, 7, 3, 19, 11, 4]), behavior_log_probs
+    gradients, metrics = update.gradients_by_replicas(batch, *arguments)
+    value = estimator.baseline_step(batch).gradients
+    names = "loss", "policy_loss", "entropy", "gradient_norm"
+    return numbers([*gradients, *value, *(metrics[name] for name in names)])
+
+
+@pytest.mark.parametrize("minibatch", [False, True])
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_replicas_sum_to_the_gradient_of_the_batch(monkeypatch, count, minibatch):
+    """The five episodes have different lengths, and nine replicas are more than five."""
+    simulate = functools.partial(simulate_replicas, monkeypatch, count)
+    results = replica_results(minibatch, simulate=simulate)
+    monkeypatch.undo()
+    close(results, replica_results(minibatch))
+
+
+def test_replicas_divide_a_mean_over_steps_by_all_steps(monkeypatch):
+    simulate = functools.partial(simulate_replicas, monkeypatch, 3)
+    results = replica_results(False, "steps", simulate)
+    monkeypatch.undo()
+    close(results, replica_results(False, "steps"))

@@ -1,0 +1,245 @@
+"""Tests the layer `Sample`: distribution, mode, masks, seeds, files and refusals."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_reinforce as tfr
+from tf_reinforce import heads
+from tf_reinforce.sampling import recording
+
+HEADS = {
+    "categorical": heads.Categorical(3),
+    "multi_categorical": heads.MultiCategorical([2, 3]),
+    "bernoulli": heads.Bernoulli(2),
+    "multinomial": heads.Multinomial(4, 3),
+    "gaussian": heads.Gaussian(2),
+    "clipped": heads.ClippedGaussian(2, low=-1.0, high=1.0),
+    "beta": heads.Beta(2, low=-1.0, high=1.0),
+    "tanh": heads.TanhGaussian(2, low=-1.0, high=1.0),
+    "composite": heads.Composite((heads.Categorical(2), heads.Gaussian(1))),
+}
+
+
+def sampling_model(head, **kwargs):
+    inputs = keras.Input((4,))
+    outputs = keras.layers.Dense(head.outputs_size)(inputs)
+    return keras.Model(inputs, tfr.layers.Sample(head, **kwargs)(outputs))
+
+
+def batch(count, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, 4)).astype("float32")
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_recorded_log_probs_are_those_of_the_head(name):
+    head = type(HEADS[name]).from_config(HEADS[name].get_config())
+    model = sampling_model(head, seed=0)
+    outputs = model.layers[1](batch(5))
+    with recording.recording() as recorder:
+        samples = model(batch(5), training=True)
+    (record,) = recorder.samples
+    expected = head.distribution(outputs).log_prob(record.actions)
+    np.testing.assert_allclose(recorder.log_probs, expected, rtol=1e-6)
+    keras.tree.map_structure(
+        np.testing.assert_array_equal, samples, head.to_environment(record.actions)
+    )
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_inference_returns_the_mode(name):
+    head = type(HEADS[name]).from_config(HEADS[name].get_config())
+    model = sampling_model(head)
+    outputs = model.layers[1](batch(5))
+    expected = head.to_environment(head.mode(outputs))
+    keras.tree.map_structure(np.testing.assert_array_equal, model(batch(5)), expected)
+
+
+def test_frequencies_of_samples_equal_the_probabilities():
+    """With 20,000 samples, six standard errors of a frequency are at most 0.0213."""
+    logits = np.log([[0.1, 0.3, 0.6]]).astype("float32")
+    layer = tfr.layers.Sample(heads.Categorical(3), seed=3)
+    samples = layer(tf.repeat(logits, 20_000, axis=0), training=True)
+    found = np.bincount(samples, minlength=3) / 20_000
+    np.testing.assert_allclose(found, [0.1, 0.3, 0.6], rtol=0, atol=0.0213)
+
+
+def test_two_calls_and_two_rows_draw_different_samples():
+    layer = tfr.layers.Sample(heads.Gaussian(1), seed=0)
+    first, second = (layer(tf.zeros([3, 1]), training=True).numpy() for _ in range(2))
+    assert len({*first.ravel(), *second.ravel()}) == 6
+
+
+def test_equal_seeds_draw_equal_samples_eagerly_compiled_and_under_xla():
+    def draw(**options):
+        layer = tfr.layers.Sample(heads.Categorical(5), seed=7)
+        layer.build((None, 5))
+        call = tf.function(lambda x: layer(x, training=True), **options)
+        return [call(tf.zeros([6, 5])).numpy().tolist() for _ in range(2)]
+
+    layer = tfr.layers.Sample(heads.Categorical(5), seed=7)
+    eager = [layer(tf.zeros([6, 5]), training=True).numpy().tolist() for _ in range(2)]
+    assert draw() == draw(jit_compile=True) == eager
+
+
+def test_global_seed_of_keras_determines_the_samples():
+    def draw():
+        keras.utils.set_random_seed(4)
+        layer = tfr.layers.Sample(heads.Categorical(9))
+        return layer(tf.zeros([8, 9]), training=True).numpy().tolist()
+
+    assert draw() == draw()
+
+
+def test_no_gradient_flows_through_a_sample():
+    layer = tfr.layers.Sample(heads.Gaussian(2), seed=0)
+    outputs = tf.ones([3, 2])
+    with tf.GradientTape() as tape:
+        tape.watch(outputs)
+        samples = layer(outputs, training=True)
+    assert tape.gradient(samples, outputs) is None
+
+
+def test_loaded_layer_continues_the_random_numbers(tmp_path):
+    """Keras itself does not save the state of a `SeedGenerator`."""
+    model = sampling_model(heads.Categorical(6), seed=1)
+    model(batch(9), training=True)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for _ in range(2):
+        samples = [m(batch(9), training=True).numpy().tolist() for m in (model, loaded)]
+        assert samples[0] == samples[1]
+
+
+def test_axes_between_the_first_and_the_last_count_samples():
+    layer = tfr.layers.Sample(heads.MultiCategorical([2, 3]), seed=0)
+    outputs = tf.random.stateless_normal([2, 4, 3, 5], seed=(0, 0))
+    with recording.recording() as recorder:
+        samples = layer(outputs, training=True)
+    assert samples.shape == (2, 4, 3, 2)
+    log_probs = layer.head.distribution(outputs).log_prob(samples)
+    expected = tf.reduce_sum(log_probs, axis=[1, 2])
+    np.testing.assert_allclose(recorder.log_probs, expected, rtol=1e-5)
+
+
+def test_symbolic_shape_and_type_equal_those_of_the_samples():
+    for head in HEADS.values():
+        head = type(head).from_config(head.get_config())
+        inputs = keras.Input((7, head.outputs_size))
+        symbolic = tfr.layers.Sample(head)(inputs)
+        samples = tfr.layers.Sample(head)(tf.zeros([2, 7, head.outputs_size]))
+        for spec, array in zip(
+            keras.tree.flatten(symbolic), keras.tree.flatten(samples), strict=True
+        ):
+            assert (None, *array.shape[1:]) == spec.shape
+            assert array.dtype.name == spec.dtype
+
+
+def test_keras_mask_excludes_padding_from_the_log_probability():
+    inputs = keras.Input((None,))
+    outputs = keras.layers.Embedding(10, 3, mask_zero=True)(inputs)
+    model = keras.Model(inputs, tfr.layers.Sample(heads.Categorical(3))(outputs))
+    words = np.array([[4, 5, 0], [6, 0, 0]])
+    with recording.recording() as recorder:
+        samples = model(words, training=True)
+    outputs = model.layers[-2](words)
+    log_probs = heads.Categorical(3).distribution(outputs).log_prob(samples).numpy()
+    expected = [log_probs[0, :2].sum(), log_probs[1, 0]]
+    np.testing.assert_allclose(recorder.log_probs, expected, rtol=1e-6)
+
+
+def test_illegal_actions_are_never_sampled():
+    layer = tfr.layers.Sample(heads.Categorical(4), seed=0)
+    legal = np.array([[1, 0, 1, 0], [0, 1, 0, 0]], "int8")
+    outputs = tf.zeros([2, 500, 4])
+    legal_rows = tf.repeat(legal[:, None], 500, axis=1)
+    with recording.recording() as recorder:
+        samples = layer(outputs, action_mask=legal_rows, training=True).numpy()
+    modes = layer(outputs, action_mask=legal_rows).numpy()
+    for values in (samples, modes):
+        assert set(values[0]) <= {0, 2} and set(values[1]) == {1}
+    np.testing.assert_allclose(
+        recorder.log_probs, [500 * np.log(0.5), 0.0], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_half_precision_outputs_are_scored_in_float32():
+    layer = tfr.layers.Sample(heads.Categorical(3), dtype="mixed_float16")
+    with recording.recording() as recorder:
+        layer(tf.zeros([2, 3], tf.float16), training=True)
+    assert recorder.log_probs.dtype == tf.float32
+
+
+def test_layers_with_equal_seeds_draw_independent_samples_in_one_model():
+    """In the training step of `ScoreFunction`, and in any other call of the model."""
+
+    def both(outputs):
+        layers = (tfr.layers.Sample(heads.Categorical(9), seed=3) for _ in range(2))
+        return [layer(outputs, training=True) for layer in layers]
+
+    inputs = keras.Input((9,))
+    model = keras.Model(inputs, both(inputs))
+    outputs = tf.zeros([40, 9])
+    calls = [model, tf.function(model)]
+    drawn = [call(outputs, training=True) for call in calls]
+    with recording.recording():
+        drawn.append(both(outputs))
+    for first, second in drawn:
+        assert np.mean(first == second) < 0.4  # 1 / 9 plus six standard errors
+    # Two layers that are called alone, each with its seed.
+    first, second = both(outputs)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_modes_are_not_recorded_as_samples():
+    layer = tfr.layers.Sample(heads.Categorical(3))
+    with recording.recording() as recorder:
+        layer(tf.zeros([2, 3]), training=False)
+    assert recorder.samples == []
+
+
+def test_replayed_actions_replace_samples():
+    layer = tfr.layers.Sample(heads.Categorical(3))
+    with recording.recording([tf.constant([2, 0], tf.int64)]) as recorder:
+        samples = layer(tf.zeros([2, 3]), training=True)
+    assert samples.numpy().tolist() == [2, 0]
+    np.testing.assert_allclose(recorder.log_probs, [-np.log(3)] * 2, rtol=1e-6)
+
+
+def test_wrong_number_of_replayed_actions_is_refused():
+    layer = tfr.layers.Sample(heads.Categorical(3))
+    actions = tf.constant([2], tf.int64)
+    with recording.recording([actions]), pytest.raises(ValueError, match="1 entries for"):
+        for _ in range(2):
+            layer(tf.zeros([1, 3]), training=True)
+    with recording.recording([actions, actions]) as recorder:
+        layer(tf.zeros([1, 3]), training=True)
+    with pytest.raises(ValueError, match="2 entries for 1 calls"):
+        print(recorder.log_probs)
+
+
+def test_recorder_of_an_inner_context_does_not_change_the_outer_recorder():
+    layer = tfr.layers.Sample(heads.Categorical(3))
+    with recording.recording() as outer:
+        with recording.recording() as inner:
+            layer(tf.zeros([1, 3]), training=True)
+        assert (len(outer.samples), len(inner.samples)) == (0, 1)
+        assert recording.active_recorder() is outer
+    assert recording.active_recorder() is None
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: tfr.layers.Sample("categorical"), "`head` must be a tf_reinforce.Head"),
+        (lambda: tfr.layers.Sample(heads.Categorical(2), seed=0.5), "whole number"),
+        (
+            lambda: tfr.layers.Sample(heads.Categorical(2))(tf.zeros([1, 3])),
+            r"needs 2 numbers for each sample.*Received: shape \(1, 3\)",
+        ),
+    ],
+)
+def test_invalid_arguments_are_refused(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()

@@ -1,0 +1,61 @@
+"""Tests that the options and names of `config` are those of the rest of the package."""
+
+import dataclasses
+import inspect
+
+import pytest
+
+import tf_reinforce as tfr
+from tf_reinforce import baselines
+from tf_reinforce import heads
+from tf_reinforce.heads import box
+from tf_reinforce.settings import config
+
+
+def signature_defaults(function):
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters}
+
+
+def test_defaults_of_an_agent_are_those_of_its_options():
+    """The signature of `Reinforce` repeats the defaults for its readers."""
+    defaults = signature_defaults(tfr.Reinforce.__init__)
+    for field in dataclasses.fields(config.AgentOptions):
+        assert defaults[field.name] == field.default, field.name
+    assert defaults["baseline"] == config.FOR_ENV_DEFAULTS["baseline"]
+
+
+@pytest.mark.parametrize("method", ["evaluate", "collect"])
+def test_methods_have_the_defaults_of_fit(method):
+    defaults = signature_defaults(getattr(tfr.Reinforce, method))
+    for name in ("num_envs", "workers", "max_episode_steps"):
+        assert defaults[name] == getattr(config.FitOptions, name)
+
+
+@pytest.mark.parametrize("name", config.BASELINES)
+def test_each_name_of_a_baseline_makes_its_class(name):
+    assert type(baselines.get(name)) is getattr(baselines, config.BASELINES[name])
+
+
+def test_each_baseline_without_arguments_has_a_name():
+    classes = [getattr(baselines, name) for name in baselines.__all__]
+    classes = [x for x in classes if inspect.isclass(x)]
+    classes = [x for x in classes if issubclass(x, baselines.Baseline)]
+    others = {baselines.Baseline, baselines.Zero, baselines.Value}
+    assert {x.__name__ for x in set(classes) - others} == set(config.BASELINES.values())
+
+
+def test_each_head_for_a_box_can_be_chosen_by_name():
+    classes = [getattr(heads, name) for name in heads.__all__]
+    classes = [x for x in classes if inspect.isclass(x) and issubclass(x, box.BoxHead)]
+    assert {x.__name__ for x in classes} == set(config.BOX_HEADS)
+
+
+@pytest.mark.parametrize("name", config.BOX_HEADS)
+def test_the_arguments_of_a_head_by_name_exist(name):
+    head_class = getattr(heads, name)
+    parameters = set()
+    for ancestor in head_class.__mro__:
+        if "__init__" in vars(ancestor) and issubclass(ancestor, box.BoxHead):
+            parameters |= set(inspect.signature(ancestor.__init__).parameters)
+    assert {*head_class.space_arguments, *head_class.setting_names} <= parameters

@@ -1,0 +1,169 @@
+"""Tests the settings that `baseline="value"` chooses by the environment."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import tf_reinforce as tfr
+from tf_reinforce import presets
+from tf_reinforce.engine.collect import make_envs
+from tf_reinforce.settings import default_settings
+
+
+class Point(gym.Env):
+    """An environment of one step, with a given action space."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,))
+
+    def __init__(self, action_space):
+        self.action_space = action_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, "float32"), {}
+
+    def step(self, action):
+        return np.zeros(2, "float32"), 0.0, True, False, {}
+
+
+def point(action_space):
+    return lambda: Point(action_space)
+
+
+def settings(env):
+    with make_envs.open_envs(env, 1) as envs:
+        return default_settings.for_task(
+            envs.action_space, envs.max_episode_steps, envs.in_graph
+        )
+
+
+UNBOUNDED = gym.spaces.Box(-np.inf, np.inf, (1,))
+
+
+@pytest.mark.parametrize(
+    "env, gamma, gae_lambda, max_kl, rate, head",
+    [
+        ("CartPole-v1", 0.99, 0.95, None, 1e-3, None),
+        ("Taxi-v4", 0.975, 0.95, None, 1e-3, None),
+        ("Pendulum-v1", 0.975, 0.8, 0.05, 3e-4, "ClippedGaussian"),
+        (point(gym.spaces.MultiDiscrete([2, 3])), 0.995, 0.95, None, 1e-3, None),
+        (point(UNBOUNDED), 0.995, 0.8, 0.05, 3e-4, None),
+    ],
+    ids=["CartPole", "Taxi", "Pendulum", "MultiDiscrete", "unbounded"],
+)
+def test_settings_depend_on_time_limit_and_action_space(
+    env, gamma, gae_lambda, max_kl, rate, head
+):
+    """An environment without a time limit has the largest discount."""
+    agent, fit = settings(env)
+    assert agent.get("head") == head and agent["gamma"] == pytest.approx(gamma)
+    assert agent["learning_rate"] == {"first": rate, "last": 0}
+    assert agent["gae_lambda"] == gae_lambda and agent.get("max_kl") == max_kl
+    assert fit == {"steps_per_epoch": 2048, "num_envs": 4}
+
+
+def test_tensor_environments_have_no_number_of_steps():
+    """A tensor environment runs a fixed number of episodes."""
+    assert settings(tfr.envs.Pendulum())[1] == {}
+
+
+@pytest.mark.parametrize("steps", [1, 20, 50, 99, 101, 400, 999, 1000, 10**9])
+def test_horizon_of_the_discount_is_a_fifth_of_the_time_limit(steps):
+    horizon = 1 / (1 - default_settings.gamma(steps))
+    assert horizon == pytest.approx(np.clip(steps / 5, 20, 200))
+
+
+SIMILAR = {
+    "HalfCheetah-v5": 0.9,
+    "Hopper-v5": 0.9,
+    "Walker2d-v5": 0.95,
+    "Reacher-v5": 0.95,
+}
+
+
+@pytest.mark.parametrize("name", ["Ant-v5", "Humanoid-v5", *SIMILAR])
+def test_preset_differs_from_the_default_settings_as_documented(name):
+    pytest.importorskip("mujoco")
+    preset, (agent, fit) = presets.read(name), settings(name)
+    agent["ratio_clip"] = [0.2, 0.2]
+    if name in SIMILAR:
+        assert agent.pop("max_kl") == 0.05
+        agent["gae_lambda"] = SIMILAR[name]
+    assert preset["agent"] == agent
+    assert preset["fit"] == {**fit, "steps": 1_000_000}
+
+
+def test_baseline_value_chooses_all_settings_and_logs_them(caplog):
+    with caplog.at_level("INFO", logger="tf_reinforce"):
+        agent = tfr.Reinforce.for_env("Pendulum-v1", baseline="value", gamma=0.9)
+    assert agent.gamma == 0.9 and agent.gae_lambda == 0.8 and agent.passes == 10
+    assert agent.max_kl == 0.05
+    assert type(agent.head).__name__ == "ClippedGaussian"
+    assert agent.ratio_clip == (0.2, 0.2) and agent.minibatch_size == 64
+    assert agent.baseline.passes == 10 and agent.baseline.minibatch_size == 64
+    assert float(agent.optimizer.learning_rate) == pytest.approx(3e-4)
+    assert float(agent.baseline.optimizer.learning_rate) == pytest.approx(1e-3)
+    texts = [record.getMessage() for record in caplog.records]
+    assert "There is a preset for Pendulum-v1, which is not used." in texts[0]
+    assert texts[1].startswith("Without a preset, the settings follow from Box actions")
+    assert (
+        "episodes of at most 200 steps: gamma 0.9, gae_lambda 0.8, learning rate"
+        in texts[1]
+    )
+    assert texts[1].endswith("10 passes over at least 2,048 steps, max_kl 0.05")
+
+
+@pytest.mark.parametrize(
+    "options, value",
+    [
+        ({}, None),
+        ({"baseline": {"kind": "value"}}, (1e-2, 1, None, 64)),
+        ({"baseline": {"kind": "value", "hidden": [8]}}, (1e-2, 1, None, 8)),
+        ({"baseline": "value", "preset": "CartPole-v1"}, (1e-3, 10, 64, 64)),
+    ],
+)
+def test_other_baselines_and_presets_keep_their_own_settings(options, value):
+    """A value network has a learning rate, passes, a size of minibatches, and units."""
+    agent = tfr.Reinforce.for_env("CartPole-v1", **options)
+    assert agent.passes == 1 and agent.gae_lambda == 1 and agent.ratio_clip == 2
+    assert agent.minibatch_size is None and not agent.scale_rewards
+    if value is not None:
+        rate, *expected = value
+        baseline = agent.baseline
+        units = baseline.model.weights[0].shape[1]
+        assert [baseline.passes, baseline.minibatch_size, units] == expected
+        assert float(baseline.optimizer.learning_rate) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("kind", ["id", "vector", "tensor"])
+def test_time_limit_is_that_of_the_environment(kind):
+    """A `VectorEnv` states its limit in its spec; without a limit, γ is the largest."""
+    env = {
+        "id": "Pendulum-v1",
+        "vector": gym.make_vec("Pendulum-v1", 2, vectorization_mode="sync"),
+        "tensor": tfr.envs.CliffWalking(),
+    }[kind]
+    agent = tfr.Reinforce.for_env(env, baseline="value", hidden=(4,))
+    assert agent.gamma == (0.995 if kind == "tensor" else 0.975)
+    if kind == "vector":
+        env.close()
+
+
+def test_whole_returns_have_no_lambda():
+    agent = tfr.Reinforce.for_env("CartPole-v1", baseline="value", returns="whole")
+    assert agent.gae_lambda == 1 and agent.returns == "whole"
+
+
+@pytest.mark.slow
+def test_fit_collects_2048_steps_with_the_default_settings(tmp_path):
+    """A saved agent keeps the defaults of `fit`, and arguments override them."""
+    agent = tfr.Reinforce.for_env("CartPole-v1", baseline="value", hidden=(4,), passes=1)
+    agent.fit("CartPole-v1", epochs=1, verbose=0)
+    assert 2048 <= agent.env_steps < 2048 + 500
+    agent.save(tmp_path / "agent.keras")
+    loaded, before = tfr.load(tmp_path / "agent.keras"), agent.env_steps
+    loaded.fit("CartPole-v1", epochs=2, initial_epoch=1, verbose=0)
+    assert 2048 <= loaded.env_steps - before < 2048 + 500
+    before = loaded.episodes_seen
+    loaded.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, verbose=0)
+    assert loaded.episodes_seen == before + 2

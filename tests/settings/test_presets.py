@@ -1,0 +1,628 @@
+"""Tests presets: files that are read, checked, and overridden by options."""
+
+import contextlib
+import csv
+import inspect
+import io
+import json
+import os
+import pathlib
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+import sweeps
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce import agent as agents
+from tf_reinforce import baselines
+from tf_reinforce import cli
+from tf_reinforce import heads
+from tf_reinforce import presets
+from tf_reinforce.cli import parsers
+from tf_reinforce.cli import train_options
+from tf_reinforce.cli import train_settings
+from tf_reinforce.experiments import run_config
+from tf_reinforce.experiments import runs
+from tf_reinforce.settings import toml_files
+
+SMALL = """
+env = "CartPole-v1"
+{top}
+[agent]
+hidden = [8]
+gamma = 0.5
+learning_rate = {{first = 0.01, last = 0.002}}
+baseline = {{kind = "value", hidden = [4], learning_rate = {{first = 0.1, last = 0.0}}}}
+{agent}
+[fit]
+steps = 400
+steps_per_epoch = 50
+{fit}
+[evaluation]
+episodes = 7
+{evaluation}
+"""
+
+
+def write_preset(folder, **more):
+    """Writes a small preset with additional lines in its tables; returns its path."""
+    path = folder / "small.toml"
+    lines = {"top": "", "agent": "", "fit": "", "evaluation": "", **more}
+    path.write_text(SMALL.format(**lines))
+    return path
+
+
+def make_agent(env, settings):
+    """Returns the agent that the settings describe."""
+    options = {**settings["agent"], "env_kwargs": settings["env_kwargs"]}
+    return agents.Reinforce.for_env(env, **options)
+
+
+class StopAfter(keras.callbacks.Callback):
+    def __init__(self, epochs):
+        super().__init__()
+        self.epochs = epochs
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = epoch + 1 == self.epochs
+
+
+def train_preset(folder, *options, **more):
+    """Trains the small preset; returns its config and the rows of its log."""
+    run = folder / "run"
+    command = ["train", "CartPole-v1", "--preset", str(write_preset(folder, **more))]
+    options = ["--engine", "host", *options]  # compiles nothing
+    assert cli.main([*command, "--run-dir", str(run), *options]) == 0
+    with open(run / "log.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return json.loads((run / "config.json").read_text()), rows
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Trains the small preset; returns its folder, config, log, and the printed text."""
+    folder = tmp_path_factory.mktemp("plain")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        config, rows = train_preset(folder, "--export")
+    return folder, config, rows, printed.getvalue()
+
+
+def rates_by_hand(rows, steps):
+    """Returns the rate of each update, from the steps taken before the update."""
+    taken = [0, *(float(row["env_steps"]) for row in rows)]
+    assert taken[-2] < steps <= taken[-1]
+    return [0.01 + (0.002 - 0.01) * before / steps for before in taken[:-1]]
+
+
+def with_mujoco_slow(name):
+    """Returns the name of a preset, marked slow if the preset requires MuJoCo."""
+    mujoco = presets.read(name)["env"].endswith("-v5")
+    return sweeps.rare(name) if mujoco else name
+
+
+@pytest.mark.parametrize("name", [with_mujoco_slow(name) for name in presets.names()])
+def test_every_preset_builds_an_agent(name):
+    settings = presets.read(name)
+    assert name.startswith(toml_files.own_name(settings["env"]))
+    assert make_agent(settings["env"], settings).built
+
+
+OFTEN = ["CartPole-v1", "FrozenLake-v1-dry", "MountainCarContinuous-v0-tanh", "Taxi-v4"]
+
+
+@pytest.mark.parametrize("name", sweeps.some(presets.names(), always=OFTEN))
+def test_every_preset_agent_makes_an_update(name):
+    settings = presets.read(name)
+    agent = make_agent(settings["env"], settings)
+    budget = {"steps", "epochs", "episodes_per_epoch", "steps_per_epoch"}
+    fit = {key: x for key, x in settings["fit"].items() if key not in budget}
+    agent.fit(
+        settings["env"],
+        epochs=1,
+        episodes_per_epoch=2,
+        env_kwargs=settings["env_kwargs"],
+        verbose=0,
+        **fit,
+    )
+    assert agent.updates == 1
+
+
+def keywords(function):
+    return set(inspect.signature(function).parameters) - {"self", "kwargs", "env", "seed"}
+
+
+def test_preset_tables_accept_the_keywords_of_the_library():
+    making = keywords(agents.Reinforce.for_env) | keywords(agents.Reinforce.__init__)
+    making |= {"steps_per_execution", "jit_compile"}  # arguments of `compile`
+    others = {"policy", "name", "preset", "env_kwargs"}
+    assert toml_files.TABLE_KEYS["agent"] == making - others
+    fitting = {x for x in keywords(agents.Reinforce.fit) if "validation" not in x}
+    less = {"callbacks", "verbose", "initial_epoch", "env_kwargs", "resume"}
+    less |= {"reset_options", "env_attrs"}  # may be functions of the update
+    assert toml_files.TABLE_KEYS["fit"] == fitting - less
+
+
+@pytest.mark.slow
+def test_preset_in_python_trains_as_the_command_does(plain):
+    """Budget, batches, learning rates and losses are equal.
+
+    Keyword arguments override the preset.
+    """
+    folder, _, rows, _ = plain
+    agent = agents.Reinforce.for_env("CartPole-v1", preset=str(folder / "small.toml"))
+    history = agent.fit("CartPole-v1", verbose=0).history
+    for name in ("env_steps", "episode_return", "learning_rate", "loss"):
+        assert history[name] == pytest.approx([float(row[name]) for row in rows])
+    preset = str(folder / "small.toml")
+    other = agents.Reinforce.for_env("CartPole-v1", [5], preset=preset, gamma=0.25)
+    assert (other.gamma, other.policy.weights[0].shape) == (0.25, (4, 5))
+    history = other.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, verbose=0).history
+    assert history["episodes"] == [2.0]
+
+
+def test_preset_env_kwargs_apply_to_all_episodes_also_after_loading(tmp_path):
+    agent = agents.Reinforce.for_env("FrozenLake-v1", preset="FrozenLake-v1-dry")
+    agent.save(tmp_path / "agent.keras")
+    for learner in (agent, tfr.load(tmp_path / "agent.keras")):
+        assert learner._fit_defaults["env_kwargs"] == {"is_slippery": False}
+        played = learner.collect("FrozenLake-v1", 16)
+        for e, length in enumerate(played.lengths):
+            for t in range(length):
+                state, after = played.observations[t : t + 2, e]
+                assert after == next_state(state, played.actions[t, e])
+
+
+def next_state(state, action):
+    """Returns the next state of the 4 × 4 FrozenLake without slipping."""
+    row, column = divmod(int(state), 4)
+    down, right = ((0, -1), (1, 0), (0, 1), (-1, 0))[int(action)]
+    return 4 * min(max(row + down, 0), 3) + min(max(column + right, 0), 3)
+
+
+@pytest.mark.slow
+def test_preset_env_kwargs_do_not_apply_to_environment_objects():
+    made = [
+        gym.make("FrozenLake-v1", is_slippery=False),
+        lambda: gym.make("FrozenLake-v1"),
+    ]
+    for env in made:
+        agent = agents.Reinforce.for_env(env, preset="FrozenLake-v1-dry")
+        agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
+    assert agent.evaluate(made[1], 2)["episodes"] == 2
+    made[0].close()
+
+
+def test_safe_defaults_drops_strings_from_env_kwargs():
+    """A string could be any path, and the file could be from a stranger."""
+    found = toml_files.safe_defaults(
+        {"steps": 9, "env_kwargs": {"map": "x", "n": 1}, "more": 2}
+    )
+    assert found == {"steps": 9, "env_kwargs": {"n": 1}}
+
+
+@pytest.mark.parametrize(
+    "content, match",
+    [
+        (
+            '[env_kwargs]\nxml_file = "evil.xml"',
+            "argument xml_file='evil.xml'",
+        ),
+        ("[env_kwargs]\na = [1]", "environment argument a="),
+        ("[env_kwargs]\na = nan", "environment argument a=nan"),
+        ("[fit]\nworkers = 65", "`workers` of at most 64. Received: workers=65"),
+        ("[fit]\nnum_envs = 1025", "`num_envs` of at most 1,024"),
+        ("a = " + "[" * 10**4, "not valid TOML"),
+        ("a = 1 #" + "x" * 2**20, "more than 1,048,576 bytes"),
+    ],
+)
+def test_preset_file_with_harmful_settings_is_refused(tmp_path, content, match):
+    path = tmp_path / "own.toml"
+    path.write_text(f'env = "CartPole-v1"\n{content}')
+    with pytest.raises(ValueError, match=match):
+        presets.read(str(path))
+    # An editor may mark the text as UTF-8 with a byte order mark.
+    path.write_text('\ufeffenv = "CartPole-v1"\n[env_kwargs]\na = 1\n[fit]\nworkers = 64')
+    assert presets.read(str(path))["env_kwargs"] == {"a": 1}
+
+
+def test_preset_that_is_a_pipe_is_refused_without_reading(tmp_path):
+    os.mkfifo(tmp_path / "own.toml")
+    with pytest.raises(ValueError, match="must be a regular file"):
+        presets.read(str(tmp_path / "own.toml"))
+
+
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", "a_module:CartPole-v1", "CartPole", gym.spec("CartPole-v1")]
+)
+def test_for_env_refuses_a_preset_of_another_environment(env):
+    toml_files.expect_same_env({"env": "CartPole-v1"}, env)
+    with pytest.raises(ValueError, match="Expected: Pendulum-v1. Received: env='CartPo"):
+        tfr.Reinforce.for_env(env, preset="Pendulum-v1")
+
+
+def test_preset_fits_an_environment_without_an_id():
+    toml_files.expect_same_env({"env": "CartPole-v1"}, toys.Bandit)
+    toml_files.expect_same_env({"env": "CartPole-v1"}, tfr.envs.CartPole())
+
+
+def test_command_line_passes_environment_arguments_of_any_type():
+    command = ["train", "FrozenLake-v1", "--preset", "FrozenLake-v1-dry"]
+    command += ["--env-arg", "map_name=8x8", "--env-arg", "success_rate=0.5"]
+    options = parsers.make_parser().parse_args(command)
+    _, settings = train_settings.check_train_options(options)
+    expected = {"is_slippery": False, "map_name": "8x8", "success_rate": 0.5}
+    assert settings["env_kwargs"] == expected
+
+
+def test_argument_without_a_value_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "FrozenLake-v1", "--env-arg", "map_name"])
+    assert "must have the form NAME=VALUE" in capsys.readouterr().err
+
+
+def test_text_in_a_run_is_used_only_if_the_user_passes_the_same_argument(tmp_path):
+    config = {"env": "FrozenLake-v1", "env_kwargs": {"map_name": "8x8", "n": 1}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="map_name='8x8'.*--env-arg NAME=VALUE"):
+        run_config.read_env(tmp_path)
+    env, options = run_config.read_env(tmp_path, {"map_name": "4x4"})
+    assert options["env_kwargs"] == {"map_name": "4x4", "n": 1}
+
+
+@pytest.mark.slow
+def test_custom_optimizer_keeps_its_learning_rate(plain):
+    folder, *_ = plain
+    agent = agents.Reinforce.for_env("CartPole-v1", preset=str(folder / "small.toml"))
+    agent.compile(keras.optimizers.Adam(1e-4))
+    history = agent.fit("CartPole-v1", epochs=3, verbose=0).history
+    assert history["learning_rate"] == pytest.approx([1e-4] * 3)
+    assert float(agent.baseline.optimizer.learning_rate) < 0.1
+
+
+def test_unknown_preset_error_names_a_similar_preset_and_the_list(capsys):
+    assert cli.main(["train", "CartPole-v1", "--preset", "CartPole"]) == 2
+    said = capsys.readouterr().err
+    assert "There is no preset 'CartPole'. Did you mean 'CartPole-v1'?" in said
+    assert "tfr.presets.names()" in said and "`tf-reinforce presets`" in said
+
+
+def test_preset_of_another_environment_is_refused(capsys):
+    assert cli.main(["train", "Acrobot-v1", "--preset", "CartPole-v1"]) == 2
+    said = capsys.readouterr().err
+    assert "another environment" in said and "Acrobot-v1" in said
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        ({"top": "gamma = 1"}, "'gamma'"),
+        ({"agent": "gama = 1"}, r"\[agent\].*'gama'.*gamma"),
+        ({"fit": "learning_rate = 1"}, r"\[fit\].*'learning_rate'"),
+        ({"fit": "callbacks = []"}, r"\[fit\].*'callbacks'"),
+        ({"evaluation": "goal = 1"}, r"\[evaluation\].*'goal'.*target"),
+        ({"top": "env_kwargs = 3\nagents = 4"}, "'agents'"),
+        ({"agent": "gamma = 0.5"}, "not valid TOML.*"),
+    ],
+)
+def test_read_error_names_the_invalid_key(more, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        presets.read(str(write_preset(tmp_path, **more)))
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("", "must name its environment"),
+        ("env = 3", "must name its environment"),
+        ('env = "CartPole-v1"\nagent = 3', r"\[agent\].*must be a TOML table"),
+        ('env = "CartPole-v1"\nenv_kwargs = 3', "env_kwargs.*must be a TOML table"),
+    ],
+)
+def test_read_raises_if_the_file_is_no_preset(text, words, tmp_path):
+    path = tmp_path / "none.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=words):
+        presets.read(str(path))
+
+
+@pytest.mark.parametrize(
+    "agent, words",
+    [
+        ({"learning_rate": {"first": 1.0}}, "{first = 0.01, last = 0.001}"),
+        ({"learning_rate": {"start": 1.0}}, "'start'"),
+        ({"baseline": {"kind": "mean"}}, 'kind = "value"'),
+        ({"baseline": {"kind": "value", "layers": 3}}, "'layers'"),
+        ({"baseline": "median"}, "`baseline`"),
+    ],
+)
+def test_invalid_part_in_agent_settings_raises(agent, words):
+    settings = {"env_kwargs": {}, "agent": agent, "fit": {}, "evaluation": {}}
+    with pytest.raises(ValueError, match=words):
+        make_agent("CartPole-v1", settings)
+
+
+def test_value_network_has_its_own_layers_and_weights(tmp_path):
+    settings = presets.read(str(write_preset(tmp_path)))
+    agent = make_agent("CartPole-v1", settings)
+    assert [w.shape for w in agent.policy.weights] == [(4, 8), (8,), (8, 2), (2,)]
+    assert [w.shape for w in agent.baseline.weights] == [(4, 4), (4,), (4, 1), (1,)]
+    same = {"kind": "value", "hidden": [8], "learning_rate": 0.1}
+    agent = make_agent(
+        "CartPole-v1", {**settings, "agent": {"hidden": [8], "baseline": same}}
+    )
+    policy, value = (part.weights[0] for part in (agent.policy, agent.baseline))
+    assert not np.allclose(policy, value)
+    assert agent.baseline.optimizer.learning_rate == np.float32(0.1)
+
+
+def test_learning_rate_is_linear_in_the_steps(plain):
+    _, config, rows, _ = plain
+    assert config["fit"]["steps"] == 400
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert rates == pytest.approx(rates_by_hand(rows, 400), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_steps_option_rescales_the_learning_rate_schedule(tmp_path):
+    config, rows = train_preset(tmp_path, "--steps", "1200")
+    assert config["fit"]["steps"] == 1200
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert rates == pytest.approx(rates_by_hand(rows, 1200), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_learning_rate_is_linear_in_the_epochs_if_steps_are_not_given(tmp_path):
+    config, rows = train_preset(tmp_path, "--epochs", "5", "--steps-per-epoch", "30")
+    assert "steps" not in config["fit"]
+    rates = [float(row["learning_rate"]) for row in rows]
+    assert rates == pytest.approx([0.01, 0.0084, 0.0068, 0.0052, 0.0036], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_value_network_has_its_own_learning_rate_schedule(tmp_path):
+    settings = presets.read(str(write_preset(tmp_path)))
+    agent = make_agent("CartPole-v1", settings)
+    agent.fit("CartPole-v1", steps=400, episodes_per_epoch=4)
+    shares = [(0.01 - float(agent.optimizer.learning_rate)) / 0.008]
+    shares.append(1 - float(agent.baseline.optimizer.learning_rate) / 0.1)
+    assert 0.5 < shares[0] < 1 and shares[1] == pytest.approx(shares[0], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_loaded_agent_continues_the_learning_rate_schedule(tmp_path):
+    """Rates and weights equal those of an uninterrupted training."""
+    settings = presets.read(str(write_preset(tmp_path)))
+    fit = dict(episodes_per_epoch=4, verbose=0)
+
+    def rates(agent):
+        return [float(x.optimizer.learning_rate) for x in (agent, agent.baseline)]
+
+    whole = make_agent("CartPole-v1", settings)
+    whole.fit("CartPole-v1", steps=400, **fit)
+    first = make_agent("CartPole-v1", settings)
+    first.fit("CartPole-v1", steps=400, callbacks=[StopAfter(2)], **fit)
+    first.save(tmp_path / "agent.keras")
+    agent = tfr.load(tmp_path / "agent.keras")
+    begun = rates(agent)
+    left = 400 - agent.env_steps
+    agent.fit("CartPole-v1", steps=left, **fit)
+    assert rates(agent) == rates(whole) != begun
+    for ours, theirs in zip(agent.get_weights(), whole.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_command_line_options_override_the_preset(tmp_path):
+    options = ["--gamma", "0.9", "--episodes-per-epoch", "3", "--epochs", "1"]
+    options += ["--learning-rate", "0.5", "--baseline", "mean"]
+    options += ["--max-episode-steps", "5"]
+    config, rows = train_preset(tmp_path, *options)
+    assert config["agent"] == {
+        **train_options.DEFAULTS,
+        "hidden": [8],
+        "gamma": 0.9,
+        "learning_rate": 0.5,
+        "baseline": "mean",
+    }
+    assert config["fit"] == {
+        "num_envs": 8,
+        "episodes_per_epoch": 3,
+        "epochs": 1,
+        "max_episode_steps": 5,
+    }
+    assert [float(row["learning_rate"]) for row in rows] == [0.5]
+    figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert float(rows[0]["episode_length"]) == figures["episode_length"] == 5.0
+    assert config["preset"].endswith("small.toml")
+
+
+def test_summary_shows_return_of_a_random_policy_and_threshold_once(plain):
+    folder, config, _, printed = plain
+    figures = json.loads((folder / "run" / "evaluation.json").read_text())
+    assert figures["episodes"] == 7
+    chance = runs.random_return("CartPole-v1", config, 0)
+    assert [line for line in printed.splitlines() if "mean return" in line] == [
+        f"CartPole-v1: mean return {figures['episode_return']:.4g} ± "
+        f"{figures['episode_return_std']:.4g} over 7 new episodes, of a random policy "
+        f"{chance:.4g}, threshold 475 missed"
+    ]
+
+
+@pytest.mark.slow
+def test_env_kwargs_of_a_preset_apply_to_training_and_evaluation(tmp_path, capsys):
+    """With `sutton_barto_reward`, CartPole-v1 has reward -1 at a fall and 0 otherwise."""
+    top = "env_kwargs = {sutton_barto_reward = true}"
+    config, rows = train_preset(tmp_path, top=top)
+    printed = capsys.readouterr().out
+    assert config["env_kwargs"] == {"sutton_barto_reward": True}
+    assert {float(row["episode_return"]) for row in rows} == {-1.0}
+    assert "return -1 ± 0 over 7 new episodes, of a random policy -1," in printed
+    assert cli.main(["evaluate", str(tmp_path / "run"), "--episodes", "7"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == json.loads((tmp_path / "run" / "evaluation.json").read_text())
+
+
+def test_step_limit_in_fit_applies_to_the_training_only(tmp_path, capsys):
+    """The table [evaluation] has its own limit, and its target is the printed target."""
+    limits = {"fit": "max_episode_steps = 6"}
+    limits["evaluation"] = "max_episode_steps = 9\ntarget = 2\nevery = 3"
+    _, rows = train_preset(tmp_path, "--baseline", "mean", **limits)
+    assert {float(row["episode_length"]) for row in rows} == {6.0}
+    due = [not np.isnan(float(row["val_episode_return"])) for row in rows]
+    assert due == [update % 3 == 0 for update in range(1, len(rows) + 1)]
+    figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert 6 < figures["episode_length"] <= 9
+    assert ", target 2 reached\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["Gaussian", "ClippedGaussian", "TanhGaussian", "Beta"])
+def test_head_by_name_gets_the_bounds_of_the_environment(kind):
+    settings = {"env_kwargs": {}, "agent": {"head": kind}, "fit": {}, "evaluation": {}}
+    agent = make_agent("Pendulum-v1", settings)
+    assert type(agent.head) is getattr(heads, kind)
+    assert (agent.head.size, agent.head.low, agent.head.high) == (1, -2.0, 2.0)
+
+
+def test_head_by_name_accepts_keywords():
+    head = {"kind": "TanhGaussian", "initial_scale": 0.25, "state_dependent_scale": True}
+    settings = {"env_kwargs": {}, "agent": {"head": head}, "fit": {}, "evaluation": {}}
+    agent = make_agent("Pendulum-v1", settings)
+    assert agent.head.initial_scale == 0.25 and agent.head.outputs_size == 2
+
+
+@pytest.mark.parametrize(
+    "env, head", [("Pendulum-v1", "Categorical"), ("CartPole-v1", "Beta")]
+)
+def test_head_that_does_not_fit_the_action_space_is_refused(env, head):
+    settings = {"env_kwargs": {}, "agent": {"head": head}, "fit": {}, "evaluation": {}}
+    with pytest.raises(ValueError, match=f"Beta.*Received: head='{head}'"):
+        make_agent(env, settings)
+
+
+def test_random_return_uses_legal_actions_only():
+    """Without a mask, a random taxi often gets reward -10 for illegal actions."""
+    evaluation = {"episodes": 5, "max_episode_steps": 200}
+    settings = {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": evaluation}
+    free = runs.random_return("Taxi-v4", settings, 0)
+    settings["agent"] = {"action_mask": "info/action_mask"}
+    legal = runs.random_return("Taxi-v4", settings, 0)
+    assert free < -400 < -200 <= legal
+
+
+def test_random_return_is_the_return_of_action_space_samples():
+    """Both estimates agree within four standard errors."""
+    settings = {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": {"episodes": 400}}
+    ours = runs.random_return("CartPole-v1", settings, 0)
+    assert ours == runs.random_return("CartPole-v1", settings, 0)
+    assert ours != runs.random_return("CartPole-v1", settings, 1)
+    env = gym.make("CartPole-v1")
+    env.action_space.seed(0)
+    lengths = []
+    for seed in range(400):
+        env.reset(seed=seed)
+        lengths.append(1)
+        while not env.step(env.action_space.sample())[2]:
+            lengths[-1] += 1
+    noise = np.std(lengths) / np.sqrt(400)
+    assert abs(ours - np.mean(lengths)) < 4 * np.sqrt(2) * noise
+
+
+def test_presets_are_installed_as_package_data():
+    config = (pathlib.Path(__file__).parents[2] / "setup.cfg").read_text()
+    assert "tf_reinforce.settings.presets = *.toml" in config
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ('[evaluation]\ntarget = "x"', "`target` must be a finite number"),
+        ("[evaluation]\nevery = 0", "`every` must be a whole number of at least 1"),
+        ("[evaluation]\nepisodes = 0.5", "`episodes` must be a whole number"),
+        ('[evaluation]\ndeterministic = "no"', "`deterministic` must be one of"),
+        ("[agent]\nhidden = 64", "`hidden` must be a list of whole numbers"),
+        ('[agent]\nscale_rewards = "no"', "`scale_rewards` must be True or False"),
+        ("[agent]\ngamma = true", "`gamma` must be a finite number"),
+        ("[agent]\nlearning_rate = -0.1", "`learning_rate` must be a finite number"),
+        ('[agent]\nlearning_rate = "0.1"', "Received: learning_rate='0.1'"),
+        ("[agent]\nlearning_rate = {first = 1, last = nan}", "`learning_rate.last` must"),
+        ("[agent]\nhidden = [64, 0]", "`hidden` must be a whole number of at least 1"),
+        ('[agent]\nbaseline = {kind = "value", scale = "50"}', "`scale` must be"),
+        ('[agent]\nhead = {kind = "Beta", initial_scale = 1}', "key 'initial_scale'"),
+        (
+            '[agent]\nhead = {kind = "Gaussian", initial_scal = 3}',
+            "Expected one of: initial_scale",
+        ),
+    ],
+)
+def test_invalid_preset_value_raises_before_training(text, said, tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text(f'env = "Pendulum-v1"\n{text}\n')
+    with pytest.raises(ValueError, match=said):
+        make_agent("Pendulum-v1", presets.read(str(path)))
+
+
+def test_baseline_value_makes_a_default_value_baseline(tmp_path):
+    path = tmp_path / "my.toml"
+    path.write_text('env = "Pendulum-v1"\n[agent]\nbaseline = "value"\n')
+    agent = make_agent("Pendulum-v1", presets.read(str(path)))
+    assert isinstance(agent.baseline, baselines.Value)
+
+
+@pytest.mark.parametrize("kind", ["Gaussian", "ClippedGaussian"])
+def test_head_by_name_has_initial_scale_from_the_bounds(kind):
+    settings = {**presets.read("Pendulum-v1"), "agent": {"head": kind}}
+    agent = make_agent("MountainCarContinuous-v0", settings)
+    assert agent.head.initial_scale == 0.5
+
+
+LINE = {"first": 1.0, "last": 0.0}
+
+
+def test_linear_learning_rate_continues_over_calls_of_fit():
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=(), learning_rate=LINE)
+    options, rates = dict(epochs=2, episodes_per_epoch=2, verbose=0), []
+    for _ in range(2):
+        rates += agent.fit(toys.Bandit, **options).history["learning_rate"]
+    assert rates == [1.0, 0.5, 0.5, 0.25]  # 0 and 1 of 2 updates, 2 and 3 of 4
+
+
+def test_learning_rate_scheduler_callback_overrides_the_linear_rate():
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=(), learning_rate=LINE)
+    mine = keras.callbacks.LearningRateScheduler(lambda epoch: 0.125)
+    options = dict(epochs=3, episodes_per_epoch=2, callbacks=[mine], verbose=0)
+    rates = agent.fit(toys.Bandit, **options).history["learning_rate"]
+    assert rates == [0.125] * 3
+
+
+def test_preset_env_kwargs_do_not_apply_to_validation_env_objects():
+    """The keywords of a preset apply only to environments that are made from an id."""
+    agent = tfr.Reinforce.for_env("FrozenLake-v1", hidden=(), preset="FrozenLake-v1-dry")
+    way = {0: 1, 4: 1, 8: 2, 9: 1, 13: 2, 14: 2}  # the path to the goal without slipping
+    kernel = np.zeros((16, 4))
+    for cell, action in way.items():
+        kernel[cell, action] = 50.0
+    agent.policy.set_weights([kernel, np.zeros(4)])
+    agent.compile(keras.optimizers.SGD(0.0))
+    dry = gym.make("FrozenLake-v1", is_slippery=False)
+    options = dict(epochs=1, episodes_per_epoch=2, validation_episodes=20, verbose=0)
+    for env, validation_env in ((dry, "FrozenLake-v1"), ("FrozenLake-v1", dry)):
+        history = agent.fit(env, validation_env=validation_env, **options).history
+        assert history["val_episode_return"] == [1.0]
+
+
+def test_preset_names_begin_with_their_environment():
+    for name in presets.names():
+        assert name in toml_files.names_for(presets.read(name)["env"])
+
+
+def test_for_env_without_the_preset_logs_that_a_preset_exists(caplog):
+    with caplog.at_level("INFO", logger="tf_reinforce"):
+        agents.Reinforce.for_env("FrozenLake-v1")
+        agents.Reinforce.for_env("FrozenLake-v1", preset="FrozenLake-v1")
+        agents.Reinforce.for_env("CliffWalkingSlippery-v1")
+    assert [record.getMessage() for record in caplog.records] == [
+        "There is a preset for FrozenLake-v1, which is not used. To use the preset, call "
+        "`Reinforce.for_env('FrozenLake-v1', preset='FrozenLake-v1')`."
+    ]

@@ -1,0 +1,70 @@
+"""Tests that Ctrl-C is neither lost nor turned into another error."""
+
+import logging
+import signal
+
+import keras
+import pytest
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce.support import interrupts
+
+pytestmark = pytest.mark.usefixtures("hears_ctrl_c")
+
+
+@keras.saving.register_keras_serializable("tests")
+class Interrupted(keras.layers.Layer):
+    """Receives Ctrl-C in one of its calls, and raises another error like TensorFlow."""
+
+    calls, last = 0, None
+
+    def call(self, inputs):
+        self.calls += 1
+        if self.calls == self.last:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raise TypeError("cannot convert a symbolic tensor") from None
+        return inputs
+
+
+def train(last):
+    """Trains and evaluates; Ctrl-C arrives in a call of the layer. Returns the calls."""
+    layer = Interrupted()
+    agent = tfr.Reinforce(keras.Sequential([layer, keras.layers.Dense(2)]))
+    agent.compile(keras.optimizers.SGD(0.1))
+    layer.calls, layer.last = 0, last
+    agent.fit(toys.Bandit, epochs=1, episodes_per_epoch=2, num_envs=1, verbose=0)
+    agent.evaluate(toys.Bandit, episodes=2, num_envs=1)
+    return layer.calls
+
+
+def test_ctrl_c_while_a_function_is_traced_is_a_keyboard_interrupt(caplog):
+    calls = train(None)
+    assert calls >= 3
+    for last in range(1, calls + 1):
+        with pytest.raises(KeyboardInterrupt), caplog.at_level(logging.WARNING):
+            train(last)
+    # The agents have not left LiteRT. TensorFlow may log about models of other tests.
+    assert not [x for x in caplog.records if x.name == "tf_reinforce"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_signal_in_a_block_is_delivered_once_and_the_handler_is_restored(at_once):
+    log = []
+    own = signal.signal(signal.SIGINT, lambda *_: log.append("own handler"))
+    with interrupts.kept(at_once=at_once):
+        signal.raise_signal(signal.SIGINT)
+        log.append("end of the block")
+    assert log == ["own handler", "end of the block"][:: 1 if at_once else -1]
+    with pytest.raises(ZeroDivisionError), interrupts.kept(at_once=at_once):
+        signal.raise_signal(signal.SIGINT)
+        raise ZeroDivisionError  # Ctrl-C has not caused it
+    assert len(log) == 3
+    signal.signal(signal.SIGINT, own)
+    with pytest.raises(KeyboardInterrupt), interrupts.kept():
+        with interrupts.kept(at_once=at_once):
+            signal.raise_signal(signal.SIGINT)
+        log.append("after the inner block")
+    assert len(log) == 3 and signal.getsignal(signal.SIGINT) is own

@@ -1,0 +1,196 @@
+"""Tests which strategies and scopes an agent supports, and what it refuses."""
+
+import pathlib
+import subprocess
+import sys
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_reinforce as tfr
+from tf_reinforce.support import replicas
+
+
+def small_policy():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+
+
+def fake_strategy(kind=tf.distribute.MirroredStrategy, count=2):
+    """Returns a strategy with several replicas, which makes no variables."""
+
+    class Strategy(kind):
+        num_replicas_in_sync = count
+
+        def __init__(self):
+            pass
+
+    return Strategy()
+
+
+def variables_of(strategy):
+    return [
+        types.SimpleNamespace(value=types.SimpleNamespace(distribute_strategy=strategy))
+    ]
+
+
+def test_unsupported_strategies_are_refused():
+    strategy = fake_strategy(tf.distribute.ParameterServerStrategy)
+    expected = "Expected: MirroredStrategy, MultiWorkerMirroredStrategy, .* Received: "
+    with pytest.raises(ValueError, match=expected + "Strategy"):
+        replicas.check_strategy(strategy)
+    with tf.distribute.experimental.CentralStorageStrategy(["/cpu:0"]).scope():
+        policy = small_policy()
+        with pytest.raises(ValueError, match=expected + "CentralStorageStrategy"):
+            tfr.Reinforce(policy)
+
+
+@pytest.mark.parametrize("kind", replicas._SUPPORTED)
+def test_supported_strategies_have_their_public_names(kind):
+    strategy = fake_strategy(getattr(tf.distribute, kind))
+    replicas.check_strategy(strategy)
+    assert replicas._name(strategy) == kind
+
+
+def test_parts_of_another_scope_are_refused():
+    strategy = fake_strategy()
+    replicas.check_same_scope(strategy, {"policy": variables_of(strategy)})
+    replicas.check_same_scope(None, {"policy": variables_of(None)})
+    replicas.check_same_scope(fake_strategy(count=1), {"policy": variables_of(None)})
+    message = (
+        "policy outside of a scope, and the agent in the scope of a MirroredStrategy"
+    )
+    with pytest.raises(ValueError, match=message):
+        replicas.check_same_scope(strategy, {"policy": variables_of(None)})
+    message = "policy in the scope of a MirroredStrategy with 2 .* agent outside"
+    with pytest.raises(ValueError, match=message):
+        replicas.check_same_scope(None, {"policy": variables_of(strategy)})
+
+
+@pytest.mark.parametrize("weight, expected", [(0.0, [0.0, 0.0]), (0.5, [np.nan, 1.0])])
+def test_replica_without_weight_adds_zero_even_to_nan(weight, expected):
+    """A replica without episodes may compute 0 / 0."""
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+
+    def results(replica, count):
+        assert count == 1
+        tensors = [tf.constant([np.nan, 2.0], x) for x in ("float32", "float64")]
+        return tf.constant(weight, tf.float64), [*tensors, tf.cast(replica, "float32")]
+
+    *sums, number = replicas.sum_over_replicas(strategy, results)
+    for total, dtype in zip(sums, ("float32", "float64"), strict=True):
+        assert total.dtype == dtype and number == 0
+        np.testing.assert_array_equal(total, expected)
+
+
+def test_training_in_the_scope_is_refused():
+    """TensorFlow's error in the optimizer would name neither `fit` nor the scope."""
+    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+        agent = tfr.Reinforce(small_policy())
+        agent.compile(keras.optimizers.Adam())
+        with pytest.raises(
+            RuntimeError, match="`fit` was called in the scope of a strat"
+        ):
+            agent.fit("CartPole-v1", epochs=1)
+        with pytest.raises(
+            RuntimeError, match="`update` .* Mirrored.* outside the scope"
+        ):
+            agent.update(None)
+
+
+def test_learner_strategy_of_one_process_has_no_effect(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    strategy = tfr.learner_strategy()
+    assert strategy is tf.distribute.get_strategy()
+    with strategy.scope():
+        agent = tfr.Reinforce(small_policy())
+        agent.compile(keras.optimizers.Adam())
+        options = dict(epochs=1, episodes_per_epoch=1, max_episode_steps=3, verbose=0)
+        agent.fit("CartPole-v1", **options)
+    assert agent._distribute_strategy is None
+
+
+@pytest.mark.parametrize(
+    "error, expected, message",
+    [
+        (RuntimeError("late"), RuntimeError, "before any other call of TensorFlow"),
+        (
+            tf.errors.UnknownError(None, None, "no server"),
+            OSError,
+            "127.0.0.1:1 is an un",
+        ),
+    ],
+)
+def test_errors_of_learner_strategy(monkeypatch, error, expected, message):
+    """TensorFlow raises them after it has started, and if a port is in use."""
+
+    def refuse():
+        raise error
+
+    cluster = '{"worker": ["127.0.0.1:1", "127.0.0.1:2"]}'
+    task = '{"type": "worker", "index": 0}'
+    monkeypatch.setenv("TF_CONFIG", f'{{"cluster": {cluster}, "task": {task}}}')
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", refuse)
+    with pytest.raises(expected, match=message):
+        tfr.learner_strategy()
+
+
+TWO_DEVICES = """
+import contextlib, sys
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+device = tf.config.LogicalDeviceConfiguration()
+tf.config.set_logical_device_configuration(cpu, [device] * 2)
+strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
+
+import keras, tf_reinforce as tfr
+
+def train(outside):
+    def scope(part):
+        return contextlib.nullcontext() if part == outside else strategy.scope()
+
+    with scope("policy"):
+        policy = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    with scope("value"):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    with scope("value optimizer"):
+        value = tfr.baselines.Value(model, keras.optimizers.Adam())
+    with scope("optimizer"):
+        optimizer = keras.optimizers.Adam()
+    with scope("agent"):
+        agent = tfr.Reinforce(policy, baseline=value)
+        agent.compile(optimizer)
+    reports = tfr.callbacks.Diagnostics(every=1, verbose=0)
+    options = dict(episodes_per_epoch=4, callbacks=[reports], verbose=0)
+    agent.fit("CartPole-v1", epochs=2, **options)
+    return len(reports.history), agent.updates
+
+for outside in sys.argv[1:]:
+    try:
+        print(train(outside))
+    except ValueError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_errors_name_the_part_that_was_made_outside_the_scope():
+    """A process has two devices only if they are configured before TensorFlow starts."""
+    messages = {
+        "nothing": "(2, 2)",
+        "policy": "the policy outside of a scope",
+        "agent": "the agent outside of a scope",
+        "value": "the baseline outside of a scope",
+        "value optimizer": "the optimizer of the baseline outside of a scope",
+        "optimizer": "the optimizer outside of a scope",
+    }
+    command = [sys.executable, "-c", TWO_DEVICES, *messages]
+    root = pathlib.Path(__file__).parents[2]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=root)
+    lines = result.stdout.splitlines()
+    assert len(lines) == len(messages), result.stderr
+    for line, message in zip(lines, messages.values(), strict=True):
+        assert message in line

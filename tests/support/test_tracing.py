@@ -1,0 +1,116 @@
+"""Tests that the graph of a traced function is freed together with the function."""
+
+import gc
+
+import keras
+import pytest
+import sweeps
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tf_reinforce as tfr
+from tf_reinforce import envs
+from tf_reinforce.support import tracing
+
+
+@tf.custom_gradient
+def clipped_square(x):
+    return x**2, lambda upstream: upstream * tf.clip_by_value(2 * x, -1.0, 1.0)
+
+
+def gradient(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = clipped_square(x)
+    return tape.gradient(y, x)
+
+
+def gradient_in_a_loop(x):
+    def body(x):
+        return [tf.cond(x > 0, lambda: gradient(x), lambda: x) - 1.0]
+
+    return tf.while_loop(lambda x: x > 0, body, [x])[0]
+
+
+def optimizer_step(x):
+    OPTIMIZER.apply([x[None]], [WEIGHT])
+    return x
+
+
+def log_prob_of_bijectors(x):
+    return tfp.distributions.MultivariateNormalDiag([0.0], [2.0]).log_prob(x[None])
+
+
+WEIGHT, OPTIMIZER = keras.Variable([1.0]), keras.optimizers.Adam(0.1)
+OPTIMIZER.build([WEIGHT])
+FUNCTIONS = [gradient, gradient_in_a_loop, optimizer_step, log_prob_of_bijectors]
+
+
+def traced(function):
+    signature = [tf.TensorSpec(())]
+    graph = tf.function(function, input_signature=signature, autograph=False)
+    return graph.get_concrete_function()
+
+
+def num_graphs():
+    """Returns how many graphs of functions are in memory, also graphs inside loops."""
+    gc.collect()
+    # AutoGraph raises a warning on Python 3.13, which would keep the graph.
+    kind = type(tf.function(lambda: 0, autograph=False).get_concrete_function().graph)
+    gc.collect()
+    return sum(isinstance(x, kind) for x in gc.get_objects())
+
+
+@pytest.mark.parametrize("released", [True, False])
+@pytest.mark.parametrize(
+    "function",
+    sweeps.some(FUNCTIONS, always=[gradient_in_a_loop]),
+    ids=lambda x: x.__name__,
+)
+def test_graph_is_freed_only_if_it_is_released(function, released):
+    """Without `release`, TensorFlow and TensorFlow Probability keep a graph."""
+    before = num_graphs()
+    concrete = traced(function)
+    result = concrete(tf.constant(3.0)).numpy()
+    if released:
+        tracing.release(concrete.graph)
+        assert concrete(tf.constant(3.0)).numpy() == result
+    del concrete
+    assert (num_graphs() == before) == released
+
+
+def test_release_keeps_the_gradients_and_caches_of_other_functions():
+    bijector, x = tfp.bijectors.Exp(), tf.constant(3.0)
+    y = bijector.forward(x)
+    other = traced(clipped_square)
+    tracing.release(traced(gradient).graph)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        square = other(x)
+    assert float(tape.gradient(square, x)) == 1.0
+    assert bijector.inverse(y) is x
+
+
+CASES = {
+    "host": ("CartPole-v1", None),
+    "compiled": (envs.Bandit(), None),
+    "Gaussian": ("Pendulum-v1", "Gaussian"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", sweeps.some(CASES, ["host"]))
+def test_deleted_agent_leaves_no_graph(case):
+    env, head = CASES[case]
+
+    def train():
+        agent = tfr.Reinforce.for_env(
+            env, hidden=(), head=head, baseline={"kind": "value"}
+        )
+        options = dict(episodes_per_epoch=2, num_envs=2, max_episode_steps=3)
+        agent.fit(env, epochs=1, **options, verbose=0)
+
+    train()  # all later equal agents share the compiled rollout of the first one
+    before = num_graphs()
+    train()
+    assert num_graphs() <= before

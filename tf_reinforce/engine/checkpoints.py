@@ -1,0 +1,427 @@
+"""Writes and reads checkpoints, which contain the state of a whole training."""
+
+import contextlib
+import copy
+import hashlib
+import json
+import logging
+import math
+import os
+import pathlib
+import re
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce.engine import interruption
+from tf_reinforce.engine import learner_processes
+from tf_reinforce.support import files
+from tf_reinforce.support import locks
+from tf_reinforce.support import validation
+from tf_reinforce.support import version
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+ARRAYS = "arrays.bin"
+
+_MAX_MANIFEST_BYTES = 256 * 2**20
+_NAME = re.compile(r"[0-9]{8,}")
+
+log = logging.getLogger("tf_reinforce")
+
+# Of two threads that start a training with one `Checkpoints`, one is refused. The lock is
+# not an attribute of `Checkpoints`, because a lock cannot be copied to another process.
+_start_lock = threading.Lock()
+
+
+class NewerFormat(ValueError):
+    """The error that a newer version of the package wrote a checkpoint."""
+
+
+class Checkpoint(NamedTuple):
+    """The content of a checkpoint.
+
+    Attributes:
+        path: `pathlib.Path` of the folder of the checkpoint.
+        header: Dict of JSON values that describe the training: see `recorder.Recorder`.
+        state: The state, nested dicts and lists of JSON values and NumPy arrays.
+    """
+
+    path: pathlib.Path
+    header: dict
+    state: Any
+
+
+class Checkpoints:
+    """A folder with checkpoints of one training, for the argument `resume` of `fit`.
+
+    A checkpoint contains everything on which the rest of a training depends: weights,
+    optimizer states, observation normalizer, baseline, running scales, counters, learning
+    rates, the states of callbacks, and the lengths of log files. A training that
+    continues from a checkpoint gives the same weights and logs, to the bit, as a training
+    that was never interrupted. An environment has no state in a checkpoint, because every
+    episode starts with `reset` and a seed of its own.
+
+    A checkpoint is the folder `checkpoints/N` after N epochs, with the file
+    `manifest.json` (sizes, SHA-256 digest, package versions, TensorFlow flags, spaces,
+    seed) and the file `arrays.bin`. A checkpoint is written to a temporary folder,
+    flushed to the disk, and renamed. If the newest checkpoint is damaged, training
+    continues from the checkpoint before.
+
+    Args:
+        path: Path of the folder of the training, which is created if it does not exist.
+        every_seconds: Float ≥ 0, the smallest number of seconds from one checkpoint to
+            the next. Zero writes a checkpoint after every update. A last checkpoint is
+            written when training ends.
+        every_updates: Int, the number of updates from one checkpoint to the next, instead
+            of `every_seconds`.
+        keep: Int of at least 2, the number of checkpoints that are kept.
+        agent_path: Path of a `.keras` file to which the agent is saved with every
+            checkpoint, or `None`.
+        grace_seconds: Float ≥ 0. After the signal SIGTERM, training makes a last
+            checkpoint after the current update. The process ends at the latest after
+            `grace_seconds`.
+
+    Example:
+
+    >>> import tempfile, tf_reinforce as tfr
+    >>> folder = tempfile.mkdtemp()
+    >>> def train(epochs):
+    ...     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(8,))
+    ...     resume = tfr.Checkpoints(folder, every_updates=1)
+    ...     options = dict(episodes_per_epoch=2, resume=resume, verbose=0)
+    ...     return agent.fit("CartPole-v1", epochs=epochs, **options)
+    >>> train(epochs=2).epoch
+    [0, 1]
+    >>> train(epochs=3).epoch  # a new agent, which continues after the second update
+    [0, 1, 2]
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        *,
+        every_seconds: float = 60.0,
+        every_updates: int | None = None,
+        keep: int = 2,
+        agent_path: str | os.PathLike | None = None,
+        grace_seconds: float = 30.0,
+    ) -> None:
+        validation.within("every_seconds", every_seconds, 0, math.inf)
+        validation.within("grace_seconds", grace_seconds, 0, math.inf)
+        validation.positive_int_or_none("every_updates", every_updates)
+        if validation.positive_int("keep", keep) < 2:
+            raise ValueError(
+                "`keep` must be at least 2, so that a damaged checkpoint does not lose "
+                f"the training. Received: keep={keep}"
+            )
+        self.path = pathlib.Path(validation.path("path", path)).absolute()
+        self.every_seconds = every_seconds
+        self.every_updates = every_updates
+        self.keep = keep
+        self.agent_path = agent_path
+        if agent_path is not None:
+            self.agent_path = validation.path("agent_path", agent_path)
+        self.grace_seconds = grace_seconds
+        self.is_writer = True  # whether the current process writes checkpoints
+        self.last_words = None  # see `interruption.GracefulStop`
+        self._lock = locks.FolderLock(self.path)
+        self._is_training = False
+        self._last_time, self._last_epoch = time.monotonic(), 0
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator["Checkpoints"]:
+        """Locks the folder, removes leftovers of killed processes, and yields `self`.
+
+        Raises:
+            locks.FolderLocked: If another process uses the folder.
+        """
+        if not self.is_writer:
+            yield self
+            return
+        with self._lock:
+            files.expect_no_link(self._folder)
+            for folder in (self.path, self._folder):
+                if folder.is_dir():
+                    files.remove_leftovers(folder)
+            self._last_time, self._last_epoch = time.monotonic(), 0
+            yield self
+
+    @contextlib.contextmanager
+    def open_for_training(self) -> Iterator["Checkpoints"]:
+        """Opens the folder as `open` does, for one training at a time.
+
+        The folder may already be open, but not for another training.
+
+        Raises:
+            locks.FolderLocked: If another training or another process uses the folder.
+        """
+        with _start_lock:
+            if self._is_training:
+                raise locks.FolderLocked(
+                    f"Another training uses the folder {self.path} through the same "
+                    "tfr.Checkpoints. Expected: a folder of its own for each training. "
+                    "Wait until the other training ends, or choose another folder."
+                )
+            self._is_training = True
+        try:
+            with self.open():
+                yield self
+        finally:
+            self._is_training = False
+
+    @property
+    def _folder(self):
+        return self.path / "checkpoints"
+
+    def is_due(self, epoch: int) -> bool:
+        """Returns whether to write a checkpoint after `epoch` epochs."""
+        if self.every_updates is not None:
+            return epoch // self.every_updates > self._last_epoch // self.every_updates
+        return self.time_is_due
+
+    @property
+    def time_is_due(self) -> bool:
+        """Returns whether `every_seconds` have passed since the last checkpoint."""
+        if self.every_updates is not None:
+            return False
+        return time.monotonic() - self._last_time >= self.every_seconds
+
+    def graceful_stop(self) -> interruption.GracefulStop:
+        """Returns the `interruption.GracefulStop` of the training."""
+        return interruption.GracefulStop(
+            grace_seconds=self.grace_seconds, last_words=self.last_words
+        )
+
+    def write(self, epoch: int, header: dict, state: Any) -> None:
+        """Writes a checkpoint, and removes checkpoints that are no longer kept.
+
+        Args:
+            epoch: Int, the number of epochs that training has completed.
+            header: Dict of JSON values that describe the training.
+            state: Nested dicts and lists of JSON values and NumPy arrays.
+        """
+        path = self._folder / f"{epoch:08d}"
+        with files.atomic_folder(path) as folder:
+            write_state(folder, header, state)
+        older = [other for other in self._paths() if int(other.name) < epoch]
+        kept = [path, *older[1 - self.keep :]]
+        for other in self._paths():
+            if other not in kept:  # also a damaged checkpoint with a larger number
+                files.remove_folder(other)
+        self._last_time, self._last_epoch = time.monotonic(), epoch
+
+    def newest(self) -> Checkpoint | None:
+        """Returns the newest `Checkpoint` that is complete, or `None` if there is none.
+
+        Raises:
+            ValueError: If there are checkpoints, and all of them are damaged.
+        """
+        problems = []
+        for path in reversed(self._paths()):
+            try:
+                checkpoint = read(path)
+            except NewerFormat:
+                raise
+            except (OSError, ValueError) as error:
+                problems.append(str(error))
+                continue
+            for problem in problems:
+                log.warning("%s Training continues from %s.", problem, path)
+            self._last_epoch = int(path.name)
+            return checkpoint
+        if problems:
+            raise ValueError(
+                f"All checkpoints in {self._folder} are damaged. {' '.join(problems)} "
+                "To train from the start, remove the folder."
+            )
+        return None
+
+    def _paths(self):
+        """Returns the paths of all checkpoints, the oldest first."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(
+            (path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)),
+            key=lambda path: int(path.name),
+        )
+
+
+def open_checkpoints(resume, strategy=None):
+    """Returns a context manager for the argument `resume` of `fit`.
+
+    Args:
+        resume: Path of a folder, `Checkpoints`, or `None`.
+        strategy: `tf.distribute.Strategy` of the agent, or `None`. Of several learner
+            processes, only the chief writes checkpoints, and the others read them.
+
+    Returns:
+        Context manager that yields an open `Checkpoints`, or `None` for `None`. A second
+        training with the same `Checkpoints` raises `locks.FolderLocked`.
+    """
+    if resume is None:
+        return contextlib.nullcontext()
+    if not isinstance(resume, Checkpoints):
+        if not isinstance(resume, (str, os.PathLike)):
+            raise TypeError(
+                "`resume` must be the path of a folder, or tfr.Checkpoints. Received: "
+                f"resume={resume!r}"
+            )
+        resume = Checkpoints(resume)
+    if not learner_processes.get(strategy).is_chief:
+        resume = copy.copy(resume)
+        resume.is_writer = False
+    return resume.open_for_training()
+
+
+def write_state(folder, header, state):
+    """Writes the files `manifest.json` and `arrays.bin`, which `read` reads.
+
+    Args:
+        folder: Path of an existing folder.
+        header: Dict of JSON values.
+        state: Nested dicts and lists of JSON values and NumPy arrays.
+    """
+    arrays: list[np.ndarray] = []
+    encoded = _encode(state, arrays)
+    content = b"".join(array.tobytes() for array in arrays)
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        **header,
+        "arrays": [[_type_name(array), list(array.shape)] for array in arrays],
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "state": encoded,
+    }
+    manifest["manifest_sha256"] = _digest(manifest)
+    pathlib.Path(folder, ARRAYS).write_bytes(content)
+    pathlib.Path(folder, MANIFEST).write_text(json.dumps(manifest) + "\n")
+
+
+def read(path):
+    """Returns the `Checkpoint` in a folder.
+
+    Raises:
+        OSError: If a file of the checkpoint cannot be read.
+        ValueError: If the checkpoint is damaged, or was written by a newer version.
+    """
+    path = pathlib.Path(path)
+    manifest = _read_manifest(path / MANIFEST)
+    try:
+        specs = [_spec(*spec) for spec in manifest["arrays"]]
+        digest, encoded = manifest["sha256"], manifest["state"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path / MANIFEST, f"an entry is invalid ({error!r})") from None
+    sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in specs]
+    file = path / ARRAYS
+    files.expect_regular_file(file)
+    if file.stat().st_size != sum(sizes):
+        raise _damaged(
+            file, f"it has {file.stat().st_size} bytes, and {sum(sizes)} are expected"
+        )
+    files.expect_stored(file)
+    content = file.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise _damaged(file, "its SHA-256 digest is not that of the manifest")
+    offsets = np.cumsum([0, *sizes])
+    arrays = [
+        np.frombuffer(content, dtype, math.prod(shape), start).reshape(shape).copy()
+        for (dtype, shape), start in zip(specs, offsets.tolist())
+    ]
+    try:
+        state = _decode(encoded, arrays)
+    except (IndexError, TypeError, RecursionError) as error:
+        raise _damaged(path / MANIFEST, f"the state is invalid ({error!r})") from None
+    return Checkpoint(path, manifest, state)
+
+
+def _read_manifest(path):
+    files.expect_regular_file(path)
+    if path.stat().st_size > _MAX_MANIFEST_BYTES:
+        raise _damaged(path, f"it has more than {_MAX_MANIFEST_BYTES} bytes")
+    text = path.read_text(errors="replace")
+    if not text.endswith("\n"):  # the last byte of every manifest
+        raise _damaged(path, "it is truncated, or its end is damaged")
+    try:
+        manifest = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"it is no JSON file ({error})") from None
+    if not isinstance(manifest, dict):
+        raise _damaged(path, "it contains no JSON object")
+    format_version = manifest.get("format_version")
+    if not isinstance(format_version, int):
+        raise _damaged(path, "its format version is no number")
+    versions = manifest.get("versions")
+    written = versions.get("tf-reinforce") if isinstance(versions, dict) else None
+    try:
+        version.expect_not_newer(path, written)
+    except ValueError as error:
+        raise NewerFormat(str(error)) from None
+    if format_version > FORMAT_VERSION:
+        raise NewerFormat(
+            f"{path} has the format version {format_version}. Expected: at most "
+            f"{FORMAT_VERSION}, of tf_reinforce {version.VERSION}. Install a newer "
+            "version."
+        )
+    if manifest.pop("manifest_sha256", None) != _digest(manifest):
+        raise _damaged(path, "its SHA-256 digest is not the digest in the file")
+    return manifest
+
+
+def _damaged(path, reason):
+    return ValueError(f"The file {path} is damaged: {reason}.")
+
+
+def _digest(manifest):
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _type_name(array):
+    return tf.as_dtype(array.dtype).name
+
+
+def _spec(name, shape):
+    """Returns the NumPy dtype and the shape of an array in a manifest.
+
+    Raises:
+        TypeError, ValueError: If the name or the shape is invalid.
+    """
+    dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
+    if dtype.hasobject or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
+        raise ValueError(f"an array cannot have the type {name} and the shape {shape}")
+    return dtype, tuple(shape)
+
+
+# In the JSON of a state, the dict {_ARRAY: N} stands for array number N.
+_ARRAY = "tf_reinforce.array"
+
+
+def _encode(state, arrays):
+    """Returns the state as JSON values, and appends its NumPy arrays to a list."""
+    if isinstance(state, dict) and all(isinstance(key, str) for key in state):
+        return {key: _encode(value, arrays) for key, value in state.items()}
+    if isinstance(state, (np.ndarray, np.generic)):
+        arrays.append(np.asarray(state))
+        return {_ARRAY: len(arrays) - 1}
+    if isinstance(state, (list, tuple)):
+        return [_encode(value, arrays) for value in state]
+    if state is None or isinstance(state, (bool, int, float, str)):
+        return state
+    raise TypeError(
+        "The state of a callback must consist of dicts with strings as keys, lists, "
+        f"numbers, strings and NumPy arrays. Received: {state!r}. Change `get_state`."
+    )
+
+
+def _decode(state, arrays):
+    """Inverts `_encode`."""
+    if isinstance(state, dict):
+        if state.keys() == {_ARRAY}:
+            return arrays[state[_ARRAY]]
+        return {key: _decode(value, arrays) for key, value in state.items()}
+    if isinstance(state, list):
+        return [_decode(value, arrays) for value in state]
+    return state

@@ -1,0 +1,313 @@
+"""Starts, watches and ends worker processes on this machine."""
+
+import contextlib
+import json
+import mmap
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from tf_reinforce.engine.collect import channel as channels
+from tf_reinforce.engine.collect import progress
+from tf_reinforce.engine.collect import worker_guard
+
+START_TIMEOUT = 60.0  # seconds to start, or to read programs and weights
+CLOSE_TIMEOUT = 10.0  # seconds to close the environments before a process is killed
+END_TIMEOUT = 3.0  # the same after an error, or after Ctrl-C
+
+
+class WorkerLost(Exception):
+    """Reports that a worker process has died, or did not answer in time.
+
+    Args:
+        text: String, what follows "Worker 3" in a message.
+        in_episode: Bool, whether it was playing an episode. If not, it may not have
+            received the episodes that were sent to it last.
+    """
+
+    def __init__(self, text, in_episode=True):
+        super().__init__(text)
+        self.in_episode = in_episode
+
+
+class HostLost(WorkerLost):
+    """Reports that a machine is lost, or the process on it that holds a worker."""
+
+
+class LocalLauncher:
+    """Starts worker processes on this machine, and waits for their messages.
+
+    Args:
+        step_timeout: Float, the seconds after which one reset or step counts as hanging.
+    """
+
+    restarts_lost_hosts = False  # the machine is that of the current process
+
+    def __init__(self, step_timeout):
+        self.step_timeout = step_timeout
+        self._guard = None
+
+    def open(self):
+        """Prepares to start workers."""
+        self._guard = WorkerGuard()
+
+    def start(self, number, size, first_index):
+        """Returns a new `LocalWorker`, which does not have its environments yet."""
+        return LocalWorker(number, size, first_index, self.step_timeout, self._guard)
+
+    def share(self, message):
+        """Returns a message in the form in which many workers receive it."""
+        return message
+
+    def wait(self, workers, seconds):
+        """Waits until at least one worker has sent a message, or has ended.
+
+        Returns:
+            List of the workers that have a message or have ended; empty after `seconds`.
+        """
+        if ended := [one for one in workers if one.fileno() < 0]:
+            return ended  # `send` has found that they are lost
+        with selectors.DefaultSelector() as selector:
+            for one in workers:
+                selector.register(one, selectors.EVENT_READ)
+            return [key.fileobj for key, _ in selector.select(seconds)]
+
+    def close(self):
+        """Ends what `open` has started, when no worker is left."""
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
+
+
+class Worker:
+    """What a pool knows about a worker process.
+
+    Args:
+        number: Int, the number of the worker in messages.
+        size: Positive int, the number of its environments.
+        first_index: Int, the index of its first environment among those of all workers.
+    """
+
+    waits_for_machine = False  # whether no machine has free cores for the worker
+
+    def __init__(self, number, size, first_index):
+        self.number = number
+        self.size = size
+        self.first_index = first_index
+        self.programs = set()  # the acting programs that the process knows
+        self.collection = None  # the collection for which the process knows the weights
+        self.ready = False  # whether the process has made its environments
+
+
+class LocalWorker(Worker):
+    """A worker process on this machine.
+
+    The process is fresh: it is no fork of the current process, and does not import the
+    main module. It leads a process group of its own. Ctrl-C therefore does not reach it,
+    and processes that its environments have started end with it.
+
+    Args:
+        number, size, first_index: As for `Worker`.
+        step_timeout: Float, the seconds after which one reset or step counts as hanging.
+        guard: `WorkerGuard` that ends the process if the current process dies.
+        search_path: List of strings, the import path of the process, by default
+            `sys.path`.
+    """
+
+    def __init__(self, number, size, first_index, step_timeout, guard, search_path=None):
+        super().__init__(number, size, first_index)
+        self._step_timeout = step_timeout
+        self._guard = guard
+        self._ended = False
+        with tempfile.TemporaryFile() as file:
+            file.truncate(progress.size(size))
+            self._progress = progress.Progress(size, mmap.mmap(file.fileno(), 0))
+            ours, theirs = socket.socketpair()
+            with theirs:
+                descriptors = [theirs.fileno(), file.fileno()]
+                self._process = subprocess.Popen(
+                    [*_command(search_path or sys.path), *map(str, descriptors)],
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, "TF_REINFORCE_WORKER": str(number)},
+                    pass_fds=descriptors,
+                    start_new_session=True,
+                )
+        guard.add(self._process.pid)
+        self._channel = channels.Channel(ours, step_timeout + START_TIMEOUT)
+        self._last = None, time.monotonic()  # the last progress, and when it was new
+
+    def fileno(self):
+        return self._channel.fileno()
+
+    @property
+    def pid(self):
+        return self._process.pid
+
+    def send(self, message):
+        """Sends a message that `channel.encode` returned; raises `WorkerLost`."""
+        self.touch()
+        with self._explain_lost():
+            self._channel.send_encoded(message)
+
+    def receive(self):
+        """Returns the header and the arrays of the next message; raises `WorkerLost`."""
+        with self._explain_lost():
+            message = self._channel.receive()
+        self.touch()
+        return message
+
+    def touch(self):
+        """Begins to measure `step_timeout` anew."""
+        self._last = None, time.monotonic()
+
+    def check_progress(self):
+        """Raises `WorkerLost` if the process has ended, or hangs for `step_timeout`."""
+        if self._process.poll() is not None:
+            self._raise_ended()
+        last, since = self._last
+        snapshot, now = self._progress.snapshot(), time.monotonic()
+        if snapshot != last:
+            self._last = snapshot, now
+        elif now - since > self._limit():
+            self._raise_late()
+
+    def _limit(self):
+        """Returns the seconds after which the process counts as hanging."""
+        is_in_episode = self._progress.is_in_episode()
+        return self._step_timeout + (0 if is_in_episode else START_TIMEOUT)
+
+    def _raise_late(self):
+        limit = f"step_timeout={self._step_timeout:g} s"
+        if not self._progress.is_in_episode():
+            limit += f" and further {START_TIMEOUT:g} s"
+        self.kill()
+        self._raise_lost(f"did not answer within {limit}, and was ended")
+
+    def _raise_ended(self):
+        text = "closed its connection to the pool, and was ended"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            text = _describe_exit(self._process.wait(1.0))
+        self.kill()
+        self._raise_lost(text)
+
+    def _raise_lost(self, text):
+        place = self._progress.describe(self.first_index)
+        in_episode = self._progress.is_in_episode()
+        raise WorkerLost(f"{text} ({place})", in_episode) from None
+
+    @contextlib.contextmanager
+    def _explain_lost(self):
+        try:
+            yield
+        except TimeoutError:
+            self._raise_late()
+        except (EOFError, OSError):
+            self._raise_ended()
+
+    def stop(self):
+        """Asks the process to close its environments and to end."""
+        with contextlib.suppress(EOFError, OSError):  # `join` reports it
+            self._channel.send({"kind": "stop"})
+
+    def terminate(self):
+        """Asks the process to end in the middle of an episode."""
+        if not self._ended:
+            self._process.terminate()
+
+    def join(self, deadline):
+        """Waits until the process has ended, and kills it at the deadline.
+
+        Args:
+            deadline: Float, a time of `time.monotonic`.
+
+        Returns:
+            List of texts, one for each problem: an environment whose method `close`
+            raised an exception, or a process that did not end in time.
+        """
+        problems = []
+        try:
+            while not self._ended:
+                seconds = max(0.01, deadline - time.monotonic())
+                header, _ = self._channel.receive(seconds)
+                if header["kind"] == "closed":
+                    problems += header["errors"]
+        except TimeoutError:
+            place = self._progress.describe(self.first_index)
+            problems.append(f"the process did not end in time, and was killed ({place})")
+        except (EOFError, OSError):
+            place = self._progress.describe(self.first_index)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0.01, deadline - time.monotonic()))
+            if (code := self.kill()) != 0:
+                problems.append(f"the process {_describe_exit(code)} ({place})")
+        self.kill()
+        return [f"worker {self.number}: {problem}" for problem in problems]
+
+    def kill(self):
+        """Kills the process and all of its process group; returns its exit code.
+
+        A process that has already ended keeps its exit code.
+        """
+        if not self._ended:
+            self._ended = True
+            worker_guard.end_group(self._process.pid, signal.SIGKILL)
+            self._guard.remove(self._process.pid)
+            self._channel.close()
+        return self._process.wait()
+
+
+class WorkerGuard:
+    """A process that ends worker processes if the current process dies."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", worker_guard.__file__],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+
+    def add(self, pid):
+        """Begins to guard a worker process."""
+        self._write(f"+{pid}\n")
+
+    def remove(self, pid):
+        """Ends guarding a worker process, which has ended."""
+        self._write(f"-{pid}\n")
+
+    def close(self):
+        """Ends the guard, when no worker is left."""
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+
+    def _write(self, text):
+        with contextlib.suppress(OSError):  # someone has killed the guard
+            self._process.stdin.write(text)
+            self._process.stdin.flush()
+
+
+def _describe_exit(code):
+    """Returns a text such as "was killed by the signal SIGKILL" for an exit code."""
+    if code is not None and code < 0:
+        return f"was killed by the signal {signal.Signals(-code).name}"
+    return f"ended with the exit code {code}"
+
+
+def _command(search_path):
+    """Returns the command of a worker process, without its two file descriptors.
+
+    Args:
+        search_path: List of strings, the import path `sys.path` of the worker.
+    """
+    code = (
+        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+        "from tf_reinforce.engine.collect import worker; "
+        "worker.main(*map(int, sys.argv[2:]))"
+    )
+    return [sys.executable, "-c", code, json.dumps(search_path)]

@@ -1,0 +1,666 @@
+"""Builds, saves and loads an agent as a Keras model."""
+
+import dataclasses
+import functools
+import os
+import threading
+from typing import Any
+
+import gymnasium as gym
+import keras
+import numpy as np
+
+from tf_reinforce import heads
+from tf_reinforce.callbacks import episodes as episode_callbacks
+from tf_reinforce.callbacks import slow_env
+from tf_reinforce.data import action_masks
+from tf_reinforce.data import episodes as records
+from tf_reinforce.data import spaces
+from tf_reinforce.data import tensor_specs
+from tf_reinforce.engine import agent_state
+from tf_reinforce.engine import agent_summary
+from tf_reinforce.engine import assembly
+from tf_reinforce.engine import checkpoints as checkpoint_files
+from tf_reinforce.engine import linear_rates
+from tf_reinforce.engine import recorder
+from tf_reinforce.export import live_policy
+from tf_reinforce.policies import compatibility
+from tf_reinforce.policies import layer_classes
+from tf_reinforce.policies import models
+from tf_reinforce.policies import normalization
+from tf_reinforce.policies import recurrent
+from tf_reinforce.settings import config
+from tf_reinforce.settings import toml_files
+from tf_reinforce.support import files
+from tf_reinforce.support import locks
+from tf_reinforce.support import optimizers
+from tf_reinforce.support import replicas
+from tf_reinforce.support import validation
+from tf_reinforce.support import version
+
+_UNKNOWN_HEAD = (
+    "The head of the agent depends on the action space, which is not known yet. Pass a "
+    "head (`Reinforce(policy, head=tfr.heads.Categorical(2))`), call `agent.fit(env, "
+    "…)`, which reads the spaces of the environment, or make the agent with "
+    "`Reinforce.for_env(env)`."
+)
+
+# Arguments of `keras.Model` that an agent accepts.
+_MODEL_ARGUMENTS = {"name", "trainable", "dtype", "autocast", "activity_regularizer"}
+_OPTIMIZER = (
+    " Pass `compile(optimizer=keras.optimizers.Adam(…))`, or make the agent with "
+    "`Reinforce.for_env(env, learning_rate=…)`."
+)
+# Arguments of methods and of other libraries, and what to use instead.
+_INSTEAD = {
+    "steps_per_execution": " Pass `steps_per_execution` to `compile`.",
+    "jit_compile": " Pass `jit_compile` to `compile`.",
+    "learning_rate": _OPTIMIZER,
+    "optimizer": _OPTIMIZER,
+    "policy_kwargs": " Pass the sizes of the layers: `Reinforce.for_env(env, hidden=…)`.",
+    "net_arch": " Pass the sizes of the layers: `Reinforce.for_env(env, hidden=…)`.",
+    "n_steps": " Pass `steps_per_epoch` to `fit`.",
+    "batch_size": " Pass `minibatch_size`, or `episodes_per_epoch` to `fit`.",
+    "n_epochs": " Pass `passes`.",
+    "clip_range": " Pass `ratio_clip`, for example (0.2, 0.2).",
+    "target_kl": " Pass `max_kl`.",
+    "verbose": " Pass `verbose` to `fit`.",
+    "seed": " Pass `seed` to `fit` or to `Reinforce.for_env`.",
+    "device": " Use the scope of a `tf.distribute` strategy, or `tf.device`.",
+}
+_VALUE_OPTIMIZER = "optimizer of the baseline"
+_LOSS = "the policy gradient, with the options of `Reinforce`"
+_LOG_KEYS = "the log keys of docs/logs.md, which are always reported"
+# Arguments of `keras.Model.compile` without an effect: name, default, what is used.
+_WITHOUT_EFFECT = (
+    ("loss", None, _LOSS),
+    (
+        "loss_weights",
+        None,
+        f"{_LOSS}; the weight of a shared value is Value(loss_weight=)",
+    ),
+    ("metrics", None, _LOG_KEYS),
+    ("weighted_metrics", None, _LOG_KEYS),
+    (
+        "run_eagerly",
+        False,
+        "compiled updates; `agent.gradients(episodes)` runs eagerly, to debug a policy",
+    ),
+)
+
+# Attributes that are constants of traced programs once the agent is built.
+_STATISTICS = ("normalizer", "reward_scale", "advantage_scale")
+_FIXED_ATTRIBUTES = frozenset(
+    {"policy", "head", "baseline", *_STATISTICS, *config.AGENT_OPTIONS}
+)
+
+
+class KerasAgent(keras.Model):
+    """Implements build, save and load of an agent as a Keras model.
+
+    The subclass `Reinforce` has one argument for each option, and adds the methods that
+    train and act.
+
+    Args:
+        policy, head, baseline: As in `Reinforce`.
+        options: `config.AgentOptions`. Each option becomes an attribute of the agent.
+        **kwargs: Keyword arguments of `keras.Model`.
+    """
+
+    def __init__(self, policy, head, baseline, options, **kwargs):
+        for name in kwargs.keys() - _MODEL_ARGUMENTS:
+            similar = validation.similar(name, [*config.AGENT_OPTIONS, "learning_rate"])
+            similar = _INSTEAD.get(name, similar)
+            raise TypeError(
+                f"{type(self).__name__} got an unexpected keyword argument.{similar} "
+                "help(Reinforce) and help(Reinforce.for_env) list all arguments. "
+                f"Received: {name}={kwargs[name]!r}"
+            )
+        super().__init__(**kwargs)
+        replicas.check_strategy(self._distribute_strategy)
+        self.policy = policy
+        self.head = head
+        self.baseline = baseline
+        options.check_baseline(baseline, baseline.is_value_function)
+        for option in config.AGENT_OPTIONS:
+            setattr(self, option, getattr(options, option))
+        mask = options.action_mask
+        self._mask_source = None if mask is None else action_masks.MaskPath(mask)
+        self.normalizer = self.reward_scale = self.advantage_scale = None
+        if options.normalize_observations:
+            self.normalizer = normalization.RunningNormalization()
+        if options.scale_rewards:
+            self.reward_scale = normalization.RunningScale(
+                centered=True, name="reward_scale"
+            )
+        if options.scale_advantages == "running":
+            self.advantage_scale = normalization.RunningScale(name="advantage_scale")
+        self.observation_space = self.action_space = None
+        self._learning_rates, self._fit_defaults = [], {}  # `for_env` sets them for `fit`
+        self._normalizes_integers = True
+        self._training_lock = locks.TrainingLock("agent")
+        self._weights_lock = threading.RLock()  # an update holds it
+
+    def __repr__(self) -> str:
+        """Returns the parts, changed options and training counts of the agent as text."""
+        defaults = {
+            field.name: field.default for field in dataclasses.fields(config.AgentOptions)
+        }
+        options = {name: getattr(self, name) for name in config.AGENT_OPTIONS}
+        policy = self.policy
+        parts = [f"policy=<{type(policy).__name__} {policy.name!r}>"]
+        parts += [f"head={self.head!r}", f"baseline={type(self.baseline).__name__}"]
+        parts += [
+            f"{name}={value!r}"
+            for name, value in options.items()
+            if value != defaults[name]
+        ]
+        updates, episodes, steps = self._counted()
+        counters = f"{updates} updates, {episodes} episodes, {steps} steps"
+        state = counters if self.built else "not built"
+        return f"<{type(self).__name__}({', '.join(parts)}): {state}>"
+
+    def summary(self, *args: Any, **kwargs: Any) -> None:
+        """Prints the parts of the agent, with output shapes and numbers of weights.
+
+        The rows are normalizer, policy, head (the output shape is that of raw actions),
+        baseline and running scales. The last lines count the weights of all parts.
+
+        Args:
+            *args, **kwargs: Arguments of `keras.Model.summary`.
+                `expand_nested=True` also shows the layers of the policy, the heads of a
+                `Composite`, and the network of a `Value` baseline.
+        """
+        agent_summary.print_summary(self, *args, **kwargs)
+
+    def __setattr__(self, name, value):
+        if name in _FIXED_ATTRIBUTES and getattr(self, "built", False):
+            raise AttributeError(
+                f"`{name}` of an agent is fixed once the agent is built. Received: "
+                f"{name}={value!r}. To change `entropy_coef` or the learning rate "
+                "during training, pass a Keras learning-rate schedule. To change "
+                "another option, create another agent: `other = "
+                f"tfr.Reinforce.from_config({{**agent.get_config(), {name!r}: …}})`, "
+                "`other.build_from_config(agent.get_build_config())`, "
+                "`other.set_weights(agent.get_weights())`."
+            )
+        super().__setattr__(name, value)
+
+    @locks.in_usable_process
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Returns the outputs of the policy for observations, as in Keras.
+
+        `Reinforce.act` returns actions, and `Reinforce.evaluate` plays episodes.
+        """
+        if isinstance(x, (str, gym.Env, gym.vector.VectorEnv)):
+            raise TypeError(
+                "`x` of `predict` must be observations; the result is the outputs of the "
+                f"policy. Received: x={x!r} of type {type(x).__name__}. To play episodes "
+                "of an environment, call `agent.evaluate(env)`. "
+                "`agent.act(observations)` returns actions."
+            )
+        return super().predict(x, *args, **kwargs)
+
+    def build(self, observations_shape):
+        if self.head is None and self.action_space is None:
+            raise ValueError(f"The agent cannot be built. {_UNKNOWN_HEAD}")
+        self._is_normalized = self._normalized_arrays()
+        self._build_model(self.policy, observations_shape, "policy")
+        float_type = models.float_type(self.policy)
+        observation_spec = self._observation_spec(observations_shape, float_type)
+        # Validate first, so that a failed build can be tried again.
+        head = self.head
+        if head is None:
+            head = heads.for_space(self.action_space)
+        if self._mask_source is not None:
+            self._mask_source.expect_in(observation_spec)
+        recurrent_policy, updating_layers = self._check_models(
+            head, observation_spec, float_type
+        )
+        models.warn_bounded_logits(self.policy, head)
+        self._check_scope({"policy": self.policy, "head": head})
+        self.head = head
+        with replicas.scope(self._distribute_strategy):
+            self._build_parts(observation_spec, float_type)
+        parts = assembly.AgentParts(
+            policy=self.policy,
+            head=head,
+            baseline=self.baseline,
+            normalizer=self.normalizer,
+            scales=self._scales,
+            counters=self.counters,
+            options=self._agent_options,
+            recurrent=recurrent_policy,
+            updating_layers=updating_layers,
+            mask_source=self._mask_source,
+            observation_spec=observation_spec,
+            float_type=float_type,
+            lock=self._weights_lock,
+        )
+        self._make_trainer = functools.partial(assembly.make_trainer, parts)
+        self._assemble()
+
+    def _check_models(self, head, observation_spec, float_type):
+        """Checks policy and value model, and builds the value model.
+
+        Returns:
+            The results of `compatibility.check_model_shapes` and `check_call_modes`.
+        """
+        shapes = keras.tree.map_structure(lambda x: (None, *x.shape), observation_spec)
+        spec = tensor_specs.with_floats(observation_spec, self._is_normalized, float_type)
+        recurrent_policy = compatibility.check_model_shapes(
+            self.policy, head, self.baseline, spec
+        )
+        for value_model in self._models[1:]:
+            self._build_model(value_model, shapes, "value model")
+        return recurrent_policy, compatibility.check_call_modes(
+            self._models, spec, recurrent_policy
+        )
+
+    def _observation_spec(self, observations_shape, float_type):
+        """Returns the `tf.TensorSpec`s of one recorded observation."""
+        if self.observation_space is not None:
+            return tensor_specs.observation_spec(
+                self.observation_space, float_type, self.normalize_observations
+            )
+        spec = tensor_specs.specs_from_shapes(observations_shape, float_type)
+        spec = recurrent.remove_time_axis(spec, self.policy)
+        count = len(keras.tree.flatten(spec))
+        self._is_normalized = [self.normalizer is not None] * count
+        return spec
+
+    def _normalized_arrays(self):
+        """Returns whether each array of the observation space is normalized."""
+        if self.observation_space is None:
+            return []
+        if self.normalizer is None:
+            nested = spaces.to_nest(self.observation_space)
+            return [False] * len(keras.tree.flatten(nested))
+        return compatibility.normalized_arrays(
+            self.observation_space, self._models, self._normalizes_integers
+        )
+
+    def _build_model(self, model, observations_shape, name):
+        """Builds the policy or the value model, unless it is already built."""
+        if not model.built:
+            spec = self.observation_space and tensor_specs.with_floats(
+                tensor_specs.observation_spec(self.observation_space, "float32"),
+                self._is_normalized,
+                "float32",
+            )
+            with replicas.scope(self._distribute_strategy):
+                models.build(model, observations_shape, spec, name)
+
+    def _build_parts(self, observation_spec, float_type):
+        """Creates the weights of head, baseline, running statistics, and `counters`."""
+        self._check_scope({"baseline": self.baseline})
+        self._check_scope({_VALUE_OPTIMIZER: getattr(self.baseline, "optimizer", None)})
+        if not self.head.built:
+            self.head.set_float_type(float_type)
+            self.head.build((None, self.head.outputs_size))
+        if not self.baseline.built:
+            shapes = keras.tree.map_structure(
+                lambda x: (None, *x.shape), observation_spec
+            )
+            self.baseline.build(shapes)
+        if self.normalizer is not None:
+            # In half precision, large numbers with small differences would be equal.
+            self.normalizer.dtype_policy = float_type
+            self.normalizer.build(
+                tensor_specs.normalized_shapes(observation_spec, self._is_normalized)
+            )
+        for scale in self._scales.values():
+            scale.build()
+        self.counters = self.add_weight(
+            name="counters",
+            shape=(3,),
+            initializer="zeros",
+            dtype="int64",
+            trainable=False,
+        )
+
+    @property
+    def _scales(self):
+        scales = {"rewards": self.reward_scale, "advantages": self.advantage_scale}
+        return {name: scale for name, scale in scales.items() if scale is not None}
+
+    @property
+    def _agent_options(self):
+        return config.AgentOptions(
+            **{name: getattr(self, name) for name in config.AGENT_OPTIONS}
+        )
+
+    def call(self, observations, training=False):
+        return self.trainer.estimator.forward(observations)[0]
+
+    updates = property(lambda self: self._counted()[0])
+    episodes_seen = property(lambda self: self._counted()[1])
+    env_steps = property(lambda self: self._counted()[2])
+
+    def _counted(self):
+        return self.counters.numpy().tolist() if self.built else [0, 0, 0]
+
+    @property
+    def policy_variables(self) -> list[keras.Variable]:
+        """Returns the trainable weights of policy and head for the optimizer."""
+        return self.trainer.estimator.variables
+
+    @property
+    @locks.between_updates
+    def trainer(self):
+        """Returns the `training.trainer.Trainer` of a built agent.
+
+        The property makes a new trainer if a constant of the traced programs has changed.
+        For example, a call of `adapt` of a normalization layer of the policy changes the
+        constants of the traced programs.
+        """
+        if models.constants(*self._models) != self._constants:
+            self._assemble()
+        return self._trainer
+
+    @property
+    def _xla_note(self):
+        return self.trainer.learner.xla_note
+
+    def _assemble(self):
+        self._constants = models.constants(*self._models)
+        self._trainer = self._make_trainer(self._check_episodes, lambda: self.jit_compile)
+        self._live_policies = {}  # keys: whether the action space is known
+
+    @property
+    @locks.between_updates
+    def _live_policy(self):
+        actor = self.trainer.collector.actor
+        has_space = self.action_space is not None
+        if has_space not in self._live_policies:
+            self._live_policies[has_space] = live_policy.LivePolicy(
+                actor, self.action_space
+            )
+        return self._live_policies[has_space]
+
+    @property
+    def _models(self):
+        """Returns a list of the policy, and of a value model if the baseline has one."""
+        value_model = getattr(self.baseline, "model", None)
+        return [self.policy] if value_model is None else [self.policy, value_model]
+
+    def build_for_env(self, env: Any) -> None:
+        """Builds a compiled agent, and its optimizer, for an environment.
+
+        Args:
+            env: Object with the attributes `observation_space` and `action_space`.
+
+        Raises:
+            ValueError: If the agent is not compiled, or was built for other spaces.
+        """
+        self._require_optimizer()
+        if not hasattr(env, "observation_space") or not hasattr(env, "action_space"):
+            raise TypeError(
+                "`env` must have the attributes `observation_space` and `action_space`. "
+                f"Received: env={env!r} of type {type(env).__name__}"
+            )
+        self.build_for_spaces(env.observation_space, env.action_space)
+        self._build_optimizer()
+
+    @locks.between_updates
+    def build_for_spaces(
+        self, observation_space: gym.Space, action_space: gym.Space
+    ) -> None:
+        """Builds the agent for two spaces; raises if it was built for other spaces.
+
+        Args:
+            observation_space, action_space: `gymnasium.Space`.
+        """
+        previous = self.observation_space, self.action_space
+        spaces.check_same_spaces(previous, (observation_space, action_space))
+        if self.head is None:
+            spaces.check_action_space(action_space)
+        else:
+            self.head.check_space(action_space)
+        spec = tensor_specs.observation_spec(observation_space, "float32")
+        if self.built:
+            tensor_specs.expect_shapes(
+                self.trainer.collector.actor.observation_spec, spec
+            )
+        self.observation_space, self.action_space = observation_space, action_space
+        if self.built:
+            return
+        try:
+            self.build(keras.tree.map_structure(lambda x: (None, *x.shape), spec))
+        except Exception:
+            # The agent can still be built for other spaces.
+            self.observation_space, self.action_space = previous
+            raise
+
+    def _trainer_for(self, episodes):
+        """Returns the trainer; builds the agent for `episodes` if it is not built."""
+        validation.instance("episodes", episodes, records.Episodes)
+        if not self.built:
+            self.build(
+                keras.tree.map_structure(
+                    lambda array: (None, *np.shape(array)[2:]), episodes.observations
+                )
+            )
+        return self.trainer
+
+    def _build_optimizer(self):
+        pairs = [("optimizer", getattr(self, "optimizer", None), self.policy_variables)]
+        value_model = getattr(self.baseline, "model", None)
+        if value_model is not None:  # its optimizer may have been replaced
+            variables = value_model.trainable_variables
+            pairs.append((_VALUE_OPTIMIZER, self.baseline.optimizer, variables))
+        with replicas.scope(self._distribute_strategy):
+            for name, optimizer, variables in pairs:
+                if optimizer is not None and not optimizer.built:
+                    self._check_scope({name: optimizer})
+                    optimizers.build(optimizer, variables)
+
+    def _check_scope(self, parts):
+        """Raises `ValueError` if a part was made in another scope than the agent."""
+        variables = {name: x.variables for name, x in parts.items() if x is not None}
+        replicas.check_same_scope(self._distribute_strategy, variables)
+
+    def _require_optimizer(self, method=None):
+        if method is not None:
+            replicas.check_outside_scope(method)
+        if getattr(self, "optimizer", None) is None:
+            raise ValueError(
+                "The agent is not compiled. Call "
+                "`agent.compile(optimizer=keras.optimizers.Adam(1e-2))` first."
+            )
+
+    def _require_built(self):
+        if not self.built:
+            raise ValueError(f"The agent is not built. {_UNKNOWN_HEAD}")
+
+    def _check_episodes(self, episodes):
+        """Returns NumPy `Episodes` in the agent's types; raises an error if invalid."""
+        actor = self.trainer.collector.actor
+        episodes = records.validate(
+            episodes, actor.observation_spec, actor.action_spec, actor.mask_size
+        )
+        self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
+        return episodes
+
+    def _own_callbacks(self, callbacks, options, verbose, env, envs):
+        """Returns the user's callbacks, and the agent's own.
+
+        Args:
+            callbacks, verbose, env: Arguments of `fit`.
+            options: `config.FitOptions`.
+            envs: The `environments.Environments` that were opened from `env`.
+        """
+        callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
+        for callback in callbacks:
+            validation.instance("callbacks", callback, keras.callbacks.Callback)
+        # With such a callback, a tensor environment would need a call for each update.
+        if not envs.in_graph and slow_env.has_idle_workers(env, options.workers):
+            callbacks.append(slow_env.SlowEnvLine(options.workers))
+        if verbose == 2:
+            callbacks.append(episode_callbacks.ProgressLine(every=0, live=False))
+        elif verbose:
+            callbacks.append(episode_callbacks.ProgressLine())
+        return callbacks
+
+    def _open_folder(self, resume):
+        """Returns a context manager for the argument `resume` of `fit`."""
+        return checkpoint_files.open_checkpoints(resume, self._distribute_strategy)
+
+    def _recorder_maker(self, checkpoints, env, env_kwargs, seed, first_epoch, options):
+        """Returns a function from callbacks to the recorder of a training.
+
+        Args:
+            checkpoints: `checkpoints.Checkpoints`, or `None` to record nothing.
+            env, env_kwargs, seed, first_epoch: Arguments of `fit`.
+            options: `config.FitOptions`.
+        """
+        if checkpoints is None:
+            return lambda callbacks: recorder.NoRecorder()
+        settings = {
+            "env": recorder.env_name(env),
+            "learning_rates": [list(rate) for rate in self._learning_rates],
+            "env_kwargs": env_kwargs or self._fit_defaults.get("env_kwargs", {}),
+            "seed": seed,
+            "initial_epoch": first_epoch,
+            **{name: getattr(options, name) for name in config.RESULT_OPTIONS},
+            **vars(options.env_settings),
+        }
+        describe = functools.partial(recorder.describe, self, settings)
+        variables = functools.partial(agent_state.variables, self)
+        return lambda callbacks: recorder.Recorder(
+            checkpoints, self, callbacks, describe, variables
+        )
+
+    @locks.between_updates
+    def save(
+        self, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any
+    ) -> None:
+        """Writes the agent to a `.keras` file, with all weights and optimizer states.
+
+        Saving is atomic: it succeeds completely, or leaves an existing file unchanged.
+        From the argument `env_kwargs` of `for_env`, `save` stores only numbers and
+        booleans. After loading the agent, pass `env_kwargs` of other types to `fit`
+        again.
+
+        A warning names each class of a layer that cannot be made from its configuration,
+        for example because `__init__` has no `**kwargs`.
+
+        Raises:
+            ValueError: If the file name does not end in `.keras`, or the agent is not
+                built.
+            FileExistsError: If the file exists and `overwrite` is False.
+        """
+        self._require_built()
+        target = filepath, overwrite, ".keras", "an agent"
+        with files.atomic_model_file(*target) as temporary_path:
+            self._build_optimizer()
+            super().save(temporary_path, **kwargs)
+        layer_classes.warn_if_not_loadable(self)
+
+    @locks.between_updates
+    def save_weights(self, filepath: str | os.PathLike, overwrite: bool = True) -> None:
+        """Writes the weights to one file atomically, in the format of Keras."""
+        self._require_built()
+        self._build_optimizer()
+        target = filepath, overwrite, ".weights.h5", "weights", self
+        with files.atomic_model_file(*target) as temporary_path:
+            super().save_weights(temporary_path)
+
+    @locks.between_updates
+    def load_weights(self, filepath: str | os.PathLike, **kwargs: Any) -> None:
+        """Loads weights as in Keras, and the optimizer state if the agent is compiled."""
+        self._require_built()
+        self._build_optimizer()
+        super().load_weights(filepath, **kwargs)
+
+    get_weights = locks.between_updates(keras.Model.get_weights)
+    set_weights = locks.between_updates(keras.Model.set_weights)
+    __reduce__ = locks.between_updates(keras.Model.__reduce__)  # for copies
+
+    def get_config(self) -> dict[str, Any]:
+        serialize = keras.saving.serialize_keras_object
+        return {
+            **super().get_config(),
+            "policy": serialize(self.policy),
+            "head": serialize(self.head),
+            "baseline": serialize(self.baseline),
+            **{name: getattr(self, name) for name in config.AGENT_OPTIONS},
+            "entropy_coef": serialize(self.entropy_coef),
+            "learning_rates": [list(rate) for rate in self._learning_rates],
+            "fit_defaults": toml_files.safe_defaults(self._fit_defaults),
+            "observation_space": spaces.to_config(self.observation_space),
+            "action_space": spaces.to_config(self.action_space),
+            version.CONFIG_KEY: version.VERSION,
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = version.own_config(cls, config)
+        for part in config.keys() & {"policy", "head", "baseline", "entropy_coef"}:
+            config[part] = keras.saving.deserialize_keras_object(config[part])
+        own_spaces = [config.pop(f"{x}_space", None) for x in ("observation", "action")]
+        rates = config.pop("learning_rates", [])
+        defaults = config.pop("fit_defaults", {"env_kwargs": {}})
+        agent = cls(**config)
+        agent._learning_rates = linear_rates.check_schedules(rates, agent.baseline)
+        agent._fit_defaults = toml_files.check_defaults(defaults)
+        agent.observation_space, agent.action_space = map(spaces.from_config, own_spaces)
+        if agent.action_space is not None and agent.head is not None:
+            agent.head.check_space(agent.action_space)
+        return agent
+
+    def get_build_config(self):
+        config = super().get_build_config()
+        return config and {**config, "normalizes_integers": self._normalizes_integers}
+
+    def build_from_config(self, config):
+        # Agents of earlier versions do not normalize integers.
+        self._normalizes_integers = config.get("normalizes_integers", False)
+        self.build(config["input_shape"])  # Keras would ignore an error of `build`
+
+    def _check_compile(self, arguments):
+        """Raises `ValueError` if there is no optimizer, or an argument has no effect."""
+        if arguments["optimizer"] is None:
+            raise ValueError(
+                "`optimizer` must be a Keras optimizer, its name or its config, for "
+                "example keras.optimizers.Adam(1e-2). Received: optimizer=None"
+            )
+        for name, default, replacement in _WITHOUT_EFFECT:
+            value = arguments.get(name, default)
+            if value is not default and value != default:
+                raise ValueError(
+                    f"`{name}` of `compile` has no effect on an agent and must be "
+                    f"omitted. Received: {name}={value!r}. The agent uses {replacement}."
+                )
+        updates = arguments.get("steps_per_execution", 1)
+        validation.positive_int("steps_per_execution", updates)
+
+    @property
+    def jit_compile(self):
+        """Returns the argument `jit_compile` of `compile`: True, False or `"auto"`.
+
+        Without a GPU, Keras would replace `"auto"` by False, but XLA makes updates of
+        many gradient steps several times faster.
+        """
+        return "auto" if self._jit_compile is None else self._jit_compile
+
+    @jit_compile.setter
+    def jit_compile(self, value):
+        validation.one_of("jit_compile", value, config.JIT_COMPILE)
+        self._jit_compile = value if value == "auto" else bool(value)
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        return config and {**config, "jit_compile": self.jit_compile}
+
+    def compile_from_config(self, config):
+        # Keras saves all arguments.
+        without_effect = {name for name, *_ in _WITHOUT_EFFECT}
+        config = {k: value for k, value in config.items() if k not in without_effect}
+        # Keras would also build the optimizer on the weights of the baseline, and then
+        # discard the saved state.
+        rates = self._learning_rates
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self._build_optimizer()
+        self._learning_rates = rates

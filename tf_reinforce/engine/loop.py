@@ -1,0 +1,320 @@
+"""Runs the epochs of `fit` and calls Keras callbacks."""
+
+import contextlib
+
+import keras
+import numpy as np
+
+from tf_reinforce.callbacks import episodes as episode_callbacks
+from tf_reinforce.engine import agent_state
+from tf_reinforce.engine import learner_processes
+from tf_reinforce.engine import linear_rates
+from tf_reinforce.engine import recorder
+from tf_reinforce.support import optimizers
+from tf_reinforce.support import validation
+
+# The meaning of `mode="auto"` of a monitoring callback, for each log key.
+HIGHER_IS_BETTER = (
+    "episode_return",
+    "episode_return_min",
+    "episode_return_max",
+    "success",
+)
+LOWER_IS_BETTER = ("value_loss", "gradient_norm")
+
+END = "end_env_steps"  # a parameter of callbacks: the steps at which training ends
+_MAX_UPDATES_PER_CALL = 10_000
+
+# These callbacks read or change the agent after each update, before the next one.
+_EVERY_UPDATE = (
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.LearningRateScheduler,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ReduceLROnPlateau,
+    keras.callbacks.SwapEMAWeights,
+    keras.callbacks.TensorBoard,
+)
+
+
+def check_epochs(initial_epoch, episodes, freq):
+    """Raises an error unless the first epoch and the validation options are ints."""
+    validation.whole_number("initial_epoch", initial_epoch, low=0)
+    validation.positive_int("validation_episodes", episodes)
+    for epoch in freq if isinstance(freq, (list, tuple, set)) else [freq]:
+        validation.positive_int("validation_freq", epoch)
+
+
+class CallbackList(keras.callbacks.CallbackList):
+    """A Keras callback list that also notifies `EpisodeCallback`s.
+
+    Args:
+        callbacks: List of the Keras callbacks that the current process calls.
+        of_all_processes: List of the callbacks of the process that calls all.
+        **kwargs: Further arguments of the base class.
+    """
+
+    def __init__(self, callbacks, of_all_processes, **kwargs):
+        super().__init__(callbacks, **kwargs)
+        self._of_all_processes = of_all_processes
+
+    @contextlib.contextmanager
+    def notified_of_errors(self):
+        """Calls `on_train_error` if the `with` block raises an error."""
+        try:
+            yield
+        except BaseException:
+            if (notify := self.notifier("on_train_error")) is not None:
+                notify()
+            raise
+
+    def updates_until_due(self, epoch, epochs, freq):
+        """Returns the number of updates, from an epoch on, that one call may make.
+
+        All processes must make equal calls, also processes that leave out a callback.
+
+        Args:
+            epoch: Int, the number of the epoch that begins.
+            epochs: Int, the number of the last epoch, or `None`.
+            freq: Argument of `run_loop`, or `None` if there is no validation.
+        """
+        result = _updates_until_validation(epoch, epochs, freq)
+        for callback in self._of_all_processes:
+            if isinstance(callback, _EVERY_UPDATE) or _own_method(
+                callback, "on_episodes_collected"
+            ):
+                return 1
+            if (method := getattr(callback, "updates_until_due", None)) is not None:
+                name = f"{type(callback).__name__}.updates_until_due({epoch})"
+                result = min(result, validation.positive_int(name, method(epoch)))
+        return result
+
+    def notifier(self, name):
+        """Returns a function that calls a method of each callback that overrides it.
+
+        Args:
+            name: String, the name of a method of `EpisodeCallback`.
+
+        Returns:
+            Function with the arguments of the method, or `None` if no callback
+            overrides the method.
+        """
+        methods = [_own_method(callback, name) for callback in self.callbacks]
+        methods = [method for method in methods if method is not None]
+
+        def notify(*args):
+            for method in methods:
+                method(*args)
+
+        return notify if methods else None
+
+
+def _own_method(callback, name):
+    """Returns a method that overrides that of `EpisodeCallback`, or `None`."""
+    method = getattr(callback, name, None)
+    default = getattr(episode_callbacks.EpisodeCallback, name)
+    return None if getattr(method, "__func__", method) is default else method
+
+
+def run_loop(
+    agent,
+    make_updates,
+    validate,
+    callbacks,
+    *,
+    budget,
+    initial_epoch,
+    freq,
+    verbose,
+    make_recorder,
+):
+    """Makes updates until the budget is spent, and calls the callbacks.
+
+    Args:
+        agent: `keras.Model` that the callbacks receive.
+        make_updates: Function that makes one or more updates. `make_updates` returns the
+            logs of each update, and the pairs `(episode, logs)` of the number and logs of
+            each episode. The first argument of `make_updates` is `None`, or a function
+            that receives the `Episodes` and logs before an update is made. The further
+            arguments of `make_updates` are the largest number of updates, the number of
+            remaining environment steps or `None`, and the `linear_rates.ProgramRates`.
+        validate: Function without arguments that returns the logs of a validation, or
+            `None` if there is no validation.
+        callbacks: List of Keras callbacks. With the method `updates_until_due` of a
+            callback, TensorFlow calls end after the updates whose agent the callback
+            reads. The method receives the number of the epoch that begins, and returns
+            the largest number of updates of the next call, at least 1.
+        budget: Pair `(epochs, steps)`: the number of the last epoch and `None`, or `None`
+            and the number of environment steps to train for.
+        initial_epoch: Int, the number of the first epoch.
+        freq: Int n for a validation after every n-th epoch, or list of the epochs after
+            which validations follow, counted from 1 as in Keras.
+        verbose: The verbosity that callbacks receive, 0, 1 or 2. `"auto"` means 1.
+        make_recorder: Function from the list of all callbacks to a `recorder.Recorder`
+            or `recorder.NoRecorder`.
+
+    Returns:
+        Keras' `History` object of the training.
+
+    Raises:
+        KeyboardInterrupt, interruption.Terminated: If a `Recorder` has received a signal,
+            after the last checkpoint was written.
+    """
+    epochs, steps = budget
+    processes = learner_processes.get(agent._distribute_strategy)
+    callbacks = _callback_list(agent, processes, callbacks, budget, verbose)
+    agent.stop_training = False
+    optimizer, optimizer_steps = optimizers.step_count(agent.optimizer)
+    record = make_recorder(callbacks.callbacks)
+    start = recorder.Progress(initial_epoch, agent.env_steps, optimizer_steps)
+    progress = record.restore(start)
+    params = {"initial_epoch": progress.epoch, END: steps and progress.first_step + steps}
+    callbacks.set_params({**callbacks.params, **params})
+    callbacks.on_train_begin()
+    record.restore_callbacks()
+    # Keras' BackupAndRestore sets this attribute of the model in `on_train_begin`. That
+    # callback may also have restored counters of an interrupted run.
+    progress.epoch, agent._initial_epoch = agent._initial_epoch or progress.epoch, None
+    rates = linear_rates.LinearRates(agent, agent._learning_rates, epochs)
+    epoch_calls = _EpochCalls(callbacks, validate, freq, progress)
+
+    def remaining():
+        return steps and steps - (agent.env_steps - progress.first_step)
+
+    def continues():
+        if processes.agree_on_end(agent, record, epoch_calls.facts):
+            return False
+        return progress.epoch < epochs if steps is None else remaining() > 0
+
+    with processes.explain_lost(), record, callbacks.notified_of_errors():
+        while continues():
+            # A callback of the user may then replace a learning rate.
+            linear = rates.set(progress.epoch, callbacks.params.get(END))
+            epoch_calls.begin()
+            limit = callbacks.updates_until_due(progress.epoch, epochs, validate and freq)
+            with record.checkpoint_if_interrupted(progress):
+                updates = make_updates(epoch_calls.notify, limit, remaining(), linear)
+            for number, update in enumerate(updates):
+                if number:
+                    epoch_calls.begin()
+                epoch_calls.end(*update)
+            record.write_if_due(progress)
+        progress.stopped = agent.stop_training
+        record.write(progress)
+    optimizers.finalize(agent.optimizer, (optimizer, progress.first_optimizer_step))
+    callbacks.on_train_end(epoch_calls.logs)
+    record.raise_if_interrupted()
+    return agent.history
+
+
+class _EpochCalls:
+    """Calls the callbacks at the begin and at the end of each epoch.
+
+    Attributes:
+        notify: Function that receives the episodes of an update, or `None`.
+        logs: Dict, the logs of the last epoch.
+    """
+
+    def __init__(self, callbacks, validate, freq, progress):
+        self.callbacks = callbacks
+        self.validate = validate
+        self.freq = freq
+        self.progress = progress
+        self.notify = callbacks.notifier("on_episodes_collected")
+        self._notify_end = callbacks.notifier("on_episode_end")
+        self.logs = {}
+        self._facts = {}
+
+    def facts(self, agent):
+        """Returns numbers and arrays that are equal in all processes, as a dict.
+
+        Before the first update, these are the weights of the agent. After an update,
+        these are its logs that do not depend on the time.
+        """
+        if self._facts:
+            return self._facts
+        weights = [np.asarray(x.numpy()) for x in agent_state.variables(agent)]
+        return {"number of epochs": self.progress.epoch, "weights": weights}
+
+    def begin(self):
+        self.callbacks.on_epoch_begin(self.progress.epoch)
+        self.callbacks.on_train_batch_begin(0)
+
+    def end(self, logs, episodes):
+        """Reports the episodes and the logs of an update, and counts the epoch."""
+        logs = self._with_failures(logs, "success")
+        for episode in episodes if self._notify_end is not None else ():
+            self._notify_end(*episode)
+        self._facts = {k: x for k, x in logs.items() if k != "steps_per_second"}
+        self.callbacks.on_train_batch_end(0, logs)
+        epoch = self.progress.epoch
+        if self.validate is not None and _is_due(epoch + 1, self.freq):
+            logs = {**logs, **_validate(self.callbacks, self.validate)}
+            logs = self._with_failures(logs, "val_success")
+        self.callbacks.on_epoch_end(epoch, logs)
+        self.progress.epoch, self.logs = epoch + 1, logs
+
+    def _with_failures(self, logs, key):
+        """Returns logs with a success rate of 0 if only earlier epochs reported success.
+
+        An environment that reports success only when the goal is reached reports nothing
+        in an epoch of failures.
+        """
+        reported = key in logs or key not in self.callbacks.model.history.history
+        return logs if reported else {**logs, key: 0.0}
+
+
+def _callback_list(agent, processes, callbacks, budget, verbose):
+    """Returns a `CallbackList`; raises if `epochs` is `None` but a callback needs it."""
+    epochs, steps = budget
+    _check_last_epoch(callbacks, epochs, steps)
+    return CallbackList(
+        _set_monitor_modes(processes.own_callbacks(callbacks)),
+        callbacks,
+        add_history=True,
+        model=agent,
+        verbose=1 if verbose == "auto" else int(verbose),
+        epochs=epochs,
+        steps=1,
+    )
+
+
+def _check_last_epoch(callbacks, epochs, steps):
+    swaps = [x for x in callbacks if isinstance(x, keras.callbacks.SwapEMAWeights)]
+    if epochs is None and any(callback.swap_on_epoch for callback in swaps):
+        raise ValueError(
+            "SwapEMAWeights(swap_on_epoch=True) needs the number of the last epoch. "
+            "`steps` does not determine the number of the last epoch. Expected: "
+            f"`epochs` instead of `steps`. Received: steps={steps}"
+        )
+
+
+def _validate(callbacks, validate):
+    callbacks.on_test_begin()
+    metrics = validate()
+    callbacks.on_test_end(metrics)
+    return {f"val_{name}": metric for name, metric in metrics.items()}
+
+
+def _updates_until_validation(epoch, epochs, freq):
+    """Returns the number of updates until the next validation or the last epoch."""
+    max_updates = _MAX_UPDATES_PER_CALL if epochs is None else epochs - epoch
+    if freq:
+        max_updates = next(
+            (n for n in range(1, max_updates + 1) if _is_due(epoch + n, freq)),
+            max_updates,
+        )
+    return min(max_updates, _MAX_UPDATES_PER_CALL)
+
+
+def _is_due(epoch, freq):
+    return epoch in freq if isinstance(freq, (list, tuple, set)) else epoch % freq == 0
+
+
+def _set_monitor_modes(callbacks):
+    for callback in callbacks:
+        if getattr(callback, "mode", None) == "auto":
+            name = callback.monitor.removeprefix("val_")
+            if name in HIGHER_IS_BETTER or name in LOWER_IS_BETTER:
+                callback.mode = "max" if name in HIGHER_IS_BETTER else "min"
+    return list(callbacks)

@@ -1,0 +1,428 @@
+"""Records the state of a training in checkpoints, and restores it."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+
+import gymnasium as gym
+import numpy as np
+
+from tf_reinforce.data import spaces
+from tf_reinforce.engine import agent_state
+from tf_reinforce.engine import callback_states
+from tf_reinforce.settings import config
+from tf_reinforce.support import optimizers
+from tf_reinforce.support import version
+
+log = logging.getLogger("tf_reinforce")
+
+# The parts of the state in a checkpoint of `fit`.
+_STATE = ("progress", "variables", "callbacks")
+
+# Parts of a description of a training that may differ when the training continues.
+_MAY_DIFFER = ("versions", "flags")
+# The options that the checkpoint of an earlier version may lack, by parts.
+_DEFAULTS = {
+    "agent": {x.name: x.default for x in dataclasses.fields(config.AgentOptions)},
+    "settings": {x.name: x.default for x in dataclasses.fields(config.FitOptions)},
+}
+
+_RATES = "learning rates"
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a training has come.
+
+    Attributes:
+        epoch: Int, the number of the next epoch, or of an epoch that has begun.
+        first_step: Int, the environment steps of an agent before the training.
+        first_optimizer_step: Int, the steps of the optimizer before the training.
+        stopped: Bool, whether a callback has ended the training.
+        step: Int, the number of steps of an epoch that has begun.
+        updates: Int, the number of updates of the training; zero for an agent, whose
+            epochs are its updates.
+        data_seed: Int, which determines the order of the data.
+    """
+
+    epoch: int
+    first_step: int = 0
+    first_optimizer_step: int = 0
+    stopped: bool = False
+    step: int = 0
+    updates: int = 0
+    data_seed: int = 0
+
+    @property
+    def number(self):
+        """Returns the number of updates, which names a checkpoint."""
+        return self.updates or self.epoch
+
+    @property
+    def position(self):
+        """Returns the numbers of the epoch and of the next step."""
+        return self.epoch, self.step
+
+
+class NoRecorder(contextlib.nullcontext):
+    """Records nothing: the recorder of a training without `resume`."""
+
+    interrupted = False
+    signal = 0
+
+    def interrupt(self, number):
+        """Ignores that another process has received a signal."""
+
+    def restore(self, progress):
+        """Returns `progress`, from which the training starts."""
+        return progress
+
+    def restore_callbacks(self):
+        """Restores nothing."""
+
+    def announce(self, epochs, verbose):
+        """Prints nothing."""
+
+    def checkpoint_if_interrupted(self, progress):
+        """Returns a context manager that does nothing."""
+        return contextlib.nullcontext()
+
+    def write_if_due(self, progress):
+        """Writes nothing."""
+
+    def write(self, progress):
+        """Writes nothing."""
+
+    def raise_if_interrupted(self):
+        """Raises nothing, because Python itself has raised `KeyboardInterrupt`."""
+
+
+class Recorder:
+    """Writes the state of a training to checkpoints, and restores the newest one.
+
+    Args:
+        checkpoints: `checkpoints.Checkpoints`, which is open.
+        model: The Keras model that the callbacks receive.
+        callbacks: List of all Keras callbacks of the training, before `on_train_begin`.
+        describe: Function that returns a dict of JSON values which describe the training.
+            A checkpoint of a training with another description is refused.
+        variables: Function that returns a list of all variables that the training reads
+            or changes. Both functions are called when the model is built.
+    """
+
+    def __init__(self, checkpoints, model, callbacks, describe, variables):
+        self.checkpoints = checkpoints
+        self.model = model
+        self.callbacks = callbacks
+        self.describe = describe
+        self.variables = variables
+        self._states = callback_states.CallbackStates(callbacks)
+        self._checkpoint = None  # the newest one
+        self._header = None
+        self._written = None  # the `Progress` of the newest checkpoint
+        self._stop = checkpoints.graceful_stop()
+
+    def __enter__(self):
+        self._stop.__enter__()
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self._stop.__exit__(kind, error, traceback)
+
+    @property
+    def interrupted(self):
+        """Returns whether a signal has asked the training to stop."""
+        return bool(self._stop.received)
+
+    @property
+    def signal(self):
+        """Returns the number of the first received signal, or zero."""
+        return int(self._stop.received[0]) if self.interrupted else 0
+
+    def interrupt(self, number):
+        """Stops the training as after a signal, unless `number` is zero."""
+        if number and not self.interrupted:
+            self._stop.received.append(number)
+
+    def raise_if_interrupted(self):
+        """Raises `KeyboardInterrupt` after SIGINT, or `Terminated` after SIGTERM."""
+        folder = self.checkpoints.path
+        text = f"a checkpoint is in {folder}, and the same call of `fit` continues"
+        self._stop.raise_if_received(text)
+
+    def read(self, progress):
+        """Returns `Progress` from which the training continues; changes nothing.
+
+        Args:
+            progress: `Progress` of a training that starts from the beginning.
+
+        Raises:
+            ValueError: If all checkpoints are damaged.
+        """
+        self._checkpoint = self.checkpoints.newest()
+        if self._checkpoint is None:
+            return progress
+        _check_state(self._checkpoint)
+        self._written = Progress(**self._checkpoint.state["progress"])
+        return self._written
+
+    def restore(self, progress):
+        """Restores variables and logs from the newest checkpoint, if there is one.
+
+        The method checks the whole checkpoint before it changes anything.
+
+        Args:
+            progress: As in `read`.
+
+        Returns:
+            As `read`.
+
+        Raises:
+            ValueError: If all checkpoints are damaged or belong to another training, or a
+                log file has lost rows.
+        """
+        result = dataclasses.replace(self._written or self.read(progress))
+        self._header = _to_plain(self.describe())
+        rates = _learning_rates(self.model)
+        if self._checkpoint is None:
+            self._header[_RATES] = rates
+            callback_states.check_logs(self.callbacks, [])
+            return result
+        path, header, state = self._checkpoint
+        check_same_training(path, header, self._header)
+        # A model that has been trained since may have other rates than at the start.
+        self._header[_RATES] = header.get(_RATES, rates)
+        steps = optimizers.step_count(self.model.optimizer)[1]
+        if steps == result.first_optimizer_step:
+            _compare(path, _RATES, self._header[_RATES], rates)
+        _check_variables(path, state, self.variables())
+        callback_states.check_logs(self.callbacks, state["callbacks"])
+        self.assign_variables()
+        self._states.rewind()
+        callback_states.truncate_logs(self.callbacks, state["callbacks"])
+        return result
+
+    def assign_variables(self):
+        """Gives all variables their values in the checkpoint."""
+        values = self._checkpoint.state["variables"]
+        for variable, value in zip(self.variables(), values, strict=True):
+            variable.assign(value)
+
+    def restore_callbacks(self):
+        """Restores the states of callbacks, after `on_train_begin` has reset them.
+
+        If the training continues within an epoch, `on_epoch_begin` comes first, in which
+        callbacks make what they need in an epoch. It may change variables.
+        """
+        self._states.begin()
+        if self._checkpoint is not None:
+            state = self._checkpoint.state
+            callback_states.set_states(self.callbacks, state["callbacks"])
+            self.assign_variables()
+            self.model.stop_training = state["progress"].get("stopped", False)
+            if self.model.stop_training:
+                log.warning(
+                    "A callback has ended this training after %s epochs. The training "
+                    "makes no further update. To train further, use another folder.",
+                    state["progress"]["epoch"],
+                )
+
+    def announce(self, epochs, verbose):
+        """Prints where a training continues that was restored, unless `verbose` is 0."""
+        progress = self._written
+        if verbose and progress is not None:
+            text = f"continuing after update {progress.number}"
+            if progress.stopped or progress.epoch >= epochs:
+                text = f"nothing left to train after epoch {progress.epoch}"
+            print(text)
+
+    @contextlib.contextmanager
+    def checkpoint_if_interrupted(self, progress):
+        """Writes a checkpoint if a signal has ended the collection of episodes.
+
+        A terminal sends SIGINT also to the processes of environments, which then fail.
+
+        Args:
+            progress: `Progress` before the update for which the episodes are collected.
+        """
+        updates = int(self.model.updates)
+        try:
+            yield
+        except BaseException:
+            if self.interrupted and int(self.model.updates) == updates:
+                self.write(progress)
+                self.raise_if_interrupted()
+            raise
+
+    def write_if_due(self, progress):
+        """Writes a checkpoint if the last one is old enough."""
+        if self.checkpoints.is_due(progress.number):
+            self.write(progress)
+
+    def write(self, progress):
+        """Writes a checkpoint unless the newest checkpoint has the same progress."""
+        if progress == self._written or not self.checkpoints.is_writer:
+            return
+        state = {
+            "progress": dataclasses.asdict(progress),
+            "variables": [np.asarray(x.numpy()) for x in self.variables()],
+            "callbacks": self._states.get(),
+        }
+        # If the process is killed between the two files, the older checkpoint is used,
+        # and both files are written again.
+        if self.checkpoints.agent_path is not None:
+            self.model.save(self.checkpoints.agent_path)
+        self.checkpoints.write(progress.number, self._header, state)
+        self._written = dataclasses.replace(progress)
+
+
+def env_name(env):
+    """Returns the id of an environment, or the name of its class or function."""
+    if isinstance(env, str):
+        return env
+    spec = env if isinstance(env, gym.envs.registration.EnvSpec) else None
+    spec = spec or getattr(env, "spec", None)
+    if isinstance(spec, gym.envs.registration.EnvSpec):
+        return spec.id
+    return getattr(env, "__qualname__", type(env).__qualname__)
+
+
+def describe(agent, settings):
+    """Returns a description of a training for the manifest of a checkpoint.
+
+    Args:
+        agent: Built and compiled `Reinforce`.
+        settings: Dict, the other settings of the training.
+    """
+    description = {
+        "settings": settings,
+        "observation space": spaces.to_config(agent.observation_space),
+        "action space": spaces.to_config(agent.action_space),
+        "agent": agent_state.signature(agent),
+        **software(),
+    }
+    return _to_plain(description)
+
+
+def software():
+    """Returns the parts of a description that may differ when a training continues."""
+    return {"versions": version.installed(), "flags": version.flags()}
+
+
+def _to_plain(description):
+    """Returns a description as it is read from a manifest."""
+    return json.loads(json.dumps(description, default=_to_json))
+
+
+def _learning_rates(model):
+    """Returns the constant learning rates of the optimizers of a model."""
+    inner = [getattr(x, "inner_optimizer", x) for x in agent_state.optimizers(model)]
+    rates = [optimizer.get_config()["learning_rate"] for optimizer in inner]
+    return [rate for rate in rates if isinstance(rate, float)]
+
+
+def check_same_training(path, expected, received):
+    """Raises an error if a checkpoint belongs to another training.
+
+    Other versions of packages and other TensorFlow flags give a warning only. An option
+    that the checkpoint of an earlier version lacks had its default.
+
+    Args:
+        path: Path of the checkpoint.
+        expected: Dict, the manifest of the checkpoint.
+        received: Result of `describe`.
+    """
+    for part, current in received.items():
+        stored, defaults = expected.get(part), _DEFAULTS.get(part, {})
+        if isinstance(stored, dict):
+            stored = {x: defaults[x] for x in current if x in defaults} | stored
+        _compare(path, part, stored, current)
+
+
+def _check_state(checkpoint):
+    """Raises a `ValueError` unless a state that was read from a file can be restored."""
+    path, _, state = checkpoint
+    valid = isinstance(state, dict) and state.keys() == set(_STATE)
+    valid = valid and isinstance(state["progress"], dict)
+    valid = valid and callback_states.is_valid(state["callbacks"])
+    if not valid or not _is_progress(state["progress"]):
+        raise _invalid(path)
+
+
+def _is_progress(values):
+    """Returns whether the values of a `Progress` are valid; some may be missing."""
+    kinds = {field.name: field.type for field in dataclasses.fields(Progress)}
+    return "epoch" in values and all(
+        type(value) is kinds.get(name) and 0 <= value < 2**63
+        for name, value in values.items()
+    )
+
+
+def _check_variables(path, state, variables):
+    shapes = [_shape_and_type(x) for x in _as_list(state["variables"])]
+    if shapes != [(tuple(x.shape), x.dtype) for x in variables]:
+        raise _invalid(path)
+
+
+def _invalid(path):
+    return ValueError(
+        f"The checkpoint {path} cannot be restored: its state is invalid. Expected: the "
+        "state that a training has written. To train from the start, use another folder."
+    )
+
+
+def _as_list(value):
+    return value if isinstance(value, list) else []
+
+
+def _shape_and_type(value):
+    is_array = isinstance(value, np.ndarray)
+    return (value.shape, value.dtype.name) if is_array else None
+
+
+def _to_json(value):
+    """Returns arrays as lists, functions as their names, and other objects as classes."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return getattr(value, "__qualname__", type(value).__name__)
+
+
+def _without_later(old, new):
+    """Returns `[class, config]` of a layer without arguments that an old config lacks."""
+    is_layer = isinstance(old, list) and len(old) == 2 and isinstance(old[1], dict)
+    if not is_layer or not isinstance(new, list) or not isinstance(new[-1], dict):
+        return new
+    return [new[0], {key: x for key, x in new[1].items() if key in old[1]}]
+
+
+def _compare(path, part, expected, received):
+    """Raises an error, or writes a warning, if a part of a header differs.
+
+    Other versions and flags may round results differently. All other differences would
+    continue another training.
+    """
+    pairs = [(part, expected, received)]
+    if isinstance(expected, dict) and isinstance(received, dict):
+        # An earlier version had fewer settings.
+        names = expected if part == "settings" else {**expected, **received}
+        pairs = [(f"{part}, {x}", expected.get(x), received.get(x)) for x in names]
+    for name, old, new in pairs:
+        new = _without_later(old, new)
+        if json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True):
+            continue  # NaN equals NaN
+        if part in _MAY_DIFFER:
+            log.warning(
+                "The training continues with another value of %s: %s instead of %s. The "
+                "result may differ in its last bits from that of a training without "
+                "interruption.",
+                name,
+                new,
+                old,
+            )
+        else:
+            raise ValueError(
+                f"The checkpoint {path} belongs to another training: its {name} differs. "
+                f"Expected, as in the checkpoint: {old}. Received: {new}. Pass the same "
+                "arguments as before the interruption, or train in another folder."
+            )

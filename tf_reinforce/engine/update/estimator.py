@@ -1,0 +1,709 @@
+"""Computes the policy gradient from a batch of episodes.
+
+The method `PolicyGradientEstimator.gradients` contains the REINFORCE algorithm. The
+methods that `PolicyGradientEstimator.gradients` calls follow in the order of the calls.
+The package `functional` contains the formulas for returns and losses.
+"""
+
+import math
+import types
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tf_reinforce import baselines
+from tf_reinforce.data import episodes as records
+from tf_reinforce.data import minibatches
+from tf_reinforce.functional import losses
+from tf_reinforce.functional import returns as return_functions
+from tf_reinforce.policies import call_modes
+from tf_reinforce.policies import models
+from tf_reinforce.support import compiled_steps
+
+# The scalars that describe a policy gradient.
+METRICS = (
+    "loss",
+    "policy_loss",
+    "value_loss",
+    "entropy",
+    "gradient_norm",
+    "effective_sample_size",
+)
+
+
+class Batch(NamedTuple):
+    """The steps of one batch, with the returns and advantages that an update uses."""
+
+    episodes: records.Episodes
+    steps: records.ValidSteps  # the N valid steps, without padding
+    returns: tf.Tensor  # [N] float, the return of each step
+    values: tf.Tensor  # [N] float, the value of each step, zero without a value baseline
+    advantages: tf.Tensor  # [N] float, the advantage of each step
+    unbaselined_advantages: tf.Tensor  # [N] float, advantages without baseline
+    divisor: tf.Tensor  # scalar float that divides sums over steps
+    num_episodes: tf.Tensor  # scalar int, the number of episodes, at least 1
+    scale_samples: dict[str, tf.Tensor]  # from the name of a scale to [N] float
+    is_padding: tf.Tensor | None = None  # [N] bool, or `None` if no step is padding
+
+    @property
+    def actions(self):
+        """Returns the sampled actions of the N valid steps (no padding), `[N, …]`."""
+        return self.steps.gather(self.episodes.actions)
+
+    def minibatch(self, indices):
+        """Returns a `Batch` of the n steps `indices` of the N steps of this batch.
+
+        A loss is a sum over steps, divided by the attribute `divisor`. The method
+        multiplies `divisor` by n / N, so that the loss of the n steps estimates the loss
+        of all N steps. Padding does not count as steps.
+        """
+        is_padding = self.is_padding
+        if is_padding is not None:
+            is_padding = tf.gather(is_padding, indices)
+        share = compiled_steps.count_steps(indices, is_padding)
+        share /= compiled_steps.count_steps(self.returns, self.is_padding)
+        return self._replace(
+            is_padding=is_padding,
+            steps=self.steps._replace(indices=tf.gather(self.steps.indices, indices)),
+            returns=tf.gather(self.returns, indices),
+            values=tf.gather(self.values, indices),
+            advantages=tf.gather(self.advantages, indices),
+            unbaselined_advantages=tf.gather(self.unbaselined_advantages, indices),
+            divisor=self.divisor * tf.cast(share, self.divisor.dtype),
+        )
+
+    def padded(self, rows):
+        """Returns a `Batch` with the N steps as one episode of R rows, for XLA.
+
+        The rows after N are padding. Padding has the advantage zero, and repeats the
+        observation and action of the first step, so that each value is finite.
+
+        Args:
+            rows: Scalar int R, above N.
+        """
+        numbers = tf.range(rows)
+        is_padding = numbers >= tf.size(self.returns)
+        sources = tf.where(is_padding, 0, numbers)
+
+        def pad(array):
+            return tf.gather(array, sources)
+
+        def pad_steps(arrays):
+            arrays = self.steps.gather(arrays)
+            return keras.tree.map_structure(lambda x: pad(x)[:, None], arrays)
+
+        masks = self.episodes.masks
+        has_masks = masks is not None and masks.shape[-1]
+        episodes = records.Episodes(
+            observations=pad_steps(self.episodes.observations),
+            actions=pad_steps(self.episodes.actions),
+            rewards=tf.zeros([rows, 1]),
+            lengths=rows[None],
+            terminated=tf.constant([True]),
+            masks=pad_steps(masks) if has_masks else None,
+        )
+        advantages, unbaselined = (
+            tf.where(is_padding, tf.zeros([], x.dtype), pad(x))
+            for x in (self.advantages, self.unbaselined_advantages)
+        )
+        return self._replace(
+            episodes=episodes,
+            steps=records.ValidSteps(
+                tf.stack([numbers, tf.zeros_like(numbers)], axis=1), tf.stack([rows, 1])
+            ),
+            returns=pad(self.returns),
+            values=pad(self.values),
+            advantages=advantages,
+            unbaselined_advantages=unbaselined,
+            scale_samples={},
+            is_padding=is_padding,
+        )
+
+    def mean(self, values):
+        """Returns the mean over the steps of `[N]` values that are zero for padding."""
+        if self.is_padding is None:
+            return tf.reduce_mean(values)
+        count = compiled_steps.count_steps(values, self.is_padding)
+        return tf.reduce_sum(values) / tf.cast(count, values.dtype)
+
+    def without_padding(self, values, other=0.0):
+        """Returns `[N]` values with `other` in place of padding."""
+        if self.is_padding is None:
+            return values
+        return tf.where(self.is_padding, tf.cast(other, values.dtype), values)
+
+    def single_episode(self, column):
+        """Returns the `Batch` of one episode, to compute the gradient of the episode.
+
+        Args:
+            column: Scalar int, the index of an episode with at least one step.
+        """
+        own_steps = tf.where(self.steps.indices[:, 1] == tf.cast(column, tf.int32))[:, 0]
+        episodes = records.select_episodes(self.episodes, column, column + 1)
+        return self._replace(
+            episodes=episodes,
+            steps=valid_steps(episodes),
+            returns=tf.gather(self.returns, own_steps),
+            values=tf.gather(self.values, own_steps),
+            advantages=tf.gather(self.advantages, own_steps),
+            unbaselined_advantages=tf.gather(self.unbaselined_advantages, own_steps),
+            divisor=self.divisor / tf.cast(self.num_episodes, self.divisor.dtype),
+            scale_samples={},
+        )
+
+    def share(self, number, count):
+        """Returns the `Batch` of one of several shares of the episodes.
+
+        A share contains consecutive episodes. All shares have about the same number of
+        steps of all episodes. As in `minibatch`, the loss of the share estimates the loss
+        of the whole batch.
+
+        Args:
+            number: Scalar int, the number of the share, from 0.
+            count: Int, the number of shares.
+
+        Returns:
+            The `Batch`, and `[n]` int, the indices of its n of the N steps.
+        """
+        lengths = tf.cast(self.episodes.lengths, tf.int64)
+        middles = 2 * tf.cumsum(lengths, exclusive=True) + lengths
+        total = tf.maximum(2 * tf.reduce_sum(lengths), 1)
+        owners = tf.cast(count * middles // total, number.dtype)
+        begin = tf.math.count_nonzero(owners < number, dtype=tf.int32)
+        end = tf.math.count_nonzero(owners <= number, dtype=tf.int32)
+        columns = self.steps.indices[:, 1]
+        own = tf.where((begin <= columns) & (columns < end))[:, 0]
+        # A share without episodes contains an episode without steps, because not all
+        # layers of a recurrent policy can read a batch of zero sequences.
+        begin = tf.minimum(begin, tf.size(lengths) - 1)
+        episodes = records.select_episodes(
+            self.episodes, begin, tf.maximum(end, begin + 1)
+        )
+        share = self.minibatch(own)
+        indices = share.steps.indices - tf.stack([0, begin])[None]
+        shape = tf.stack([self.steps.shape[0], tf.size(episodes.lengths)])
+        return share._replace(
+            episodes=episodes, steps=records.ValidSteps(indices, shape)
+        ), own
+
+
+class BaselineStep(NamedTuple):
+    """The gradients and metrics of a baseline, computed before an update."""
+
+    baseline_batch: baselines.BaselineBatch
+    gradients: list  # gradients of the baseline's own loss, or empty without own loss
+    metrics: dict[str, tf.Tensor]  # `{"value_loss": scalar}`, or empty without own loss
+
+
+class GradientEstimate(NamedTuple):
+    """The gradients and metrics of a batch, from `PolicyGradientEstimator.gradients`."""
+
+    gradients: list  # gradients of the surrogate loss, for each of `variables`
+    metrics: dict[str, tf.Tensor]  # scalars with the keys `METRICS`
+    batch: Batch
+    baseline_step: BaselineStep
+
+
+class PolicyGradientEstimator:
+    """Computes the REINFORCE gradient of a batch of episodes, without an update.
+
+        ∇J ≈ 1/E Σₑ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ)
+
+    Σₑ is the sum over the E episodes of the batch, and Σₜ is the sum over the time steps
+    t of an episode. Gₜ is the return from step t on, and bₜ is the baseline.
+
+    Args:
+        policy: Keras model from observations to outputs, or to a dict with
+            `"outputs"` and `"values"`.
+        head: `heads.Head`.
+        baseline: `baselines.Baseline`.
+        normalizer: `normalization.RunningNormalization` or `None`.
+        options: `config.AgentOptions`.
+        recurrent: `recurrent.RecurrentPolicy` if the policy is recurrent, else `None`.
+        scales: Dict from `"rewards"` and `"advantages"` to the
+            `normalization.RunningScale` by which rewards and advantages are divided.
+            Rewards or advantages without an entry in `scales` are not scaled.
+        updating_layers: For the policy, and for the value model if there is one, the list
+            of its layers that in training mode only change their own variables.
+        num_updates: Function without arguments that returns the number of updates of the
+            agent so far.
+    """
+
+    def __init__(
+        self,
+        policy,
+        head,
+        baseline,
+        normalizer,
+        options,
+        recurrent=None,
+        *,
+        scales=types.MappingProxyType({}),
+        updating_layers=(),
+        num_updates=lambda: 0,
+    ):
+        self.policy = policy
+        self.head = head
+        self.baseline = baseline
+        self.normalizer = normalizer
+        self.options = options
+        self.recurrent = recurrent
+        self.scales = scales
+        self.updating_layers = updating_layers
+        self.num_updates = num_updates
+
+    @property
+    def variables(self):
+        """Returns the trainable weights of policy and head."""
+        return [*self.policy.trainable_variables, *self.head.trainable_variables]
+
+    def gradients(self, episodes, permutation=None, compute_gradients=None):
+        """Computes the policy gradient of a batch of episodes (Williams 1992, eq. 11).
+
+        Returns, baseline and advantages are computed with the weights that collected the
+        episodes. The surrogate loss weights the log-probability of each action by its
+        advantage.
+
+        Args:
+            episodes: `Episodes`, validated.
+            permutation: `[N]` int32, a permutation of the N valid steps for a baseline
+                that learns from minibatches, or `None`.
+            compute_gradients: Function from a `Batch` to gradients and metrics.
+                `compute_gradients` defaults to the method `policy_gradients`. An update
+                of very many steps passes a function that sums the gradients of blocks of
+                steps.
+
+        Returns:
+            `GradientEstimate`.
+        """
+        batch = self.batch(episodes)
+        baseline_step = self.baseline_step(batch, permutation)
+        gradients, metrics = (compute_gradients or self.policy_gradients)(batch)
+        metrics = {**metrics, **baseline_step.metrics}
+        return GradientEstimate(gradients, metrics, batch, baseline_step)
+
+    def batch(self, episodes):
+        """Returns the `Batch` of an update: returns, baseline and advantages.
+
+        In the code, `unbaselined` are the advantages with a baseline of zero: the return
+        from each step on, or the return of the whole episode.
+        """
+        options = self.options
+        episodes = self._learned_episodes(episodes)
+        valid = records.valid(episodes.lengths, tf.shape(episodes.rewards)[0])
+        rewards, discounts, lambdas, samples = self._rewards(episodes, valid)
+        values = self.values(episodes, rewards.dtype)
+        returns = return_functions.lambda_returns(rewards, discounts, values[1:], lambdas)
+        unbaselined = returns
+        if options.returns == "whole":
+            unbaselined = tf.where(valid, returns[:1], 0.0)
+        baseline = self.baseline.estimate(unbaselined, valid, values[:-1])
+        self._check_baseline(baseline, unbaselined)
+        advantages = tf.where(valid, unbaselined - baseline, 0.0)
+        advantages, unbaselined, samples = self._scaled_advantages(
+            advantages, unbaselined, valid, samples
+        )
+        if options.discount_states and options.returns == "to_go":
+            powers = _powers(options.gamma, unbaselined)
+            advantages, unbaselined = advantages * powers, unbaselined * powers
+        steps = valid_steps(episodes)
+        returns, values, advantages, unbaselined, samples = steps.gather(
+            (returns, values[:-1], advantages, unbaselined, samples)
+        )
+        count = tf.math.count_nonzero(episodes.lengths, dtype=tf.int32)
+        count, length = tf.maximum(count, 1), tf.maximum(tf.size(returns), 1)
+        divisor = count if options.mean_over == "episodes" else length
+        divisor = tf.cast(divisor, returns.dtype)
+        columns = returns, values, advantages, unbaselined
+        return Batch(episodes, steps, *columns, divisor, count, samples)
+
+    def _learned_episodes(self, episodes):
+        """Returns `Episodes` in which dropped episodes have the length zero.
+
+        Rows that are padding in every episode are removed.
+        """
+        episodes = records.trim(episodes)
+        return episodes._replace(lengths=self.learned_lengths(episodes))
+
+    def learned_lengths(self, episodes):
+        """Returns the lengths of B episodes, `[B]` ints, zero for dropped episodes."""
+        if self.options.on_truncation == "drop":
+            return tf.where(episodes.terminated, episodes.lengths, 0)
+        return episodes.lengths
+
+    def _rewards(self, episodes, valid):
+        """Returns rewards, discounts and the GAE λ of each step, and a dict of samples.
+
+        Rewards, discounts and λ are `[T, B]` arrays, for T steps of B episodes. If
+        rewards are scaled, the dict contains the discounted returns, which update the
+        running scale of the rewards. If rewards are not scaled, the dict is empty.
+        """
+        rewards = tf.where(valid, episodes.rewards, 0.0)
+        terminated = episodes.terminated
+        if self.options.on_truncation == "terminal":
+            terminated = tf.ones_like(terminated)
+        discounts, lambdas = return_functions.coefficients(
+            valid,
+            episodes.lengths,
+            terminated,
+            self.options.gamma,
+            self.options.gae_lambda,
+            rewards.dtype,
+        )
+        samples = {}
+        if "rewards" in self.scales:
+            samples["rewards"] = return_functions.discounted_returns(rewards, discounts)
+            rewards = self.scales["rewards"](rewards, samples["rewards"][valid])
+        return rewards, discounts, lambdas, samples
+
+    def values(self, episodes, dtype):
+        """Returns the values of all observations, or zeros without a value baseline.
+
+        For B episodes of at most T steps, the values are `[T + 1, B]`, because an episode
+        has one more observation than steps. The return of a truncated episode needs the
+        value of its last observation. Gradients do not flow through the values.
+        """
+        rows = tf.shape(episodes.rewards)[0] + 1
+        if not self.baseline.is_value_function:
+            return tf.zeros([rows, tf.size(episodes.lengths)], dtype)
+        steps = records.valid_steps(episodes.lengths + 1, rows)
+        if self.baseline.shares_policy:
+            _, values = self.outputs_at(steps, episodes.observations, steps)
+        else:
+            values = self.baseline_values(steps.gather(episodes.observations))
+        return steps.scatter(tf.stop_gradient(tf.cast(values, dtype)))
+
+    def baseline_values(self, observations):
+        """Returns the values of N observations from the baseline's own model, `[N]`."""
+        return self.baseline.values(self._normalized(observations))
+
+    def _check_baseline(self, baseline, returns):
+        """Raises an error if the baseline differs from the returns in shape or type."""
+        name = type(self.baseline).__name__
+        requirement = (
+            f"`{name}.estimate` must return an array [T, B], one baseline per return"
+        )
+        if baseline.dtype != returns.dtype or baseline.shape.rank != 2:
+            raise ValueError(
+                f"{requirement}, of type {returns.dtype.name}. Received: shape "
+                f"{baseline.shape} of type {baseline.dtype.name}. A baseline is not "
+                "broadcast."
+            )
+        tf.debugging.assert_equal(tf.shape(baseline), tf.shape(returns), requirement)
+
+    def _scaled_advantages(self, advantages, unbaselined, valid, samples):
+        """Returns advantages, divided by their scale if `scale_advantages` is set.
+
+        Returns:
+            The advantages, the advantages with a baseline of zero, and the dict of
+            samples from which running scales are updated. `scale_advantages="running"`
+            adds the advantages before scaling to the samples.
+        """
+        if self.options.scale_advantages == "batch":
+            num_steps = tf.reduce_sum(tf.cast(valid, unbaselined.dtype))
+            # Differences of equal returns are rounding errors, which must stay small.
+            tolerance = 1e-8 + 1e-12 * tf.reduce_max(tf.abs(unbaselined))
+            scale = tf.norm(advantages) / tf.sqrt(num_steps) + tolerance
+            return advantages / scale, unbaselined / scale, samples
+        if "advantages" in self.scales:
+            scale, batch_samples = self.scales["advantages"], advantages[valid]
+            samples = {**samples, "advantages": advantages}
+            scaled = [scale(x, batch_samples) for x in (advantages, unbaselined)]
+            return *scaled, samples
+        return advantages, unbaselined, samples
+
+    def baseline_step(self, batch, permutation=None):
+        """Returns the `BaselineStep` of a batch: loss and gradients of the baseline.
+
+        If the baseline shares the layers of the policy, the value loss is a part of the
+        surrogate loss, and the baseline has no loss of its own.
+        """
+        observations = batch.steps.gather(batch.episodes.observations)
+        baseline_batch = baselines.BaselineBatch(
+            self._normalized(observations),
+            batch.returns,
+            batch.steps.indices[:, 0],
+            batch.num_episodes,
+            permutation,
+            values=batch.values,
+        )
+        if self.baseline.shares_policy:
+            return BaselineStep(baseline_batch, [], {})
+        value_loss, gradients = self.baseline.gradients(baseline_batch)
+        return BaselineStep(baseline_batch, gradients, {"value_loss": value_loss})
+
+    def policy_gradients(
+        self, batch, indices=None, behavior_log_probs=None, scale_loss=tf.identity
+    ):
+        """Returns the gradients of the surrogate loss of a batch, and its metrics.
+
+        Args:
+            batch: `Batch`.
+            indices: `[n]` int, the indices of a minibatch of n of the N steps, or `None`
+                for all steps. Sums over the n steps are multiplied by N / n, so that the
+                mean gradient of random minibatches is the gradient of the batch.
+            behavior_log_probs: `[N]` float, the log-probabilities of the actions under
+                the policy that collected the episodes, or `None` if the policy has not
+                changed since the collection. With `behavior_log_probs`, each step is
+                weighted by its likelihood ratio, limited by `ratio_clip`.
+            scale_loss: Function that multiplies the loss by the loss scale of the
+                optimizer, so that small gradients do not vanish in half precision. The
+                returned gradients are divided by the loss scale.
+
+        Returns:
+            A list with the gradient of the surrogate loss for each of `variables`, and a
+            dict of scalars with the keys `METRICS`.
+        """
+        minibatch = batch if indices is None else batch.minibatch(indices)
+        if behavior_log_probs is not None and indices is not None:
+            behavior_log_probs = tf.gather(behavior_log_probs, indices)
+        with tf.GradientTape() as tape:
+            outputs, values = self.outputs(minibatch)
+            actions = self.head.distribution(outputs)
+            log_probs, entropies = actions.log_prob(minibatch.actions), actions.entropy()
+            log_ratios = _log_ratios(log_probs, behavior_log_probs)
+            advantages = minibatch.advantages
+            if behavior_log_probs is not None:
+                ratios = tf.cast(tf.exp(log_ratios), advantages.dtype)
+                advantages *= clipped_ratios(ratios, advantages, self.options.ratio_clip)
+            policy_loss = losses.policy_gradient(log_probs, advantages, minibatch.divisor)
+            loss = policy_loss + self._penalties(policy_loss.dtype)
+            entropies = minibatch.without_padding(entropies)
+            loss = self._with_entropy_bonus(loss, entropies, minibatch.divisor)
+            loss, value_loss = self._with_value_loss(loss, values, minibatch)
+            scaled_loss = scale_loss(loss)
+        gradients = losses.gradients(tape, scaled_loss, self.variables)
+        scale = scale_loss(tf.ones([], loss.dtype))
+        gradients = [gradient / tf.cast(scale, gradient.dtype) for gradient in gradients]
+        return gradients, {
+            "loss": loss,
+            "policy_loss": policy_loss,
+            # NaN if the policy has no values. `gradients` replaces NaN by the loss of the
+            # baseline, if the baseline has a loss.
+            "value_loss": value_loss,
+            "entropy": minibatch.mean(entropies),
+            "gradient_norm": losses.global_norm(gradients),
+            "effective_sample_size": _effective_sample_size(log_ratios, minibatch),
+        }
+
+    def _penalties(self, dtype):
+        """Returns the sum of the policy layers' own losses (regularizers, `add_loss`)."""
+        penalties = [tf.cast(x, dtype) for x in self.policy.losses]
+        return tf.add_n(penalties) if penalties else tf.zeros([], dtype)
+
+    def _with_entropy_bonus(self, loss, entropies, divisor):
+        """Returns the surrogate loss minus `entropy_coef` times the policy entropy."""
+        if not self.options.entropy_coef:
+            return loss
+        bonus = losses.entropy(entropies, divisor)
+        return loss + self._entropy_coef(loss.dtype) * bonus
+
+    def _entropy_coef(self, dtype):
+        """Returns `entropy_coef`, which may be a schedule of the number of updates."""
+        coefficient = self.options.entropy_coef
+        if callable(coefficient):
+            return tf.cast(coefficient(self.num_updates()), dtype)
+        return tf.constant(coefficient, dtype)
+
+    def _with_value_loss(self, loss, values, batch):
+        """Returns the loss plus the weighted value loss, and the value loss itself.
+
+        If `values` is `None`, the loss is returned unchanged, and the value loss is NaN.
+        """
+        if values is None:
+            return loss, tf.constant(float("nan"), loss.dtype)
+        returns = batch.without_padding(tf.cast(batch.returns, values.dtype), values)
+        value_loss = losses.value(values, returns, batch.divisor)
+        return loss + self.baseline.loss_weight * value_loss, value_loss
+
+    def outputs(self, batch):
+        """Returns the masked policy outputs and the values at the N steps of a batch.
+
+        The outputs are `[N, P]`, with P outputs for each step. The values are `[N]`, or
+        `None` if the policy model returns no values.
+        """
+        episodes = batch.episodes
+        every_step = valid_steps(episodes)
+        outputs, values = self.outputs_at(batch.steps, episodes.observations, every_step)
+        return self.mask_outputs(outputs, batch.steps, episodes.masks), values
+
+    def outputs_at(self, steps, observations, every_step):
+        """Returns the policy outputs and the values at some steps, as `outputs` does.
+
+        Args:
+            steps: `ValidSteps`, the `N` steps at which outputs are computed.
+            observations: Array `[T, B, …]`, or nested arrays: the observations at T steps
+                of B episodes.
+            every_step: `ValidSteps`, all valid steps of the episodes, which a recurrent
+                policy reads.
+        """
+        if self.recurrent is None:
+            return minibatches.call_on_rows(self.forward, steps.gather(observations))
+        # Zeros replace the padding, so that no gradient passes through the padding.
+        sequences = _swap_axes(every_step.zero_padding(observations))
+        return tuple(
+            x if x is None else steps.gather(_swap_axes(x))
+            for x in self.forward(sequences)
+        )
+
+    def distribution(self, batch):
+        """Returns the TFP distribution over actions at the `N` steps of a batch."""
+        return self.head.distribution(self.outputs(batch)[0])
+
+    def kl_divergence(self, batch, behavior_log_probs):
+        """Returns an estimate of KL(μ‖π) per step, a scalar of at least 0.
+
+        The estimate is the mean of ρ - 1 - log ρ over the N steps of a batch, where ρ is
+        the likelihood ratio of the current policy π and the policy μ that acted. The
+        expectation of each term is KL(μ‖π), because E[ρ] = 1 under μ, unless π depends
+        on the action. The estimate is NaN if a log-probability is not finite.
+
+        Args:
+            batch: `Batch`.
+            behavior_log_probs: `[N]` float, the log-probabilities of the actions under μ.
+        """
+        log_probs = self.distribution(batch).log_prob(batch.actions)
+        log_ratios = batch.without_padding(log_probs - behavior_log_probs)
+        nan = tf.constant(float("nan"), log_ratios.dtype)
+        log_ratios = tf.where(tf.math.is_finite(log_ratios), log_ratios, nan)
+        return batch.mean(tf.math.expm1(log_ratios) - log_ratios)
+
+    def mask_outputs(self, outputs, steps, masks):
+        """Returns policy outputs `[N, P]` at N steps, with the action masks applied."""
+        if masks is None or not masks.shape[-1]:
+            return outputs
+        return self.head.mask_outputs(outputs, steps.gather(masks))
+
+    def forward(self, observations):
+        """Calls the policy; returns P outputs `[..., P]`, and values `[...]` or `None`.
+
+        All layers of the policy run in inference mode. Policy outputs in half precision
+        are cast to the float type of the agent.
+        """
+        policy = self.policy if self.recurrent is None else self.recurrent.sequence_model
+        return self.split_outputs(policy(self._normalized(observations), training=False))
+
+    def recurrent_step(self, observations, states):
+        """Returns P outputs for each of N observations, and the next recurrent states."""
+        if self.recurrent is None:
+            return self.forward(observations)[0], states
+        outputs, states = self.recurrent.step(self._normalized(observations), states)
+        return self.split_outputs(outputs)[0], states
+
+    def split_outputs(self, outputs):
+        """Splits the result of a policy model into outputs, and values or `None`."""
+        values = None
+        if isinstance(outputs, dict):
+            outputs, values = outputs["outputs"], outputs["values"][..., 0]
+        dtype = models.float_type(self.policy)
+        return tf.cast(outputs, dtype), None if values is None else tf.cast(values, dtype)
+
+    def _normalized(self, observations):
+        return observations if self.normalizer is None else self.normalizer(observations)
+
+    def update_statistics(self, batch, baseline_step, jit_compile=False):
+        """Updates the baseline and the running scales, after the gradient steps.
+
+        With `jit_compile=True`, XLA compiles the gradient steps of the baseline.
+        """
+        baseline_batch = baseline_step.baseline_batch._replace(jit_compile=jit_compile)
+        self.baseline.apply_gradients(baseline_step.gradients, baseline_batch)
+        for name, scale in self.scales.items():
+            scale.update(batch.scale_samples[name])
+
+    def update_layers(self, batch, baseline_step):
+        """Calls layers in training mode that then only change their own variables.
+
+        One call in an update, on all its steps, normalizes for example the kernels of
+        `SpectralNormalization`, as a training step of Keras does.
+        """
+        observations = baseline_step.baseline_batch.observations
+        functions = (
+            lambda: self.outputs(batch),
+            lambda: self.baseline.values(observations),
+        )
+        for layers, function in zip(self.updating_layers, functions):
+            if layers:
+                with call_modes.training_mode(layers):
+                    function()
+
+    @property
+    def layer_variables(self):
+        """Returns the variables that only `update_layers` changes."""
+        layers = [layer for layers in self.updating_layers for layer in layers]
+        return [v for layer in layers for v in layer.non_trainable_variables]
+
+    def update_normalizer(self, episodes):
+        """Updates the observation normalizer from all steps, also of dropped episodes."""
+        if self.normalizer is not None:
+            self.normalizer.update(valid_steps(episodes).gather(episodes.observations))
+
+    def sums_of_squares(self, episodes, batch):
+        """Returns the sums of squares of all numbers that update running statistics.
+
+        If the sums of squares are finite, the observation normalizer and the running
+        scales are finite after the update.
+        """
+        samples = list(batch.scale_samples.values())
+        if self.normalizer is not None:
+            observations = valid_steps(episodes).gather(episodes.observations)
+            flat = keras.tree.flatten(observations)
+            samples += [x for x in flat if x.dtype.is_floating]
+        return [tf.reduce_sum(tf.square(tf.cast(x, tf.float64))) for x in samples]
+
+
+def valid_steps(episodes):
+    """Returns the `ValidSteps` of `Episodes`: the indices of all steps except padding."""
+    return records.valid_steps(episodes.lengths, tf.shape(episodes.rewards)[0])
+
+
+def _powers(gamma, returns):
+    """Returns the powers γᵗ of the discount γ, `[T, 1]`, for the T rows of `returns`."""
+    gamma = tf.constant(gamma, returns.dtype)
+    rows = tf.cast(tf.shape(returns)[0], returns.dtype)
+    return gamma ** tf.range(rows)[:, None]
+
+
+def _log_ratios(log_probs, behavior_log_probs):
+    """Returns the logarithms of n likelihood ratios, zeros for an unchanged policy."""
+    if behavior_log_probs is None:
+        return tf.zeros_like(log_probs)
+    return log_probs - behavior_log_probs
+
+
+def clipped_ratios(ratios, advantages, ratio_clip):
+    """Returns the factors by which the advantages of n steps are multiplied.
+
+    Args:
+        ratios: `[n]` float, the likelihood ratios.
+        advantages: `[n]` float.
+        ratio_clip: Float c: the factor is min(ρ, c). Or pair (low, high): the factor is
+            zero if the advantage is positive and ρ > 1 + high, or if the advantage is
+            negative and ρ < 1 - low; else ρ. The policy has then changed enough in the
+            direction of the advantage. The gradient is that of the clipped objective
+            min(ρ A, clip(ρ, 1 - low, 1 + high) A) of PPO (Schulman et al., 2017, eq. 7).
+    """
+    if not isinstance(ratio_clip, tuple):
+        return tf.minimum(ratios, ratio_clip)
+    low, high = ratio_clip
+    is_enough = tf.where(advantages >= 0, ratios > 1 + high, ratios < 1 - low)
+    return tf.where(is_enough, tf.zeros_like(ratios), ratios)
+
+
+def _effective_sample_size(log_ratios, batch):
+    """Returns (Σρ)² / (n Σρ²) of the n unclipped likelihood ratios ρ, given as log ρ."""
+    log_ratios = batch.without_padding(log_ratios, -math.inf)
+    # The result does not depend on a common factor. The division by the largest ratio
+    # avoids an overflow.
+    ratios = tf.exp(log_ratios - tf.reduce_max(log_ratios))
+    return batch.mean(ratios) ** 2 / batch.mean(ratios**2)
+
+
+def _swap_axes(structure):
+    """Swaps the first two axes, time and batch, of every array of a structure."""
+
+    def swap(array):
+        return tf.transpose(array, [1, 0, *range(2, array.shape.rank)])
+
+    return keras.tree.map_structure(swap, structure)

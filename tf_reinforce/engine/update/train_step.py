@@ -1,0 +1,424 @@
+"""Makes one update, and restores all weights if a value is not finite."""
+
+import keras
+import tensorflow as tf
+
+from tf_reinforce.data import minibatches
+from tf_reinforce.engine.update import estimator
+from tf_reinforce.functional import losses
+from tf_reinforce.support import compiled_steps
+from tf_reinforce.support import replicas
+
+# The scalars that describe an update.
+METRICS = (*estimator.METRICS, "gradient_steps", "learning_rate", "env_steps")
+
+# The metrics that are averaged over the gradient steps of an update. The metric `entropy`
+# is not averaged: `entropy` is that of the policy that collected the episodes.
+_MEAN_METRICS = [name for name in estimator.METRICS if name != "entropy"]
+
+# The metrics of an update from no steps; all other metrics are zero.
+_EMPTY_METRICS = dict.fromkeys(("entropy", "effective_sample_size"), float("nan"))
+
+
+class TrainStep:
+    """Makes one update with the gradients of a `PolicyGradientEstimator`.
+
+    All gradient steps of one update use the same returns, baseline and observation
+    normalizer. Baseline and observation normalizer are updated after the last gradient
+    step.
+
+    Args:
+        gradient_estimator: `estimator.PolicyGradientEstimator`.
+        optimizer: Keras optimizer, built on the weights of the estimator.
+        counters: Int64 weight `[3]`, the numbers of updates, episodes and environment
+            steps so far.
+        passes: Int, the number of passes over the batch.
+        minibatch_size: Int, the approximate number of time steps in a gradient step, or
+            `None` for all time steps of the batch.
+        microbatch_size: Int, the approximate number of time steps in a microbatch, or
+            `None` for all time steps of the batch. To save memory, the gradients of the
+            microbatches are computed one after another, and added to the gradient of the
+            batch.
+        jit_compile: Bool, whether XLA compiles the gradient steps from minibatches.
+        jit_compile_baseline: Bool, the same for the gradient steps of the baseline.
+    """
+
+    def __init__(
+        self,
+        gradient_estimator,
+        optimizer,
+        counters,
+        *,
+        passes,
+        minibatch_size=None,
+        microbatch_size=None,
+        jit_compile=False,
+        jit_compile_baseline=False,
+    ):
+        self.estimator = gradient_estimator
+        self.optimizer = optimizer
+        self.counters = counters
+        self.passes = passes
+        self.minibatch_size = minibatch_size
+        self.microbatch_size = microbatch_size
+        self.jit_compile = jit_compile
+        self.jit_compile_baseline = jit_compile_baseline
+        # An optimizer with loss scaling itself skips a step that overflows.
+        self._skips_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+    @property
+    def num_permutations(self):
+        """Returns the number of random permutations of the steps for one update."""
+        if self.passes > 1 or self.minibatch_size is not None:
+            return self.passes
+        return 0 if self.estimator.baseline.minibatch_size is None else 1
+
+    def __call__(self, episodes, permutations):
+        """Makes one update from a batch of whole episodes.
+
+        Args:
+            episodes: `Episodes`, validated.
+            permutations: `[num_permutations, N]` int32, random permutations of the `N`
+                valid steps.
+
+        Returns:
+            `[1 + len(METRICS)]` float64: 1 if the update was finite, else 0, and then the
+            values of `METRICS`. The result is one tensor, because fetching a
+            single scalar takes as long as a small update.
+        """
+        learning_rate = tf.identity(self.optimizer.learning_rate)
+        before = [tf.identity(variable) for variable in self.variables]
+        permutation = permutations[0] if self.num_permutations else None
+        if self.minibatch_size is None and self.passes == 1:
+            estimates = self._single_step(episodes, permutation)
+        else:
+            estimates = self._minibatch_steps(episodes, permutations)
+        metrics, batch, baseline_step, finite = estimates
+        not_empty = tf.size(batch.returns) > 0
+        _run_if(
+            finite & not_empty,
+            lambda: self.estimator.update_statistics(
+                batch, baseline_step, self.jit_compile_baseline
+            ),
+        )
+        _run_if(
+            finite & not_empty,
+            lambda: self.estimator.update_layers(batch, baseline_step),
+        )
+        finite &= _all_finite([v for v in self.variables if "float" in v.dtype])
+        _run_if(~finite, lambda: self.restore(before))
+        _run_if(finite, lambda: self.estimator.update_normalizer(episodes))
+        metrics = self._metrics_or_empty(metrics, not_empty)
+        metrics["learning_rate"] = learning_rate
+        metrics["env_steps"] = tf.cond(
+            finite, lambda: self._count(episodes), self.counters.value.read_value
+        )[2]
+        scalars = [finite, *(metrics[name] for name in METRICS)]
+        return tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars])
+
+    def _single_step(self, episodes, permutation):
+        """Makes one gradient step from all steps of the batch.
+
+        Returns:
+            The metrics, the `estimator.Batch`, the `estimator.BaselineStep`, and whether
+            all values are finite.
+        """
+        estimate = self.estimator.gradients(
+            episodes, permutation, self.gradients_by_replicas
+        )
+        empty = tf.equal(tf.size(estimate.batch.returns), 0)
+        finite = self._statistics_finite(episodes, estimate.batch, estimate.baseline_step)
+        finite &= self._step_finite(estimate.metrics["loss"], estimate.gradients) | empty
+        _run_if(finite & ~empty, lambda: self._apply(estimate.gradients))
+        metrics = {**estimate.metrics, "gradient_steps": tf.ones([], tf.float64)}
+        return metrics, estimate.batch, estimate.baseline_step, finite
+
+    def _minibatch_steps(self, episodes, permutations):
+        """Makes one gradient step from each minibatch of each pass over the batch.
+
+        The method calls the same methods of the estimator as `estimator.gradients`, but
+        computes the policy gradient of each minibatch. The results have the same form as
+        those of `_single_step`.
+        """
+        batch = self.estimator.batch(episodes)
+        baseline_step = self.estimator.baseline_step(batch, permutations[0])
+        finite = self._statistics_finite(episodes, batch, baseline_step)
+        metrics, finite = self._passes(batch, permutations, finite)
+        return {**metrics, **baseline_step.metrics}, batch, baseline_step, finite
+
+    def _statistics_finite(self, episodes, batch, baseline_step):
+        """Returns whether the update leaves baseline and running statistics finite."""
+        empty = tf.equal(tf.size(batch.returns), 0)
+        finite = _all_finite(baseline_step.gradients) | empty
+        squares = self.estimator.sums_of_squares(episodes, batch)
+        return finite & _all_finite(squares)
+
+    def gradients_by_replicas(self, batch, indices=None, behavior_log_probs=None):
+        """Returns policy gradients and metrics, as sums over the replicas of a strategy.
+
+        Each replica of a `tf.distribute.Strategy` computes the gradient of its share of
+        the episodes. Without replicas, the gradient is computed from all episodes.
+
+        Args:
+            batch: `estimator.Batch`.
+            indices, behavior_log_probs: Arguments of `policy_gradients` of the estimator,
+                both or neither.
+        """
+        strategy = replicas.strategy_of(self.estimator.variables)
+        if strategy is None:
+            if indices is None:
+                return self.gradients_by_microbatches(batch)
+            return self.step_gradients(batch, indices, behavior_log_probs)
+        if indices is not None:
+            batch = batch.minibatch(indices)
+            behavior_log_probs = tf.gather(behavior_log_probs, indices)
+
+        def gradients_of_share(share, own):
+            if indices is None:
+                gradients, metrics = self.gradients_by_microbatches(share)
+            else:
+                log_probs = tf.gather(behavior_log_probs, own)
+                gradients, metrics = self.step_gradients(share, None, log_probs)
+            scalars = [tf.cast(metrics[x], tf.float64) for x in estimator.METRICS]
+            return [*gradients, *scalars]
+
+        sums = _mean_over_shares(strategy, batch, gradients_of_share)
+        return self._split_sums(sums)
+
+    def _split_sums(self, sums):
+        """Splits sums of gradients and metrics, and adds the norm of the gradients."""
+        count = len(self.estimator.variables)
+        metrics = dict(zip(estimator.METRICS, sums[count:], strict=True))
+        metrics["gradient_norm"] = losses.global_norm(sums[:count])
+        return sums[:count], metrics
+
+    def gradients_by_microbatches(self, batch):
+        """Returns the policy gradient of a batch, as the sum over its microbatches."""
+        if self.microbatch_size is None:
+            return self.step_gradients(batch)
+        steps = tf.range(tf.size(batch.returns))
+        microbatches = minibatches.Minibatches.split(steps, self.microbatch_size)
+
+        def add(number, sums):
+            microbatch = microbatches.minibatch(number)
+            share = tf.size(microbatch) / tf.size(steps)
+            gradients, metrics = self.step_gradients(batch, microbatch)
+            terms = [*gradients, *(metrics[name] for name in estimator.METRICS)]
+            terms = [tf.cast(y, x.dtype) for x, y in zip(sums, terms, strict=True)]
+            sums = [x + tf.cast(share, x.dtype) * y for x, y in zip(sums, terms)]
+            return number + 1, sums
+
+        zeros = [tf.zeros(v.shape, v.dtype) for v in self.estimator.variables]
+        zeros += [tf.zeros([], tf.float64) for _ in estimator.METRICS]
+        _, sums = tf.while_loop(
+            lambda number, sums: number < microbatches.count,
+            add,
+            (tf.zeros([], tf.int64), zeros),
+            parallel_iterations=1,
+        )
+        return self._split_sums(sums)
+
+    def _passes(self, batch, permutations, finite):
+        """Makes the gradient steps of an update, until a computed value is not finite.
+
+        With `max_kl`, the gradient steps also end after a pass that changed the policy by
+        more than `max_kl`.
+
+        Args:
+            batch: `estimator.Batch`.
+            permutations: `[passes, N]` int32, a permutation of the N steps for each pass.
+            finite: Scalar bool, whether all values so far are finite. With
+                `finite=False`, the method makes no gradient step.
+
+        Returns:
+            Dict of the metrics, averaged over the gradient steps, and a bool that is True
+            if all values were finite.
+        """
+        distribution = self.estimator.distribution(batch)
+        behavior_log_probs = distribution.log_prob(batch.actions)
+        entropy = tf.reduce_mean(distribution.entropy())
+        parts = minibatches.Minibatches.split(permutations[0], self.minibatch_size)
+        not_empty = tf.size(batch.returns) > 0
+        sums = tf.zeros([len(_MEAN_METRICS)], tf.float64)
+        run = self._compiled_steps if self.jit_compile else self._gradient_steps
+        steps = tf.zeros([], tf.int64)
+        finite, sums, steps = tf.cond(
+            not_empty & finite,
+            lambda: run(batch, behavior_log_probs, permutations, parts, sums),
+            lambda: (finite, sums, steps),
+        )
+        means = tf.unstack(sums / tf.cast(steps, tf.float64))
+        metrics = dict(zip(_MEAN_METRICS, means, strict=True))
+        metrics["gradient_steps"] = tf.cast(steps, tf.float64)
+        return {**metrics, "entropy": entropy}, finite
+
+    def _gradient_steps(
+        self, batch, behavior_log_probs, permutations, parts, sums, offsets=None
+    ):
+        """Makes one gradient step from each minibatch, as described in `_passes`.
+
+        Args:
+            batch: `estimator.Batch` of at least one step.
+            behavior_log_probs: `[N]` float, an argument of `gradients_by_replicas`.
+            permutations: `[passes, N]` int32.
+            parts: `minibatches.Minibatches` of the first pass.
+            sums: Float64 zeros, one for each of `_MEAN_METRICS`.
+            offsets: Argument of `Minibatches.minibatch`.
+
+        Returns:
+            Scalar bool, whether all values were finite, the sums of the metrics over the
+            gradient steps, and a scalar int64, the number of gradient steps.
+        """
+        last = self.passes * parts.count
+
+        def step(number, _, finite, sums):
+            # With a slice instead of `gather`, XLA compiles a program for each count.
+            permutation = tf.gather(permutations, number // parts.count)
+            own = parts._replace(permutation=permutation)
+            gradients, metrics = self.gradients_by_replicas(
+                batch, own.minibatch(number % parts.count, offsets), behavior_log_probs
+            )
+            finite = self._step_finite(metrics["loss"], gradients)
+            _run_if(finite, lambda: self._apply(gradients))
+            scalars = [tf.cast(metrics[name], tf.float64) for name in _MEAN_METRICS]
+            number += 1
+            may_end = tf.equal(number % parts.count, 0) & (number < last)
+            goes_on = ~self._exceeds_max_kl(may_end, batch, behavior_log_probs)
+            return number, goes_on, finite, sums + tf.stack(scalars)
+
+        number, _, finite, sums = tf.while_loop(
+            lambda number, goes_on, finite, sums: goes_on & finite & (number < last),
+            step,
+            (tf.zeros([], tf.int64), tf.constant(True), tf.constant(True), sums),
+        )
+        return finite, sums, number
+
+    def _exceeds_max_kl(self, condition, batch, behavior_log_probs):
+        """Returns whether a condition holds, and the policy changed by over `max_kl`."""
+        max_kl = self.estimator.options.max_kl
+        if max_kl is None:
+            return tf.constant(False)
+        return tf.cond(
+            condition,
+            lambda: self._kl_divergence(batch, behavior_log_probs) > max_kl,
+            lambda: tf.constant(False),
+        )
+
+    def _kl_divergence(self, batch, behavior_log_probs):
+        """Returns `kl_divergence` of the estimator, with the same bits in all processes.
+
+        Processes that disagree about the end of an update would wait for each other.
+        """
+        strategy = replicas.strategy_of(self.estimator.variables)
+        if strategy is None:
+            return self.estimator.kl_divergence(batch, behavior_log_probs)
+
+        def kl_of_share(share, own):
+            log_probs = tf.gather(behavior_log_probs, own)
+            return [self.estimator.kl_divergence(share, log_probs)]
+
+        return _mean_over_shares(strategy, batch, kl_of_share)[0]
+
+    def _compiled_steps(self, batch, behavior_log_probs, permutations, parts, sums):
+        """Makes the gradient steps of `_gradient_steps` in one XLA program.
+
+        XLA compiles a program for each combination of shapes. Batch and minibatches are
+        therefore padded.
+        """
+        rows = compiled_steps.padded_rows(tf.size(batch.returns))
+        padding = rows - tf.size(batch.returns)
+        first = tf.repeat(behavior_log_probs[:1], padding)
+        behavior_log_probs = tf.concat([behavior_log_probs, first], axis=0)
+        permutations = tf.pad(permutations, [[0, 0], [0, padding]])
+        program = compiled_steps.compiled(self._gradient_steps)
+        return program(
+            batch.padded(rows),
+            behavior_log_probs,
+            permutations,
+            parts._replace(permutation=permutations[0]),
+            sums,
+            parts.offsets(),
+        )
+
+    def step_gradients(self, batch, indices=None, behavior_log_probs=None):
+        """Returns policy gradients and metrics, using the loss scale of the optimizer."""
+        return self.estimator.policy_gradients(
+            batch, indices, behavior_log_probs, self.optimizer.scale_loss
+        )
+
+    def _step_finite(self, loss, gradients):
+        return _all_finite([loss] if self._skips_overflow else [loss, *gradients])
+
+    def _apply(self, gradients):
+        """Makes one gradient step with the optimizer.
+
+        The gradients are multiplied by the loss scale of the optimizer, because an
+        optimizer with loss scaling divides gradients by its loss scale.
+        """
+        scaled = [self.optimizer.scale_loss(gradient) for gradient in gradients]
+        self.optimizer.apply(scaled, self.estimator.variables)
+
+    @property
+    def variables(self):
+        """Returns all variables that gradient steps and statistics updates change."""
+        parts = [self.optimizer, self.estimator.baseline, *self.estimator.scales.values()]
+        parts.append(getattr(self.estimator.baseline, "optimizer", None))
+        others = [v for part in parts if part is not None for v in part.variables]
+        others += self.estimator.layer_variables
+        return [*self.estimator.variables, *others]
+
+    def restore(self, before):
+        """Assigns earlier values to the attribute `variables`."""
+        for variable, value in zip(self.variables, before, strict=True):
+            variable.assign(value)
+
+    def _metrics_or_empty(self, metrics, not_empty):
+        """Returns the metrics, with fixed values if the batch contains no steps."""
+        own_loss = not self.estimator.baseline.shares_policy
+        return {
+            name: metric
+            if name == "value_loss" and own_loss
+            else tf.where(not_empty, metric, _EMPTY_METRICS.get(name, 0.0))
+            for name, metric in metrics.items()
+        }
+
+    def _count(self, episodes):
+        """Adds one update, its episodes and steps to `counters`; returns `counters`."""
+        lengths = tf.cast(episodes.lengths, tf.int64)
+        counts = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
+        return self.counters.assign_add(tf.stack(counts))
+
+
+def _mean_over_shares(strategy, batch, function):
+    """Returns a list of means over the steps of a batch, which replicas share.
+
+    Args:
+        strategy: `tf.distribute.Strategy` with several replicas.
+        batch: `estimator.Batch`.
+        function: Function of the results of `Batch.share` that returns a list of means
+            over the steps of the share.
+    """
+
+    def means_of_share(replica, num_replicas):
+        share, own = batch.share(replica, num_replicas)
+        fraction = tf.math.divide_no_nan(
+            *(tf.cast(tf.size(x), tf.float64) for x in (own, batch.returns))
+        )
+        return fraction, function(share, own)
+
+    return replicas.sum_over_replicas(strategy, means_of_share)
+
+
+def _all_finite(tensors):
+    finite = [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
+    return tf.reduce_all(finite) if finite else tf.constant(True)
+
+
+def _run_if(condition, function):
+    """Calls a function if a scalar bool tensor is true, else does nothing."""
+
+    def branch():
+        function()
+        return 0
+
+    tf.cond(condition, branch, lambda: 0)

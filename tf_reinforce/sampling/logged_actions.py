@@ -1,0 +1,328 @@
+"""Trains and evaluates a sampling model on decisions that another policy has made."""
+
+import math
+import numbers
+import re
+import statistics
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import heads
+from tf_reinforce.data import spaces
+from tf_reinforce.functional import losses
+from tf_reinforce.functional import off_policy
+from tf_reinforce.functional import shapes
+from tf_reinforce.sampling import recording
+from tf_reinforce.sampling import sample
+from tf_reinforce.support import validation
+
+ESTIMATORS = ("ips", "snips", "dr")
+
+
+class LoggedOptions(NamedTuple):
+    """How the value of a policy is estimated from logged decisions."""
+
+    estimator: str  # one of `ESTIMATORS`
+    clip: float | None  # the largest importance weight
+    top_k: int | None  # the size of the set of actions of the top-K correction
+    reward_model: Any  # Keras model of the rewards of all actions for "dr", or `None`
+
+    def validated(self, head):
+        """Returns the options, or raises an error if one does not fit the head."""
+        validation.one_of("estimator", self.estimator, ESTIMATORS)
+        if self.clip is not None:
+            validation.within("clip", self.clip, np.finfo("float32").tiny, 1e30)
+        validation.positive_int_or_none("top_k", self.top_k)
+        needs_model = self.estimator == "dr"
+        if needs_model != (self.reward_model is not None):
+            raise ValueError(
+                "`reward_model`, a Keras model of the rewards of all actions, belongs to "
+                f'estimator="dr". Received: estimator={self.estimator!r}, '
+                f"reward_model={self.reward_model!r}"
+            )
+        if self.reward_model is not None:
+            validation.instance("reward_model", self.reward_model, keras.Model)
+        discrete = isinstance(head, heads.Categorical)
+        if not discrete and (needs_model or self.top_k not in (None, 1)):
+            raise ValueError(
+                '`estimator="dr"` and `top_k` require the head `Categorical`, whose '
+                f"actions can be listed. Received: {head!r}"
+            )
+        return self
+
+
+class LoggedBatch(NamedTuple):
+    """`N` logged decisions."""
+
+    contexts: Any  # [N, …] inputs of the model, or nested arrays
+    actions: Any  # [N, …] raw actions of the head
+    rewards: Any  # [N] float
+    propensities: Any  # [N] float, probabilities or densities of the logging policy
+
+    def validated(self, head):
+        """Returns the decisions as arrays, or raises an error if one is invalid."""
+        rewards = _vector("rewards", self.rewards)
+        propensities = _vector("propensities", self.propensities)
+        spec = head.action_spec("float32")
+        actions = _nested_actions(spec, self.actions)
+        contexts = keras.tree.map_structure(_contexts, self.contexts)
+        flat = [*keras.tree.flatten(contexts), *keras.tree.flatten(actions)]
+        sizes = {len(x) for x in (*flat, rewards, propensities)}
+        if len(sizes) > 1 or not len(rewards):
+            raise ValueError(
+                "Contexts, actions, rewards and propensities must have one row for each "
+                f"decision. Received: {sorted(sizes)} rows"
+            )
+        _check_actions(head, actions, len(rewards))
+        is_density = not all(x.dtype.is_integer for x in keras.tree.flatten(spec))
+        invalid = ~(propensities > 0)
+        if not is_density:
+            invalid |= propensities > 1
+        _expect_none("propensities", propensities, invalid, "above 0 and at most 1")
+        _expect_none("rewards", rewards, ~np.isfinite(rewards), "finite")
+        return LoggedBatch(contexts, actions, rewards, propensities)
+
+
+def _nested_actions(spec, values):
+    """Returns columns of actions that are nested like the specs of a head."""
+    names = spaces.names(spec, ("actions",))
+    try:  # a structure of lists, because a column may itself be a list
+        columns = keras.tree.map_structure_up_to(spec, lambda _, x: [x], spec, values)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            "`actions` must be nested like the actions of the head, with a column in "
+            f"place of each: {names}. Received: {type(values).__name__}"
+        ) from error
+    return keras.tree.map_structure_up_to(
+        spec, lambda x, name, column: _actions(x, name, *column), spec, names, columns
+    )
+
+
+def _check_actions(head, actions, count):
+    """Raises a `ValueError` that names the row if the head cannot sample an action."""
+    columns = keras.tree.map_structure(lambda x: x[None], actions)
+    try:
+        head.check_actions(columns, np.ones(count, int))
+    except ValueError as error:  # a log has rows, and no episodes
+        place = r"in row \1, counted from 0"
+        message = re.sub(r"at step 0 of episode (\d+)", place, str(error))
+        raise ValueError(message) from None
+
+
+def _actions(spec, name, values):
+    """Returns a column of actions as an array `[N, …]` in the type of the head."""
+    values = _numbers(name, values)
+    if values.shape[1:] != tuple(spec.shape) or not values.ndim:
+        raise ValueError(
+            f"`{name}` must have the shape (N, *{tuple(spec.shape)}), one action of type "
+            f"{spec.dtype.name} for each decision. Received: shape {values.shape}"
+        )
+    with np.errstate(invalid="ignore"):  # compared below
+        actions = values.astype(spec.dtype.name)
+    if spec.dtype.is_integer:
+        invalid = (actions != values).reshape(len(values), -1).any(axis=1)
+        _expect_none(name, values, invalid, "whole numbers")
+    return actions
+
+
+def _contexts(values):
+    is_text = isinstance(values, np.ndarray) and isinstance(next(values.flat, 0), str)
+    if tf.is_tensor(values) or is_text:
+        return tf.convert_to_tensor(values)
+    return _numbers("contexts", values)
+
+
+def _vector(name, values):
+    values = _numbers(name, values)
+    if values.ndim != 1:
+        raise ValueError(
+            f"`{name}` must be one number for each decision, in an array of shape (N,). "
+            f"Received: shape {values.shape} of type {values.dtype}"
+        )
+    return values.astype("float64")
+
+
+def _numbers(name, values):
+    """Returns a column of a log as an array of numbers, or raises an error for a row."""
+    values = shapes.unmasked(name, values) if np.ma.isMA(values) else values
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of several shapes
+        array = np.asarray(values, object)
+    if array.ndim == 0:
+        raise ValueError(
+            f"`{name}` must be an array, or nested arrays, with one row for each "
+            f"decision. Received: {values!r} of type {type(values).__name__}"
+        )
+    if array.dtype.kind in "biuf":
+        return array
+    rows = [np.asarray(row, object) for row in np.asarray(values, object).tolist()]
+    for number, row in enumerate(rows):
+        place = f"in row {number}, counted from 0"
+        for index, value in np.ndenumerate(row):
+            if not isinstance(value, (numbers.Real, np.bool_)):
+                column = f", column {index[0]}" if len(index) == 1 else ""
+                raise ValueError(
+                    f"`{name}` must be numbers. Received: {value!r} {place}{column}. "
+                    "Convert it first, names for example with "
+                    "np.unique(names, return_inverse=True)"
+                )
+        if row.shape != rows[0].shape:
+            raise ValueError(
+                f"`{name}` must have the same shape in each row. Received: shape "
+                f"{row.shape} {place}, and {rows[0].shape} in row 0"
+            )
+    return np.array([row.tolist() for row in rows])
+
+
+def _expect_none(name, values, invalid, requirement):
+    if invalid.any():
+        index = int(np.argmax(invalid))
+        raise ValueError(
+            f"`{name}` must be {requirement}. Received: {values[index]} in row {index}, "
+            "counted from 0"
+        )
+
+
+def sample_layer(model):
+    """Returns the only `Sample` layer of a model, or raises an error."""
+    found = sample.sample_layers(model)
+    if len(found) != 1:
+        raise ValueError(
+            "Logged decisions require a model with one `Sample` layer, which makes the "
+            f"decision. Received: model {model.name!r} with {len(found)} Sample layers"
+        )
+    return found[0]
+
+
+class Scores(NamedTuple):
+    """What a policy and a reward model compute for `N` logged decisions."""
+
+    log_probs: tf.Tensor  # [N] float, of the logged actions under the policy
+    entropies: tf.Tensor  # [N] float, in nats
+    predicted: Any = None  # [N] float, predicted rewards of the logged actions
+    by_policy: Any = None  # [N] float, predicted rewards of the policy
+    by_set: Any = None  # [N] float, Σₐ α(a|x) q(x, a) for the top-K correction
+
+
+class Terms(NamedTuple):
+    """The parts of an estimate from `N` logged decisions."""
+
+    values: tf.Tensor  # [N] float, whose mean estimates the value of the policy
+    weights: tf.Tensor  # [N] float, the importance weights
+    advantages: tf.Tensor  # [N] float, which weight the log-probabilities
+
+
+def scores(model, batch, options, training):
+    """Returns the `Scores` of a batch of decisions, with gradients for the policy."""
+    with recording.recording([batch.actions]) as recorder:
+        model(batch.contexts, training=training)
+    log_probs, entropies = recorder.log_probs, recorder.entropies
+    if options.estimator != "dr":
+        return Scores(log_probs, entropies)
+    return Scores(log_probs, entropies, *_predictions(batch, recorder, options))
+
+
+def _predictions(batch, recorder, options):
+    """Returns the predicted rewards of logged actions, of the policy, and of K samples.
+
+    The last is Σₐ α(a|x) q(x, a), where α is the probability that a set of K samples
+    contains an action.
+    """
+    log_probs = tf.math.log_softmax(recorder.samples[0].outputs)
+    rewards = tf.stop_gradient(
+        tf.cast(options.reward_model(batch.contexts, training=False), log_probs.dtype)
+    )
+    if rewards.shape[-1] != log_probs.shape[-1] or rewards.shape.rank != 2:
+        raise ValueError(
+            "`reward_model` must return the rewards of all actions, shape (batch, "
+            f"{log_probs.shape[-1]}). Received: shape {rewards.shape}"
+        )
+    logged = tf.gather(rewards, batch.actions, axis=1, batch_dims=1)
+    probs, k = tf.exp(log_probs), options.top_k or 1
+    in_set = probs if k == 1 else 1.0 - (1.0 - probs) ** k
+    return logged, *(tf.reduce_sum(x * rewards, axis=1) for x in (probs, in_set))
+
+
+def terms(scored, batch, options):
+    """Returns the `Terms` of an estimate from the `Scores` of logged decisions.
+
+    The gradient of an estimate V is that of REINFORCE with importance weights w, ∇V =
+    1/N Σₙ wₙ Aₙ ∇ log π(aₙ|xₙ). The advantage A is the reward for `"ips"`, the reward
+    minus V, divided by the mean weight, for `"snips"`, and the reward minus its
+    prediction for `"dr"`.
+    """
+    log_probs = scored.log_probs
+    rewards, propensities = (
+        tf.cast(x, log_probs.dtype) for x in (batch.rewards, batch.propensities)
+    )
+    weights = off_policy.importance_weights(log_probs, propensities, options.clip)
+    if options.estimator == "ips":
+        return Terms(off_policy.ips(weights, rewards), weights, rewards)
+    if options.estimator == "snips":
+        values = off_policy.snips(weights, rewards)
+        advantages = (rewards - tf.reduce_mean(values)) / tf.reduce_mean(weights)
+        return Terms(values, weights, advantages)
+    predictions = scored.predicted, scored.by_policy
+    values = off_policy.doubly_robust(weights, rewards, *predictions)
+    return Terms(values, weights, rewards - scored.predicted)
+
+
+def surrogate(scored, estimate, options):
+    """Returns the scalar whose gradient is minus that of an estimate of the value."""
+    log_probs, factors = scored.log_probs, estimate.weights
+    if options.top_k is not None:
+        factors *= off_policy.top_k_multipliers(log_probs, options.top_k)
+    advantages = factors * estimate.advantages
+    loss = losses.policy_gradient(log_probs, advantages, tf.size(log_probs))
+    if options.estimator == "dr":
+        loss -= tf.reduce_mean(scored.by_set)  # the gradient of the predicted value
+    return loss
+
+
+def evaluate(model, batch, options, confidence, batch_size=1024):
+    """Returns the estimated value of a policy, with a confidence interval, as a dict.
+
+    Args:
+        model: Keras model with one `Sample` layer.
+        batch: `LoggedBatch`, validated.
+        options: `LoggedOptions`, validated.
+        confidence: Float in (0, 1).
+        batch_size: Int, the number of decisions for which the model is called at once.
+    """
+    validation.within("confidence", confidence, 1e-6, 1 - 1e-12)
+    count = len(batch.rewards)
+    if count < 2:
+        raise ValueError(
+            "An interval needs at least two logged decisions. Received: one decision"
+        )
+    parts = [
+        scores(model, _rows(batch, begin, begin + batch_size), options, training=False)
+        for begin in range(0, count, batch_size)
+    ]
+    columns = (None if x[0] is None else tf.concat(x, axis=0) for x in zip(*parts))
+    scored = Scores(*(None if x is None else tf.cast(x, tf.float64) for x in columns))
+    values, weights, _ = map(np.asarray, terms(scored, batch, options))
+    if not np.isfinite(values).all():
+        row = int(np.argmin(np.isfinite(values)))
+        raise FloatingPointError(
+            "The estimate of each decision must be finite. Received: "
+            f"{values[row]} in row {row}, counted from 0, with the importance weight "
+            f"{weights[row]}. Check the contexts, the model and `reward_model`."
+        )
+    mean, error = values.mean(), values.std(ddof=1) / math.sqrt(count)
+    radius = statistics.NormalDist().inv_cdf((1 + confidence) / 2) * error
+    squares = count * (weights**2).sum()
+    return {
+        "policy_value": float(mean),
+        "policy_value_lower": float(mean - radius),
+        "policy_value_upper": float(mean + radius),
+        "effective_sample_size": float(weights.sum() ** 2 / squares) if squares else 0.0,
+    }
+
+
+def _rows(batch, begin, end):
+    return LoggedBatch(*keras.tree.map_structure(lambda x: x[begin:end], tuple(batch)))

@@ -1,0 +1,555 @@
+"""Defines `ScoreFunction`, a Keras model that trains models with `Sample` layers."""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import agent as agents
+from tf_reinforce import baselines
+from tf_reinforce.sampling import checked_steps
+from tf_reinforce.sampling import conversion
+from tf_reinforce.sampling import estimator
+from tf_reinforce.sampling import example_losses
+from tf_reinforce.sampling import logged_actions
+from tf_reinforce.sampling import logged_training
+from tf_reinforce.sampling import recording
+from tf_reinforce.sampling import resumed_fit
+from tf_reinforce.sampling import reward_functions
+from tf_reinforce.support import files
+from tf_reinforce.support import locks
+from tf_reinforce.support import optimizers
+from tf_reinforce.support import validation
+from tf_reinforce.support import version
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class ScoreFunction(keras.Model):
+    """Trains a Keras model that draws samples, with the score-function estimator.
+
+        ∇E[L] = E[ ∇L + (L - b) ∇ log p(z) ]
+
+    L is the loss of an example, z are the samples that the `tfr.layers.Sample` layers of
+    the model draw for the example, and b is the baseline. The gradient of the loss is
+    back-propagated through all operations that follow the samples (∇L). The
+    log-probabilities of the samples are weighted with the loss minus the baseline, so
+    that the layers before the samples learn, too. The gradient is unbiased with every
+    baseline except `"mean"`, if the loss of an example depends on its own samples only. A
+    layer after the samples that mixes examples (`BatchNormalization`), and losses that
+    layers add (`add_loss`, activity regularizers) and that depend on samples, bias the
+    gradient. `tfr.testing.check_score_function` shows such a bias.
+
+    `fit`, `evaluate`, `predict`, `save` and `export` work as in Keras. In training, the
+    model draws `samples` samples for each example. In `evaluate`, `predict` and `export`,
+    the `Sample` layers return the mode of their distributions.
+
+    Args:
+        model: Keras model that calls one or more `Sample` layers, functional or
+            subclassed. Its output may be the samples, or a function of the samples.
+        loss: Keras loss, its name, or a function of targets and outputs that returns the
+            losses of N examples, `[N, …]`; a list or dict of these if the outputs are a
+            list or dict. The loss of an example is the mean over all other axes.
+        reward: Function `reward(inputs, outputs)` or, if `fit` receives targets,
+            `reward(inputs, outputs, targets)`. It is called once per batch, and returns
+            one reward for each row, `[N·K]`. Each example of the batch appears in K =
+            `samples` consecutive rows. A `tf.function` is compiled into the training
+            step. Any other function receives NumPy arrays. No gradient flows through a
+            reward. Pass either `loss` or `reward`; or neither, to train with
+            `fit_logged` only.
+        samples: Int K, how many samples the model draws for each example of a batch.
+        baseline: Baseline of the reward, or of minus the loss. `"leave_one_out"` is the
+            mean of the other samples of the same example; with `samples=1`, of the other
+            examples of the batch. `"moving_average"`, `None`, a `tfr.baselines.Baseline`,
+            or a Keras model that predicts one number `[N, 1]` from the inputs.
+        entropy_coef: Float ≥ 0, the weight of an entropy bonus, the mean over examples of
+            the entropies of all samples of an example.
+        **kwargs: Keyword arguments of `keras.Model`.
+
+    Example:
+
+    >>> import tf_reinforce as tfr
+    >>> inputs = keras.Input((4,))
+    >>> logits = keras.layers.Dense(3)(inputs)
+    >>> choice = tfr.layers.Sample(tfr.heads.Categorical(3), seed=0)(logits)
+    >>> @tf.function
+    ... def reward(inputs, choices):
+    ...     return tf.cast(tf.equal(choices, 2), tf.float32)
+    >>> model = tfr.ScoreFunction(keras.Model(inputs, choice), reward=reward)
+    >>> model.compile(keras.optimizers.Adam(0.1))
+    >>> history = model.fit(tf.ones([64, 4]), epochs=10, verbose=0)
+    >>> model.predict(tf.ones([2, 4]), verbose=0).tolist()
+    [2, 2]
+
+    Reference:
+        Williams (1992), Simple statistical gradient-following algorithms for
+        connectionist reinforcement learning. doi:10.1007/BF00992696.
+        Schulman, Heess, Weber & Abbeel (2015), Gradient estimation using stochastic
+        computation graphs. arXiv:1506.05254
+    """
+
+    train_function: Any
+    test_function: Any
+
+    def __init__(
+        self,
+        model: keras.Model,
+        *,
+        loss: Any = None,
+        reward: Any = None,
+        samples: int = 4,
+        baseline: Any = "leave_one_out",
+        entropy_coef: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if loss is not None and reward is not None:
+            raise ValueError(
+                "Pass `loss`, a function of targets and outputs, or `reward`, a function "
+                f"of inputs and outputs, but not both. Received: loss={loss!r}, "
+                f"reward={reward!r}"
+            )
+        self._training_lock = locks.TrainingLock("ScoreFunction")
+        self.model = validation.instance("model", model, keras.Model)
+        conversion.expect_own_heads(self.model)
+        strategy = self._distribute_strategy
+        if strategy is not None and strategy.num_replicas_in_sync > 1:
+            raise ValueError(
+                "A `ScoreFunction` trains on one device. Received: a strategy with "
+                f"{strategy.num_replicas_in_sync} replicas. Make the `ScoreFunction` "
+                "outside of the scope of the strategy."
+            )
+        self.example_loss = None if loss is None else example_losses.get(loss)
+        self.reward = None
+        if reward is not None:
+            self.reward = reward_functions.RewardFunction(reward)
+            # In float32, a mean of large rewards would lose their differences.
+            self._reward_tracker = keras.metrics.Mean(name="reward", dtype="float64")
+            self.supports_jit = self.reward.is_compiled  # XLA cannot call Python
+        self.samples = validation.positive_int("samples", samples)
+        self.baseline = _get_baseline(baseline, self.samples)
+        self.entropy_coef = validation.within("entropy_coef", entropy_coef, 0, math.inf)
+        self._entropy_tracker = keras.metrics.Mean(name="entropy")
+        self.estimator = estimator.ScoreFunctionEstimator(
+            self.model, self._costs, self.baseline, self.samples, self.entropy_coef
+        )
+        self._checks = checked_steps.CheckedSteps(self.reward)
+        if self.model.built and hasattr(self.model, "input_shape"):
+            self.build(self.model.input_shape)
+
+    @classmethod
+    def from_agent(cls, agent: agents.Reinforce, **kwargs: Any) -> "ScoreFunction":
+        """Makes a `ScoreFunction` that trains the policy and the head of an agent.
+
+        Args:
+            agent: `tfr.Reinforce` with a head, and with a functional or sequential
+                policy. Agent and result share their weights, so that the training of
+                one trains both.
+            **kwargs: Arguments of `ScoreFunction`, at least `reward` or `loss`.
+
+        Returns:
+            A `ScoreFunction`, whose inputs are the observations of the agent, and whose
+            outputs are actions. An observation normalizer of the agent is included, and
+            does not learn.
+        """
+        return cls(conversion.sampling_model(agent), **kwargs)
+
+    def to_agent(self, **kwargs: Any) -> agents.Reinforce:
+        """Makes a `tfr.Reinforce` agent whose policy and head are those of the model.
+
+        Args:
+            **kwargs: Options of `tfr.Reinforce`.
+
+        Returns:
+            `tfr.Reinforce`, not compiled, which shares its weights with the model. If the
+            inputs of the model are a dict, the agent is not built.
+
+        Raises:
+            ValueError: If the model is not a functional Keras model whose only `Sample`
+                layer returns the output of the model.
+        """
+        agent = agents.Reinforce(*conversion.policy_and_head(self.model), **kwargs)
+        if not isinstance(agent.policy.input, dict):  # the environment has the spaces
+            agent.build(self.model.input_shape)
+        return agent
+
+    def build(self, inputs_shape: Any) -> None:
+        # `_build_for` or the first call builds a subclassed model.
+        if not self.baseline.built:
+            self.baseline.build(inputs_shape)
+        self.built = True
+
+    def _build_for(self, inputs):
+        """Builds model and baseline for the inputs of a training step, if necessary."""
+        with tf.init_scope():
+            if not self.model.built:
+                self.model(
+                    keras.tree.map_structure(
+                        lambda x: keras.KerasTensor(x.shape, x.dtype.name), inputs
+                    )
+                )
+            if not self.built:
+                self.build(keras.tree.map_structure(lambda x: x.shape, inputs))
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        return self.model(inputs, training=training)
+
+    @property
+    def trainable_variables(self) -> list:
+        """Returns the weights that the optimizer trains, without those of the baseline.
+
+        A `Value` baseline has an optimizer of its own.
+        """
+        return self.model.trainable_variables
+
+    def gradients(
+        self,
+        inputs: Any,
+        targets: Any = None,
+        sample_weight: Any = None,
+        replayed: list | None = None,
+    ) -> estimator.Estimate:
+        """Returns the gradient of the expected loss of a batch, without an update.
+
+        As in any call with `training=True`, moving statistics of the model change.
+
+        Args:
+            inputs, targets, sample_weight: N examples, as in `fit`.
+            replayed: List with the raw actions of each call of a `Sample` layer, for N·K
+                rows of the K = `samples` repetitions; or `None` to draw samples.
+
+        Returns:
+            `Estimate` with the `gradients` of the trainable variables of the model, the
+            `loss`, and for each of the N·K rows the `costs` (losses or minus rewards),
+            `log_probs` and `entropies`.
+        """
+        rows = self.estimator.repeat(inputs, targets, sample_weight)
+        return self.estimator.gradients(rows, replayed)
+
+    def _costs(self, rows, outputs):
+        """Returns the losses of R rows, or minus their weighted rewards; and rewards."""
+        if self.example_loss is None and self.reward is None:
+            raise ValueError(
+                "Training and evaluation need a `loss` or a `reward`. Received: neither. "
+                "Pass one to `ScoreFunction(model, …)`, which shares the weights of the "
+                "model. `fit_logged` and `evaluate_logged` need none of them."
+            )
+        if self._compile_metrics is not None and rows.targets is None:
+            raise ValueError(
+                "The metrics of `compile` compare outputs with targets. Received: no "
+                "targets. Pass targets to `fit` and `evaluate`, or omit the metrics."
+            )
+        if self.reward is None:
+            costs = example_losses.example_losses(
+                self.example_loss, rows.targets, outputs, rows.sample_weight
+            )
+            return costs, None
+        rewards = self.reward(rows.inputs, outputs, rows.targets)
+        if rows.sample_weight is None:
+            return -rewards, rewards
+        weights = example_losses.row_weights(rows.sample_weight, rewards)
+        return -rewards * weights, rewards
+
+    evaluate = locks.in_usable_process(keras.Model.evaluate)
+    predict = locks.in_usable_process(keras.Model.predict)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        rows = self.estimator.repeat(*keras.utils.unpack_x_y_sample_weight(data))
+        self._build_for(rows.inputs)
+        states = checked_steps.states(self.model)
+        scale_loss = self.optimizer.scale_loss
+        estimate = self.estimator.gradients(rows, scale_loss=scale_loss)
+        batch = estimate.baseline_batch()
+        _, baseline_gradients = self.baseline.gradients(batch)
+        with tf.init_scope():  # a conditional update cannot create the optimizer's state
+            optimizers.build(self.optimizer, self.model.trainable_variables)
+
+        def update():
+            variables = self.model.trainable_variables
+            self.optimizer.apply(estimate.gradients, variables)
+            self.baseline.apply_gradients(baseline_gradients, batch)
+
+        gradients = [] if self._skips_overflow else estimate.gradients
+        gradients = [*gradients, *baseline_gradients]
+        numbers = tf.range(tf.size(estimate.costs), dtype=tf.int64) // self.samples
+        self._checks.run_if_finite(
+            update, states, estimate.costs, gradients, numbers, rows.inputs
+        )
+        self._loss_tracker.update_state(estimate.loss, tf.size(estimate.costs))
+        self._entropy_tracker.update_state(estimate.entropies)
+        if estimate.rewards is not None:
+            self._reward_tracker.update_state(estimate.rewards)
+        return self.compute_metrics(
+            rows.inputs, rows.targets, estimate.outputs, rows.sample_weight
+        )
+
+    @locks.training
+    def fit(
+        self, *args: Any, resume: Any = None, **kwargs: Any
+    ) -> keras.callbacks.History:
+        """Trains the model as `keras.Model.fit` does.
+
+        Args:
+            *args, **kwargs: Arguments of `keras.Model.fit`.
+            resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in
+                `Reinforce.fit`. If the folder contains a checkpoint of this training,
+                `fit` continues after the step of the checkpoint, to the same bits. The
+                data is read again up to this step. Arrays are shuffled in an order that
+                the checkpoint determines; datasets and generators must return the same
+                elements in each process. After SIGINT or SIGTERM, `fit` ends after the
+                current step and a checkpoint. An update is a step of Keras.
+
+        Returns:
+            Keras' `History`.
+
+        Raises:
+            FloatingPointError: If a loss, reward or gradient is not finite. The step then
+                changes no weight.
+            ValueError: If the folder belongs to another training, or the data cannot be
+                read again.
+        """
+        if resume is None:
+            return super().fit(*args, **kwargs)
+        self._check_compiled()
+        arguments = self, self, resume, self.description
+        return resumed_fit.fit(*arguments, *args, **kwargs)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Returns the options that must not change while a training continues."""
+        return {
+            "samples": self.samples,
+            "entropy_coef": self.entropy_coef,
+            "reward": self.reward and self.reward.function,
+            "loss": keras.tree.map_structure(
+                keras.saving.serialize_keras_object, self.example_loss
+            ),
+        }
+
+    @locks.training
+    def fit_logged(
+        self,
+        contexts: Any,
+        actions: Any,
+        rewards: Any,
+        propensities: Any,
+        *,
+        estimator: str = "ips",
+        clip: float | None = None,
+        top_k: int | None = None,
+        reward_model: keras.Model | None = None,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
+        """Trains the model on decisions that another policy has made.
+
+            ∇V = 1/N Σₙ wₙ Aₙ ∇ log π(aₙ|xₙ),    wₙ = min(π(aₙ|xₙ) / pₙ, clip)
+
+        The training maximizes the estimated value V of the policy, the expected reward.
+        `functional.off_policy` contains the estimators.
+
+        Args:
+            contexts: `[N, …]` inputs of the model, or nested arrays.
+            actions: `[N, …]` raw actions of the head of the only `Sample` layer, before
+                `head.to_environment`: for `Categorical`, counted from 0; for
+                `TanhGaussian`, before tanh.
+            rewards: `[N]` floats, the rewards of the logged decisions.
+            propensities: `[N]` floats in (0, 1], the probabilities with which the logging
+                policy has chosen the actions; densities for heads with real actions.
+            estimator: `"ips"`, inverse propensity scoring, with A = r; `"snips"`,
+                self-normalized, with A = (r - V) / w̄ in each batch; or `"dr"`, doubly
+                robust, with A = r - q(x, a) for the rewards q of `reward_model`.
+            clip: Float above 0, the largest importance weight, which biases the gradient;
+                or `None`.
+            top_k: Int K, or `None`. The policy learns to choose a set of K actions, of
+                which the best counts: each term is multiplied by K (1 - π(a|x))ᴷ⁻¹.
+            reward_model: Keras model of the rewards of all actions, `[N, K]` for
+                `"dr"`. It is not trained.
+            **kwargs: `batch_size`, `epochs`, `initial_epoch`, `steps_per_epoch`,
+                `shuffle`, `verbose` and `callbacks`, as in `keras.Model.fit`; and
+                `resume`, as in `fit`.
+
+        Returns:
+            Keras' `History` with the log keys `policy_value`, `effective_sample_size` (as
+            a share of the batch) and `entropy`.
+
+        Raises:
+            ValueError: If a propensity is not in (0, 1], a reward is not finite, or an
+                action is not one of the head.
+        """
+        head = logged_actions.sample_layer(self.model).head
+        options = logged_actions.LoggedOptions(estimator, clip, top_k, reward_model)
+        batch = logged_actions.LoggedBatch(contexts, actions, rewards, propensities)
+        options, batch = options.validated(head), batch.validated(head)
+        return logged_training.fit(self, batch, options, **kwargs)
+
+    @locks.in_usable_process
+    def evaluate_logged(
+        self,
+        contexts: Any,
+        actions: Any,
+        rewards: Any,
+        propensities: Any,
+        *,
+        estimator: str = "ips",
+        clip: float | None = None,
+        reward_model: keras.Model | None = None,
+        confidence: float = 0.95,
+    ) -> dict[str, float]:
+        """Estimates the expected reward of the policy from logged decisions.
+
+        The policy is stochastic: it samples its actions, as in training.
+
+        Args:
+            contexts, actions, rewards, propensities: As in `fit_logged`.
+            estimator, clip, reward_model: As in `fit_logged`.
+            confidence: Float in (0, 1), the probability with which the interval shall
+                contain the expected reward.
+
+        Returns:
+            Dict of floats: `policy_value`; `policy_value_lower` and `policy_value_upper`,
+            an interval from the normal approximation of the mean; and
+            `effective_sample_size`, (Σw)² / (N Σw²), the share of the log on which the
+            estimate rests. If it is small, the interval is too narrow.
+
+        Raises:
+            ValueError: As `fit_logged`, and if the log has less than two decisions.
+            FloatingPointError: If an estimate is not finite.
+        """
+        head = logged_actions.sample_layer(self.model).head
+        options = logged_actions.LoggedOptions(estimator, clip, None, reward_model)
+        batch = logged_actions.LoggedBatch(contexts, actions, rewards, propensities)
+        options, batch = options.validated(head), batch.validated(head)
+        return logged_actions.evaluate(self.model, batch, options, confidence)
+
+    @locks.in_usable_process
+    def sample_actions(self, contexts: Any) -> tuple[Any, Any]:
+        """Samples an action for each context, to act with the policy and to write a log.
+
+        All other layers run as in inference, so the actions and propensities of a context
+        do not depend on the other contexts.
+
+        Args:
+            contexts: `[N, …]` inputs of the model, or nested arrays.
+
+        Returns:
+            NumPy arrays of N raw actions of the only `Sample` layer and of their `[N]`
+            propensities, the arguments of `fit_logged`. `head.to_environment` converts
+            raw actions to the outputs of the layer.
+        """
+        logged_actions.sample_layer(self.model)
+        contexts = keras.tree.map_structure(keras.ops.convert_to_tensor, contexts)
+        with recording.recording(draws=True) as recorder:
+            self.model(contexts, training=False)
+        actions = keras.tree.map_structure(
+            keras.ops.convert_to_numpy, recorder.samples[0].actions
+        )
+        return actions, np.exp(recorder.log_probs)
+
+    @property
+    def _skips_overflow(self):
+        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        rows = estimator.Rows(*keras.utils.unpack_x_y_sample_weight(data))
+        self._build_for(rows.inputs)
+        outputs = self.model(rows.inputs, training=False)
+        costs, rewards = self._costs(rows, outputs)
+        numbers = tf.range(tf.size(costs), dtype=tf.int64)
+        self._checks.run_if_finite(lambda: None, [], costs, [], numbers, rows.inputs)
+        loss = tf.reduce_mean(costs) + self.estimator.penalties(costs.dtype)
+        self._loss_tracker.update_state(loss, tf.size(costs))
+        if rewards is not None:
+            self._reward_tracker.update_state(rewards)
+        metrics = self.compute_metrics(
+            rows.inputs, rows.targets, outputs, rows.sample_weight
+        )
+        return {name: x for name, x in metrics.items() if name != "entropy"}
+
+    def make_train_function(self, force: bool = False) -> Any:
+        self._check_compiled()
+        super().make_train_function(force)
+        self.train_function = self._checks.checked(self.train_function)
+        return self.train_function
+
+    def _check_compiled(self):
+        """Raises `ValueError` if an argument of `compile` cannot be used."""
+        arguments = self.get_compile_config() or {}
+        for name in ("loss", "loss_weights"):
+            if arguments.get(name) is not None:
+                raise ValueError(
+                    "The loss of a `ScoreFunction` is an argument of its constructor: "
+                    f"ScoreFunction(model, loss=…). Received: `{name}` in `compile`"
+                )
+
+    def export(self, *args: Any, **kwargs: Any) -> None:
+        """Exports the model, which returns the modes of its `Sample` layers.
+
+        Args:
+            *args, **kwargs: Arguments of `keras.Model.export`.
+        """
+        self.model.export(*args, **kwargs)
+
+    def make_test_function(self, force: bool = False) -> Any:
+        self._check_compiled()
+        super().make_test_function(force)
+        self.test_function = self._checks.checked(self.test_function)
+        return self.test_function
+
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Writes the model to a `.keras` file atomically, as `Reinforce.save` does."""
+        target = filepath, overwrite, ".keras", "a `ScoreFunction`"
+        with files.atomic_model_file(*target) as temporary:
+            super().save(temporary, **kwargs)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
+        """Writes the weights to one file atomically, in the format of Keras."""
+        target = filepath, overwrite, ".weights.h5", "weights", self
+        with files.atomic_model_file(*target) as temporary:
+            super().save_weights(temporary)
+
+    def get_config(self) -> dict[str, Any]:
+        serialize = keras.saving.serialize_keras_object
+        return {
+            **super().get_config(),
+            "model": serialize(self.model),
+            "loss": keras.tree.map_structure(serialize, self.example_loss),
+            "reward": self.reward
+            and reward_functions.registered_name(self.reward.function),
+            "samples": self.samples,
+            "baseline": serialize(self.baseline),
+            "entropy_coef": self.entropy_coef,
+            version.CONFIG_KEY: version.VERSION,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "ScoreFunction":
+        config = version.own_config(cls, config)
+        parts = {
+            name: keras.saving.deserialize_keras_object(config[name])
+            for name in config.keys() & {"model", "loss", "baseline"}
+        }
+        if config.get("reward") is not None:
+            parts["reward"] = reward_functions.find(config["reward"])
+        return cls(**{**config, **parts})
+
+
+def _get_baseline(baseline, samples):
+    """Returns the `Baseline` for the argument `baseline` of `ScoreFunction`."""
+    if isinstance(baseline, keras.Model):
+        return baselines.Value(baseline)
+    if baseline == "leave_one_out" and samples > 1:
+        return baselines.LeaveOneOut(group_size=samples)
+    baseline = baselines.get(baseline)
+    if baseline.shares_policy:
+        raise ValueError(
+            "A `Value` baseline of a `ScoreFunction` needs a model of its own: "
+            f"Value(model). Received: baseline={baseline!r} without a model"
+        )
+    size = getattr(baseline, "group_size", None)
+    if size is not None and size != samples:
+        raise ValueError(
+            "The `group_size` of the baseline must equal `samples`, because a group is "
+            f"the samples of one example. Received: group_size={size}, samples={samples}"
+        )
+    return baseline

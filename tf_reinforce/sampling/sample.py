@@ -1,0 +1,200 @@
+"""Defines `Sample`, a Keras layer that draws samples from a head's distribution."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tf_reinforce import heads
+from tf_reinforce.data import tensor_noise
+from tf_reinforce.sampling import recording
+from tf_reinforce.support import validation
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class Sample(keras.layers.Layer):
+    """Draws a sample in training, and returns the mode in inference.
+
+        z ~ p(z|outputs)  if `training`,    z = arg max p(z|outputs)  otherwise
+
+    A sample is a constant for automatic differentiation: no gradient flows from the
+    sample to the outputs. `tfr.ScoreFunction(model, …)` trains a model with `Sample`
+    layers, with the gradient of the log-probabilities of the samples. Keras' own `fit`
+    would not train the layers before a `Sample` layer.
+
+    Args:
+        head: `tfr.heads.Head`, which makes the distribution from P numbers per sample.
+        seed: Int, or `None` for a seed from Keras' global generator, which
+            `keras.utils.set_random_seed` sets.
+
+    Call arguments:
+        outputs: `[N, …, P]` float tensor, the parameters of the distributions, for
+            example logits. All axes between the first and the last count samples.
+        action_mask: `[N, …, head.mask_size]` integer or bool tensor, or `None`. Zero
+            marks an illegal value, whose probability becomes zero. At least one value of
+            each sample must be legal.
+        mask: `[N, …]` bool tensor, or `None`. False marks padding, whose samples do not
+            count in the log-probability. Keras passes the mask of the `outputs`.
+        training: Bool, whether to draw samples.
+
+    Returns:
+        `[N, …, *shape of an action]`, the samples in the units of the head's action
+        space, in the type that the head returns; nested for a `Composite` head.
+
+    Example:
+
+    >>> layer = Sample(heads.Categorical(3), seed=0)
+    >>> layer(tf.constant([[0.0, 9.0, 0.0]])).numpy().tolist()
+    [1]
+    >>> layer(tf.zeros([2, 4, 3]), training=True).shape
+    TensorShape([2, 4])
+
+    Reference:
+        Schulman, Heess, Weber & Abbeel (2015), Gradient estimation using stochastic
+        computation graphs. arXiv:1506.05254
+    """
+
+    def __init__(
+        self, head: heads.Head, *, seed: int | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**{"autocast": False, **kwargs})
+        self.head = validation.instance("head", head, heads.Head)
+        self.seed = seed if seed is None else validation.check_seed(seed)
+        self.seed_generator = keras.random.SeedGenerator(self.seed)
+        self.supports_masking = True
+
+    def build(self, outputs_shape: Any) -> None:
+        if outputs_shape[-1] != self.head.outputs_size:
+            raise ValueError(
+                f"{self.head!r} needs {self.head.outputs_size} numbers for each sample, "
+                f"in an array of shape (batch, …, {self.head.outputs_size}). Received: "
+                f"shape {tuple(outputs_shape)}"
+            )
+        if not self.head.built:
+            self.head.set_float_type(_float_type(self.compute_dtype).name)
+            self.head.build((None, self.head.outputs_size))
+
+    def call(
+        self,
+        outputs: tf.Tensor,
+        action_mask: tf.Tensor | None = None,
+        mask: tf.Tensor | None = None,
+        training: bool = False,
+    ) -> Any:
+        shape = tf.shape(outputs)[:-1]
+        rows = tf.reshape(outputs, [-1, self.head.outputs_size])
+        rows = tf.cast(rows, _float_type(outputs.dtype))
+        if action_mask is not None:
+            if action_mask.shape[-1] != self.head.mask_size or not self.head.mask_size:
+                raise ValueError(
+                    f"`action_mask` of {self.head!r} must have {self.head.mask_size} "
+                    f"entries for each sample. Received: shape {action_mask.shape}"
+                )
+            flat = tf.reshape(action_mask, [-1, self.head.mask_size])
+            flat = tf.cast(flat, tf.int8)
+            rows = self.head.mask_outputs(rows, flat)
+        recorder = recording.active_recorder()
+        if recorder is not None:
+            recorder.called.add(id(self))
+        if recorder is None or not (training or recorder.in_inference):
+            actions = self._draw(rows, training, _call_number(self, training))
+        else:
+            if mask is None:
+                mask = getattr(outputs, "_keras_mask", None)
+            actions = self._draw_recorded(recorder, rows, shape, mask)
+        return self._to_output(actions, outputs.shape[:-1], shape)
+
+    def _draw(self, rows, training, call):
+        """Returns raw actions for outputs `[R, P]`: samples, or modes in inference.
+
+        The number of the call in a forward pass is a part of the key of the noise, so
+        that two layers with equal seeds draw independent samples in one model.
+        """
+        if not training:
+            return _constants(self.head.mode(rows))
+        specs = keras.tree.flatten(self.head.noise)
+        index = tf.range(tf.shape(rows)[0])
+        key = tf.cast(self.seed_generator.next(), tf.uint32)
+        noise = tensor_noise.counter_noise(key, specs, index, call, rows.dtype)
+        noise = keras.tree.pack_sequence_as(self.head.noise, noise)
+        return _constants(self.head.sample(rows, noise))
+
+    def _draw_recorded(self, recorder, rows, shape, mask):
+        """Returns samples or replayed actions, and adds them to a recorder."""
+        actions = recorder.next_replayed(self)
+        if actions is None:
+            actions = self._draw(rows, True, len(recorder.samples))
+        else:
+            spec = self.head.action_spec(rows.dtype)
+            actions = keras.tree.map_structure(
+                lambda x, spec: tf.cast(x, spec.dtype), actions, spec
+            )
+            counts = tf.shape(keras.tree.flatten(actions)[0])[0], tf.shape(rows)[0]
+            tf.debugging.assert_equal(*counts, "Replayed actions and rows must be equal")
+        recorder.watch(rows)
+        distribution = self.head.distribution(rows)
+        valid = None if mask is None else tf.reshape(mask, [shape[0], -1])
+        sums = []
+        for numbers in (distribution.log_prob(actions), distribution.entropy()):
+            numbers = tf.reshape(numbers, [shape[0], -1])
+            if valid is not None:
+                numbers = tf.where(valid, numbers, 0.0)
+            sums.append(tf.reduce_sum(numbers, axis=1))
+        recorder.add(recording.RecordedSample(self, rows, actions, *sums, valid))
+        return actions
+
+    def _to_output(self, actions, static_shape, shape):
+        """Returns raw actions in the head's units, with the axes of the outputs."""
+
+        def unflatten(rows):
+            result = tf.reshape(rows, tf.concat([shape, tf.shape(rows)[1:]], axis=0))
+            result.set_shape([*static_shape, *rows.shape[1:]])
+            return result
+
+        return keras.tree.map_structure(unflatten, self.head.to_environment(actions))
+
+    def compute_mask(self, outputs: tf.Tensor, previous_mask: Any) -> Any:
+        if previous_mask is None:
+            return None
+        spec = self.head.action_spec("float32")
+        return keras.tree.map_structure(lambda _: previous_mask, spec)
+
+    # Keras saves no state of a `SeedGenerator`. Without its state, a loaded layer would
+    # draw the first samples again, and a resumed training would differ.
+    def save_own_variables(self, store: Any) -> None:
+        store["seed_state"] = self.seed_generator.state.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        self.seed_generator.state.assign(store["seed_state"])
+
+    def get_config(self) -> dict[str, Any]:
+        head = keras.saving.serialize_keras_object(self.head)
+        return {**super().get_config(), "head": head, "seed": self.seed}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Sample":
+        head = keras.saving.deserialize_keras_object(config["head"])
+        return cls(**{**config, "head": head})
+
+
+def sample_layers(model: keras.Model) -> list:
+    """Returns the `Sample` layers of a model, also those of its layers."""
+    return [x for x in model._flatten_layers() if isinstance(x, Sample)]
+
+
+def _call_number(layer, training):
+    """Returns how many `Sample` layers the outermost Keras call has made draw before."""
+    context = layer._get_call_context()
+    number = getattr(context, "num_samples", 0)
+    context.num_samples = number + bool(training)
+    layer._maybe_reset_call_context()  # ends a context that began here
+    return number
+
+
+def _constants(actions):
+    return keras.tree.map_structure(tf.stop_gradient, actions)
+
+
+def _float_type(dtype):
+    """Returns float64 for float64, and float32 for all other types."""
+    return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32

@@ -1,0 +1,1 @@
+"""The settings of agents and runs: arguments, preset files, overrides."""

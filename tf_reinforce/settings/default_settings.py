@@ -1,0 +1,151 @@
+"""Chooses settings for an agent with a value baseline and no preset."""
+
+import logging
+import math
+
+from tf_reinforce.settings import config
+from tf_reinforce.settings import toml_files
+
+# The settings of a value network that is given by its name, "value".
+VALUE = {"kind": "value", "learning_rate": 0.001, "passes": 10, "minibatch_size": 64}
+
+# Each update makes many gradient steps with limited ratios, as in PPO (Schulman et al.
+# 2017).
+AGENT = {
+    "baseline": VALUE,
+    "normalize_observations": True,
+    "scale_rewards": True,
+    "scale_advantages": "batch",
+    "mean_over": "steps",
+    "minibatch_size": 64,
+    "passes": 10,
+    "ratio_clip": (0.2, 0.2),
+}
+FIT = {"steps_per_epoch": 2048, "num_envs": 4}
+
+_MIN_GAMMA, _MAX_GAMMA = 0.95, 0.995
+
+
+def table(name):
+    """Returns the table of settings that the name of a head or a baseline stands for.
+
+    Example:
+
+    >>> table("Beta"), table("value")["passes"]
+    ({'kind': 'Beta'}, 10)
+    """
+    return dict(VALUE) if name == "value" else {"kind": name}
+
+
+def gamma(max_episode_steps):
+    """Returns a discount whose horizon 1 / (1 - γ) is a fifth of the time limit.
+
+    The discount is at least 0.95 and at most 0.995, a horizon of 20 to 200 steps.
+
+    Example:
+
+    >>> [gamma(limit) for limit in (50, 200, 500, 1000, 10_000)]
+    [0.95, 0.975, 0.99, 0.995, 0.995]
+    """
+    return min(max(1 - 5 / max_episode_steps, _MIN_GAMMA), _MAX_GAMMA)
+
+
+def for_task(space, max_episode_steps, in_graph=False):
+    """Returns arguments of `Reinforce.for_env`, and arguments of `fit`.
+
+    Args:
+        space: `gymnasium.Space` of the actions.
+        max_episode_steps: Number, the time limit of the environment in steps.
+        in_graph: Bool, whether the environment is a tensor environment.
+    """
+    import gymnasium  # not for `tf-reinforce --help`
+
+    is_box = isinstance(space, gymnasium.spaces.Box)
+    rate, gae_lambda = (3e-4, 0.8) if is_box else (1e-3, 0.95)
+    agent = {
+        **AGENT,
+        "gamma": gamma(max_episode_steps),
+        "gae_lambda": gae_lambda,
+        "learning_rate": {"first": rate, "last": 0},
+    }
+    if is_box:
+        # If the standard deviation of the actions is small, a few gradient steps change
+        # the policy completely (docs/estimators.md).
+        agent["max_kl"] = 0.05
+    if is_box and space.is_bounded():
+        agent["head"] = "ClippedGaussian"
+    # A tensor environment runs a fixed number of episodes at once.
+    return agent, {} if in_graph else FIT
+
+
+def describe(space, max_episode_steps, agent, fit):
+    """Returns a text about the settings of a value baseline, for messages.
+
+    Args:
+        space, max_episode_steps: Arguments of `for_task`.
+        agent, fit: Dicts of all arguments of `Reinforce.for_env` and of `fit`.
+
+    Example:
+
+    >>> import gymnasium
+    >>> space = gymnasium.spaces.Discrete(2)
+    >>> describe(space, 500, *for_task(space, 500)).partition(": ")[2].split(", ")[:2]
+    ['gamma 0.99', 'gae_lambda 0.95']
+    """
+    rate, steps = agent["learning_rate"], fit.get("steps_per_epoch")
+    rates = [rate["first"], rate["last"]] if isinstance(rate, dict) else [rate]
+    episodes = fit.get("episodes_per_epoch") or config.EPISODES_PER_EPOCH
+    batch = f"at least {steps:,} steps" if steps else f"{episodes} episodes"
+    # Without a limit of the environment, the collector limits an episode.
+    is_known = max_episode_steps != config.DEFAULT_MAX_EPISODE_STEPS
+    length = (
+        "of at most {:,} steps" if is_known else "of unknown length (limit {:,} steps)"
+    )
+    limit = agent.get("max_kl")
+    limit = f", max_kl {limit:g}" if limit is not None and agent["passes"] > 1 else ""
+    return (
+        f"the settings follow from {type(space).__name__} actions and episodes "
+        f"{length.format(max_episode_steps)}: gamma {agent['gamma']:g}, gae_lambda "
+        f"{agent['gae_lambda']:g}, learning rate {' to '.join(f'{x:g}' for x in rates)}, "
+        f"{agent['passes']} passes over {batch}{limit}"
+    )
+
+
+def merge(preset, arguments, envs, has_quantities):
+    """Returns all arguments for `factory.build_parts`, and the defaults of `fit`.
+
+    The arguments of the user override the settings of the preset, and the preset
+    overrides the defaults. Without a preset, `baseline="value"` stands for the settings
+    of `for_task`.
+
+    Args:
+        preset: Dict from `toml_files.read_for_env`.
+        arguments: Dict of the arguments of `Reinforce.for_env`. The values of `hidden`
+            and `learning_rate` may be `None`.
+        envs: `collect.environments.Environments`.
+        has_quantities: Bool, whether observations can be normalized.
+    """
+    optional = "hidden", "learning_rate"
+    arguments = {
+        name: value
+        for name, value in arguments.items()
+        if name not in optional or value is not None
+    }
+    agent, fit = preset["agent"], preset["fit"]
+    if preset is toml_files.EMPTY_PRESET and arguments.get("baseline") == "value":
+        task = envs.action_space, _limit(envs)
+        agent, fit = for_task(*task, envs.in_graph)
+        agent["normalize_observations"] = has_quantities
+        if arguments.get("returns") == "whole":
+            agent["gae_lambda"] = 1  # the only value that whole returns allow
+        text = describe(*task, {**agent, **arguments}, fit)
+        logging.getLogger("tf_reinforce").info("Without a preset, %s", text)
+    return {**config.FOR_ENV_DEFAULTS, **agent, **arguments}, fit
+
+
+def _limit(envs):
+    """Returns the time limit that an environment states, or the default limit."""
+    spec_limit = envs.spec and envs.spec.max_episode_steps
+    limit = envs.max_episode_steps or math.inf
+    limit = spec_limit if math.isinf(limit) else limit
+    return limit or config.DEFAULT_MAX_EPISODE_STEPS

@@ -1,0 +1,1 @@
+"""Files, locks, start-up, compilation: what knows nothing of policy gradients."""

@@ -1,0 +1,164 @@
+"""Locks a folder for one process, and a model for one training."""
+
+import contextlib
+import functools
+import os
+import pathlib
+import sys
+import threading
+
+import filelock
+
+FILE_NAME = ".lock"
+
+
+def lock_file(folder):
+    """Returns a lock of a folder for one process, as a file in the folder.
+
+    The operating system releases it when the process ends, also if the process is killed.
+    A forked process does not hold it.
+    """
+    path = os.path.join(folder, FILE_NAME)
+    return filelock.FileLock(path, blocking=False, thread_local=False)
+
+
+class FolderLock:
+    """Locks a folder for a training of the current process.
+
+    Nested `with` statements of one `FolderLock` lock the folder once.
+
+    Args:
+        folder: Path of the folder, which is created if it does not exist.
+
+    Example:
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> with FolderLock(folder), FolderLock(folder):
+    ...     pass
+    Traceback (most recent call last):
+    tf_reinforce.support.locks.FolderLocked: Another training uses the folder ...
+    """
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self._lock = lock_file(self.folder)
+
+    def __enter__(self):
+        if self.folder.is_file():
+            raise NotADirectoryError(f"{self.folder} must be a folder. Received: a file")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            raise FolderLocked(
+                f"Another training uses the folder {self.folder}. Wait until it ends, or "
+                "end it, or choose another folder."
+            ) from None
+        return self
+
+    def __exit__(self, *error):
+        self._lock.release()
+
+
+class FolderLocked(OSError):
+    """The error that a folder is in use by another training."""
+
+    explained = True  # the message names the folder
+
+
+class TrainingLock:
+    """Refuses to train a model while another thread trains it.
+
+    A callback may train the model of its own training.
+
+    Args:
+        model: String, what errors call the model.
+    """
+
+    def __init__(self, model):
+        expect_usable_tensorflow()
+        self._model = model
+        self._lock = threading.RLock()
+        self._owner = None
+
+    @contextlib.contextmanager
+    def hold(self, method):
+        """Holds the lock in a `with` block of the method with a name."""
+        expect_usable_tensorflow()
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(
+                f"`{method}` cannot change the {self._model} now, because {self._owner} "
+                "trains it. Wait until that call has ended, or use a copy from "
+                "`copy.deepcopy`."
+            )
+        before, thread = self._owner, threading.current_thread().name
+        self._owner = f"`{method}` in the thread {thread!r}"
+        try:
+            yield
+        finally:
+            self._owner = before
+            self._lock.release()
+
+
+def training(method):
+    """Returns a method that holds the attribute `_training_lock` of its model."""
+
+    @functools.wraps(method)
+    def locked(self, *args, **kwargs):
+        with self._training_lock.hold(method.__name__):
+            return method(self, *args, **kwargs)
+
+    return locked
+
+
+def between_updates(method):
+    """Returns a method of an agent that waits for the update of another thread."""
+
+    @functools.wraps(method)
+    def locked(self, *args, **kwargs):
+        expect_usable_tensorflow()
+        with self._weights_lock:
+            return method(self, *args, **kwargs)
+
+    return locked
+
+
+def in_usable_process(method):
+    """Returns a method that raises an error in a forked process, and does not hang."""
+
+    @functools.wraps(method)
+    def checked(self, *args, **kwargs):
+        expect_usable_tensorflow()
+        return method(self, *args, **kwargs)
+
+    return checked
+
+
+def expect_usable_tensorflow():
+    """Raises `RuntimeError` in a process that was forked after TensorFlow had started.
+
+    The threads of TensorFlow do not exist in the forked process, and operations would
+    wait for them for ever.
+    """
+    if _tensorflow_lost_threads:
+        raise RuntimeError(
+            "This process was forked from one in which TensorFlow had already run, and "
+            "TensorFlow would hang in it. Start it with "
+            '`multiprocessing.get_context("spawn")` or as a subprocess, and load the '
+            "agent or model from a file there; or fork before the first use of "
+            "TensorFlow."
+        )
+
+
+_tensorflow_lost_threads = False
+
+
+def _note_fork():
+    global _tensorflow_lost_threads
+    module = sys.modules.get("tensorflow.python.eager.context")
+    context = module and module.context_safe()
+    _tensorflow_lost_threads = context is not None and context._initialized
+
+
+os.register_at_fork(after_in_child=_note_fork)
