@@ -1,4 +1,4 @@
-"""Defines the trainings that `same_bits.py` and `worker_kills.py` compare.
+"""Defines the trainings that `worker_kills.py` compares.
 
 A training is a function that returns a compiled agent, the environment, and arguments of
 `fit`. Each training makes a few updates with several environments.
