@@ -488,7 +488,7 @@ class Reinforce(keras_agent.KerasAgent):
                 self,
                 make_updates,
                 None if validation_env is None else validate,
-                self._own_callbacks(callbacks, options, verbose, env, envs),
+                self._own_callbacks(callbacks, verbose),
                 budget=(options.epochs, options.steps),
                 initial_epoch=initial_epoch,
                 freq=validation_freq,

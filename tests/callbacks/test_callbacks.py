@@ -5,7 +5,6 @@ import io
 import itertools
 import types
 
-import keras
 import pytest
 import sweeps
 import toys
@@ -44,12 +43,6 @@ def row(episode, update):
     return [str(episode), str(update), f"{episode}.5", str(episode + 1), ended]
 
 
-def test_episode_logger_writes_one_row_per_episode(tmp_path):
-    path = tmp_path / "episodes.csv"
-    train(callbacks.EpisodeLogger(path), epochs=2)
-    assert rows(path) == [HEADER, row(0, 0), row(1, 0), row(2, 1), row(3, 1)]
-
-
 @pytest.mark.parametrize("append", [False, True])
 def test_episode_logger_replaces_or_appends_to_its_file(tmp_path, append):
     path = tmp_path / "episodes.csv"
@@ -79,12 +72,6 @@ def test_episode_logger_flushes_exact_rows_after_each_epoch(tmp_path):
     logger.on_episode_end(0, logs)
     logger.on_epoch_end(0, {})
     assert rows(path) == [HEADER, ["0", "0", "0.30000000000000004", "2", "1"]]
-
-
-def test_episode_callback_is_a_keras_callback():
-    callback = callbacks.EpisodeCallback()
-    assert isinstance(callback, keras.callbacks.Callback)
-    train(callback)
 
 
 # StopAtReturn
@@ -117,12 +104,6 @@ def test_stop_at_return_monitors_the_validation_return_if_asked():
     assert not stops(callback, {"episode_return": 0.0})
     assert not stops(callback, {"episode_return": 0.0, "val_episode_return": -6.0})
     assert stops(callback, {"episode_return": -9.0, "val_episode_return": -5.0})
-
-
-@pytest.mark.parametrize("target", [float("inf"), float("-inf"), float("nan")])
-def test_stop_at_return_with_nonfinite_target_raises(target):
-    with pytest.raises(ValueError, match=f"`target` must be a finite number.*{target}"):
-        callbacks.StopAtReturn(target)
 
 
 # ProgressLine
@@ -193,40 +174,9 @@ def test_verbosity_two_prints_a_line_for_each_epoch(verbose, lines, capsys, monk
     assert len(capsys.readouterr().out.splitlines()) == lines
 
 
-def test_progress_line_that_is_not_live_prints_lines_in_a_terminal(clock):
-    stream = Terminal()
-    line = callbacks.ProgressLine(live=False, stream=stream)
-    line.set_params({"epochs": 1})
-    line.on_train_begin()
-    line.on_epoch_end(0, LOGS)
-    assert stream.getvalue() == f"update 1/1 · {LINE}\n"
-
-
-def test_progress_line_shows_no_total_if_epochs_are_unknown(clock):
-    text = progress(io.StringIO(), epochs=1, total=None)
-    assert text == f"update 1 · {LINE}\n"
-
-
-def test_progress_line_of_resumed_run_estimates_time_from_its_own_epochs(clock):
-    """One epoch takes 30 seconds, and two epochs are left."""
-    text = progress(io.StringIO(), epochs=2, first=5, total=9)
-    assert text.splitlines()[0] == f"update 6/9 · {LINE}"
-    assert text.splitlines()[1] == f"update 7/9 · {LINE} · left 1:00"
-
-
 def set_clock_readings(monkeypatch, *seconds):
     now = iter(seconds)
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
-
-
-def test_remaining_time_ignores_the_first_update_which_compiles(monkeypatch):
-    set_clock_readings(monkeypatch, 0, 100, 102, 104)
-    lines = progress(io.StringIO(), epochs=3, total=2003).splitlines()
-    assert "left" not in lines[0]
-    assert [line.split(" · ")[-1] for line in lines[1:]] == [
-        "left 1:06:42",
-        "left 1:06:40",
-    ]
 
 
 def test_remaining_time_with_several_updates_per_call(monkeypatch):
@@ -282,25 +232,6 @@ def test_fit_with_steps_passes_end_env_steps_to_callbacks():
     )
 
 
-def test_progress_line_announces_first_evaluation_and_those_after_a_long_one(monkeypatch):
-    """In a plain stream, an evaluation is announced if the one before took at least a
-    second.
-    """
-    set_clock_readings(monkeypatch, 0, 5, 17, 20, 20.5, 30, 30.1)
-    line = callbacks.ProgressLine(stream=io.StringIO())
-    line.on_train_begin()
-    for announced in (1, 2, 2):
-        line.on_test_begin()
-        assert line.stream.getvalue() == "evaluating …\n" * announced
-        line.on_test_end()
-
-
-def test_progress_line_shows_the_validation_return(clock):
-    logs = {**LOGS, "val_episode_return": 99.5}
-    text = progress(io.StringIO(), epochs=1, logs=logs)
-    assert "return 12.3 · evaluation 99.5 · length 57" in text
-
-
 def test_progress_line_writes_nothing_without_an_epoch():
     assert progress(Terminal(), epochs=0) == progress(io.StringIO(), epochs=0) == ""
 
@@ -321,12 +252,3 @@ def test_training_that_continues_says_where_and_one_that_has_ended_says_so(
     lines = fit(**{name: 2 * number}).splitlines()
     assert lines[0] == "continuing after update 2 (4 steps)"
     assert lines[-1].startswith("update 4")
-
-
-def test_progress_line_writes_to_standard_output_by_default(clock, capsys):
-    line = callbacks.ProgressLine()
-    line.set_params({"epochs": 1})
-    line.on_train_begin()
-    line.on_epoch_end(0, LOGS)
-    line.on_train_end()
-    assert capsys.readouterr().out == f"update 1/1 · {LINE}\n"

@@ -2,13 +2,11 @@
 reports.
 """
 
-import contextlib
 import functools
 import io
 import itertools
 import pathlib
 import re
-import sys
 
 import definitions
 import gymnasium as gym
@@ -67,10 +65,7 @@ def columns(episodes, chosen):
 @pytest.mark.parametrize(
     "settings",
     [
-        sweeps.rare({}),
-        sweeps.rare({"baseline": "leave_one_out"}),
         {"baseline": "leave_one_out", "scale_advantages": "batch"},
-        {"baseline": "mean", "discount_states": True},
         {"returns": "whole", "mean_over": "steps"},
         sweeps.rare({"baseline": "leave_one_out", "on_truncation": "drop"}),
         {"head": definitions.gaussian()},
@@ -111,66 +106,6 @@ def test_per_episode_gradients_are_of_the_policy_loss_only():
     np.testing.assert_allclose(gradients.mean(axis=0), alone, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "added", sweeps.some(["bonus", "penalty", "values"], always=["values"])
-)
-def test_signal_is_zero_for_random_rewards_with_any_additional_loss(added):
-    """Without a baseline, the mean of the signal is zero within four standard errors."""
-    rng, record = np.random.default_rng(0), definitions.record()
-    policy = definitions.shared_network() if added == "values" else definitions.network()
-    if added == "penalty":
-        policy.layers[1].kernel.regularizer = keras.regularizers.L2(10.0)
-    value = baselines.Value(loss_weight=5.0) if added == "values" else None
-    coefficient = 10.0 if added == "bonus" else 0.0
-    estimator_ = policy_gradient_estimator(value, policy=policy, entropy_coef=coefficient)
-    observations = record.observations[:-1].reshape(-1, definitions.OBSERVED)
-    probs = (
-        tf.nn.softmax(estimator_.forward(observations)[0])[:, 1]
-        .numpy()
-        .reshape(definitions.T, definitions.B)
-    )
-    of_episodes = tf.function(
-        functools.partial(inspection.per_episode_gradients, estimator_)
-    )
-    signals = []
-    for _ in range(40):
-        episodes = record._replace(
-            rewards=rng.normal(1.0, size=record.rewards.shape),
-            actions=(rng.random(probs.shape) < probs).astype("int32"),
-        )
-        gradients = of_episodes(episodes)
-        signals.append(
-            training_statistics.signal_and_noise([g.numpy() for g in gradients])[0]
-        )
-    assert abs(np.mean(signals)) < 4 * np.std(signals) / np.sqrt(len(signals))
-
-
-def test_mean_of_per_episode_gradients_of_recurrent_policy_is_the_gradient():
-    policy = keras.Sequential(
-        [
-            keras.Input((None, definitions.OBSERVED)),
-            keras.layers.SimpleRNN(4, return_sequences=True),
-            keras.layers.Dense(definitions.A),
-        ]
-    )
-    agent = tfr.Reinforce(policy, heads.Categorical(definitions.A), gamma=0.9)
-    record = definitions.record(dtype="float32")
-    whole = flat(agent.gradients(record)[0])
-    gradients = flat_rows(agent.per_episode_gradients(record))
-    np.testing.assert_allclose(gradients.mean(axis=0), whole, rtol=1e-4, atol=1e-5)
-
-
-def test_per_episode_gradient_without_baseline_is_gradient_of_one_episode():
-    estimator_ = policy_gradient_estimator()
-    gradients = flat_rows(
-        inspection.per_episode_gradients(estimator_, definitions.record())
-    )
-    for e in range(definitions.B):
-        alone = flat(estimator_.gradients(columns(definitions.record(), [e]))[0])
-        np.testing.assert_allclose(gradients[e], alone, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("baseline", ["leave_one_out", "mean"])
 @pytest.mark.parametrize("settings", [{}, {"discount_states": True}], ids=str)
 def test_per_episode_gradients_with_baseline_false_have_no_baseline(baseline, settings):
@@ -185,43 +120,6 @@ def test_per_episode_gradients_with_baseline_false_have_no_baseline(baseline, se
     np.testing.assert_allclose(
         flat_rows(gradients), flat_rows(plain), rtol=1e-12, atol=1e-12
     )
-
-
-def test_per_episode_gradients_have_equal_scale_with_and_without_baseline():
-    """With a smaller scale, gradients without the baseline would appear to have less
-    noise.
-    """
-    record = definitions.record()
-    scaled = policy_gradient_estimator("leave_one_out", scale_advantages="batch")
-    plain = policy_gradient_estimator("leave_one_out")
-    size = flat(scaled.gradients(record)[0])[0] / flat(plain.gradients(record)[0])[0]
-    gradients = flat_rows(
-        inspection.per_episode_gradients(scaled, record, baseline=False)
-    )
-    expected = (
-        flat_rows(inspection.per_episode_gradients(plain, record, baseline=False)) * size
-    )
-    np.testing.assert_allclose(gradients, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_agent_traces_inspection_functions_once_and_keeps_its_variables():
-    agent = tfr.Reinforce(
-        definitions.network("float32"), heads.Categorical(definitions.A)
-    )
-    agent.compile(keras.optimizers.Adam())
-    agent.build((None, definitions.OBSERVED))
-    before = [v.numpy() for v in agent.variables]
-    graphs = []
-    for indices in ([0, 1, 2], [3, 4], [0, 1, 2, 3, 4]):
-        record = columns(definitions.record(dtype="float32"), indices)
-        agent.per_episode_gradients(record)
-        agent.per_episode_gradients(record, baseline=False)
-        agent.step_statistics(record)
-        graphs.append(dict(agent.trainer.learner.graphs))
-    assert set(graphs[0]) == {"per_episode_gradients", "step_statistics"}
-    assert graphs[0] == graphs[1] == graphs[2]
-    for variable, value in zip(agent.variables, before, strict=True):
-        np.testing.assert_array_equal(variable.numpy(), value)
 
 
 # Signal and noise
@@ -263,21 +161,6 @@ def test_ratio_of_means_and_its_standard_error_match_a_simulation():
     ratios = [np.delete(a, k).sum() / np.delete(b, k).sum() for k in places]
     expected = a.sum() / b.sum(), np.sqrt(29 * np.var(ratios))
     np.testing.assert_allclose(results[0], expected, rtol=1e-12)
-
-
-def test_signal_of_two_gradients_with_zero_mean_is_zero_on_average():
-    """The gradient is 3 with probability 1/4, else -1.
-
-    The mean of the ratios would be 0.4.
-    """
-    pairs = list(itertools.product([3.0, -1.0, -1.0, -1.0], repeat=2))
-    results = [
-        training_statistics.signal_and_noise([np.array([[a], [b]])]) for a, b in pairs
-    ]
-    signal, noise = np.transpose(results)
-    mean_ratio = signal / (signal + 2 * noise)
-    np.testing.assert_allclose(mean_ratio.mean(), 0.4)
-    assert training_statistics.ratio_of_means(signal, noise)[0] == 0.0
 
 
 def test_episodes_of_a_group_count_as_one_gradient():
@@ -382,13 +265,6 @@ def test_kl_and_sample_size_of_two_normals_equal_closed_forms():
     assert training_statistics.policy_change(log_probs[0], log_probs[0]) == (0.0, 1.0)
 
 
-def test_kl_is_large_and_finite_if_probability_ratios_overflow():
-    kl, share = training_statistics.policy_change(
-        np.zeros(2), np.array([-5000.0, 5000.0])
-    )
-    assert np.isfinite(kl) and kl > 1e3 and share == 0.5
-
-
 def test_step_statistics_equal_advantages_of_a_loop():
     record = definitions.record()
     statistics = inspection.step_statistics(
@@ -452,29 +328,6 @@ def test_max_entropy_is_that_of_uniform_legal_actions(recurrent):
     assert (
         statistics.logits.shape == (9, 6) and np.abs(statistics.logits).max() < 100
     )  # logits without the mask
-
-
-def test_max_entropy_is_nan_if_a_part_of_an_action_is_continuous():
-    """A continuous action has no maximum of the entropy."""
-    head = heads.Composite({"gear": heads.Categorical(4), "steer": heads.Gaussian(1)})
-    policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(head.outputs_size)])
-    actions = {"gear": np.zeros((3, 1), "int32"), "steer": np.zeros((3, 1, 1), "float32")}
-    observations, rewards = np.ones((4, 1, 2), "float32"), np.ones((3, 1))
-    record = tfr.Episodes(observations, actions, rewards, [3], [True])
-    statistics = tfr.Reinforce(policy, head).step_statistics(record)
-    assert np.isnan(statistics.max_entropies).all()
-    assert np.isfinite(statistics.entropies).all()
-
-
-def test_step_statistics_contain_the_values_of_a_value_baseline():
-    estimator_ = policy_gradient_estimator(
-        baselines.Value(), policy=definitions.shared_network()
-    )
-    statistics = inspection.step_statistics(estimator_, definitions.record())
-    np.testing.assert_allclose(
-        statistics.unbaselined_advantages - statistics.advantages, statistics.values
-    )
-    assert np.isfinite(statistics.values).all()
 
 
 def test_relative_scale_is_in_half_widths_of_the_bounds():
@@ -608,6 +461,9 @@ def test_no_finding_with_too_few_or_inconsistent_reports():
     rng = np.random.default_rng(0)
     reports = [{**HEALTHY, "signal": x} for x in rng.normal(0.0, 1.0, 20)]
     assert advice.diagnose(reports) == []
+    late = [{**HEALTHY, "signal": x} for x in 1e-3 * (-1.0) ** np.arange(50)]
+    (finding,) = advice.diagnose([{**HEALTHY, "signal": 3.0}] * 100 + late)
+    assert finding.advice.startswith("In the last 50 reports gradient noise is")
     early = {"gradient_variance_removed": 0.0, "explained_variance": 0.0, "update": 19}
     assert diagnose(early) == []
 
@@ -628,18 +484,6 @@ def test_advice_contains_learning_rate_steps_and_episodes():
     assert "or a baseline" in no_reduction
 
 
-def test_noise_is_computed_from_the_last_50_reports():
-    """A large signal in earlier reports has no effect."""
-    long_ago, now = [{**HEALTHY, "signal": 3.0}] * 100, {**HEALTHY, "signal": 0.0}
-    late = [{**now, "signal": x} for x in 1e-3 * (-1.0) ** np.arange(50)]
-    (finding,) = advice.diagnose(long_ago + late)
-    assert finding.advice.startswith("In the last 50 reports gradient noise is")
-    without_noise = [{**now, "noise": float("nan")}] * 41
-    assert advice.diagnose(long_ago + late + without_noise) == []  # 9 of 50 have noise
-    (finding,) = advice.diagnose(long_ago + late + without_noise[1:])
-    assert finding.advice.startswith("In the last 10 reports gradient noise is")
-
-
 @pytest.mark.parametrize("late, is_noisy", [(4.0, True), (8000.0, False)])
 def test_noise_advice_depends_on_the_current_batch_size(late, is_noisy):
     """A thousand episodes give a ratio of one, for any batch sizes in the reports."""
@@ -652,26 +496,6 @@ def test_noise_advice_depends_on_the_current_batch_size(late, is_noisy):
         assert "at least 1000 episodes per update (now 4)" in findings[0].advice
 
 
-@pytest.mark.parametrize("steps", [1, 3, 10])
-def test_advised_learning_rate_gives_the_target_kl(steps):
-    """KL is proportional to the square of learning rate times steps."""
-
-    def report(rate):
-        kl = 100.0 * (rate * steps) ** 2
-        return {
-            **HEALTHY,
-            "learning_rate": rate,
-            "kl": kl,
-            "gradient_steps": float(steps),
-        }
-
-    (finding,) = advice.diagnose([report(1.0)])
-    assert finding.cause == "learning_rate"
-    rate = float(re.search(r"at most (\S+) \(", finding.advice)[1])
-    np.testing.assert_allclose(report(rate)["kl"], advice.GOOD_KL, rtol=0.1)
-    assert advice.diagnose([report(rate)]) == []
-
-
 def test_advice_for_shared_value_baseline_names_available_options():
     """Without a model, `Value` has no `scale` and no `passes`, and the policy outputs
     the values.
@@ -682,13 +506,9 @@ def test_advice_for_shared_value_baseline_names_available_options():
     assert "loss_weight" not in diagnose({**ineffective, "value_shared": 0.0})[0].advice
     large_rewards = diagnose({**UNHEALTHY["rewards"][0], "value_shared": 1.0})[0].advice
     assert large_rewards.endswith(": set scale_rewards=True.")
-
-
-def test_advice_does_not_name_scale_rewards_if_it_is_set():
-    """Scaled rewards with a small variance can still be large."""
-    for change in UNHEALTHY["rewards"]:
-        advice = diagnose({**change, "rewards_scaled": 1.0})[0].advice
-        assert "scale_rewards" not in advice and "in common" in advice
+    for change in UNHEALTHY["rewards"]:  # scaled rewards that hardly vary are large
+        text = diagnose({**change, "rewards_scaled": 1.0})[0].advice
+        assert "scale_rewards" not in text and "in common" in text
 
 
 def test_equal_gradients_have_noise_zero():
@@ -702,35 +522,10 @@ def test_equal_gradients_have_noise_zero():
         assert (report["signal"], report["noise"]) == (3 * size**2, 0.0)
 
 
-@pytest.mark.parametrize("shared", [0.0, 1.0])
-def test_advice_of_leave_one_out_contains_gae_lambda_1(shared):
-    """Leave-one-out raises if gae_lambda is below one."""
-    text = diagnose({**UNHEALTHY["value_baseline"][0], "value_shared": shared})[0].advice
-    assert text.endswith(' baseline="leave_one_out", gae_lambda=1.')
-    with pytest.raises(ValueError, match="gae_lambda"):
-        agent_for("CartPole-v1", baseline="leave_one_out", gae_lambda=0.9)
-    agent_for("CartPole-v1", baseline="leave_one_out", gae_lambda=1)
-
-
-def test_undetermined_causes_are_listed():
-    nan = float("nan")
-    plain, valued = {**HEALTHY, "value_scale": nan}, {**HEALTHY, "update": 20}
-
-    def causes_of(reports):
-        return [words.split()[0] for words in advice.undetermined_causes(reports)]
-
-    assert (
-        causes_of([plain] * 9) == causes_of([{**plain, "noise": nan}] * 20) == ["noise"]
-    )
-    assert causes_of([plain] * 10) == causes_of([valued] * 10) == []
-    assert causes_of([HEALTHY] * 20 + [valued] * 2) == ["value_baseline"]
-    assert causes_of([HEALTHY]) == ["noise", "value_baseline"]
-
-
 def test_thresholds_and_statistics_are_documented():
     document = (ROOT / "docs" / "diagnostics.md").read_text()
     for name, limit in advice.THRESHOLDS.items():
-        value = f"{limit.value:g}".replace("1e-05", "1e-5")
+        value = f"{limit:g}".replace("1e-05", "1e-5")
         assert re.search(rf"^\| `{name}` \| [<>] {value} \|", document, re.M), name
     for name in HEALTHY:
         assert f"`{name}`" in document, name
@@ -792,90 +587,6 @@ def test_no_finding_in_a_successful_training():
     assert out.getvalue() == "Diagnostics: found nothing in 12 reports.\n"
 
 
-@pytest.mark.slow
-def test_too_high_learning_rate_is_found():
-    causes, diagnostics = train(new_agent(learning_rate=1.0), "CartPole-v1", 2)
-    assert causes == ["learning_rate"] * 2
-    assert "(now 1)" in diagnostics.findings[0].advice
-
-
-@pytest.mark.slow
-def test_too_few_episodes_are_found_as_noise():
-    options = dict(learning_rate=1e-3, baseline=None, returns="whole", gamma=1.0)
-    agent = agent_for("CartPole-v1", **options)
-    causes, diagnostics = train(agent, "CartPole-v1", 150, episodes_per_epoch=2)
-    assert set(causes) == {"noise"}
-    assert "episodes per update (now 2), or a baseline" in diagnostics.findings[0].advice
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("affected_part", ["value_baseline", sweeps.rare("entropy")])
-def test_rewards_in_millions_are_found(affected_part):
-    options = (
-        {"baseline": critic(1e-3)}
-        if affected_part == "value_baseline"
-        else {"entropy_coef": 0.01}
-    )
-    causes, _ = train(agent_for("CartPole-v1", **options), rewards_in_millions, 3)
-    assert causes == ["rewards"] * 3
-
-
-@pytest.mark.slow
-def test_rewards_in_millions_are_not_found_with_scale_rewards():
-    """The advice of the finding is `scale_rewards=True`, which removes the finding."""
-    agent = agent_for("CartPole-v1", entropy_coef=0.01, scale_rewards=True)
-    assert train(agent, rewards_in_millions, 3)[0] == []
-
-
-@pytest.mark.slow
-def test_collapsed_categorical_policy_is_found():
-    agent = new_agent()
-    agent.policy.layers[-1].bias.assign([9.0, 0.0])
-    assert train(agent, "CartPole-v1", 2)[0] == ["collapsed"] * 2
-
-
-def agent_ending_in(activation):
-    """Returns an agent whose policy ends in an activation, with fixed initial weights."""
-    keras.utils.set_random_seed(0)
-    layers = [keras.Input((4,)), keras.layers.Dense(64, "tanh")]
-    policy = keras.Sequential([*layers, keras.layers.Dense(2, activation=activation)])
-    agent = tfr.Reinforce(policy, heads.Categorical(2))
-    agent.compile(optimizer=keras.optimizers.Adam(1e-2))
-    return agent
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("activation", ["softmax", *map(sweeps.rare, ["sigmoid", None])])
-def test_bounded_logits_of_a_final_activation_are_found(activation):
-    """The linear logits of a policy that learns are not found as bounded."""
-    agent = agent_ending_in(activation)
-    expected_warning = pytest.warns(
-        UserWarning, match=f"activation=None.*ends in {activation}"
-    )
-    with expected_warning if activation else contextlib.nullcontext():
-        agent.build((None, 4))
-    options = dict(episodes_per_epoch=8, max_episode_steps=50)
-    causes, diagnostics = train(agent, "CartPole-v1", 121, every=10, **options)
-    assert set(causes) == ({"bounded"} if activation else set())
-    if activation:
-        report = diagnostics.history[diagnostics.findings[0].update // 10]
-        assert report["entropy_share"] > 0.84 and diagnostics.findings[0].update >= 20
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("end", ["small", "zero", "positive"])
-def test_small_constant_logits_of_a_new_policy_are_not_found_as_bounded(end):
-    """This also holds if all logits lie between 0 and 1 and never change."""
-    agent = agent_for("CartPole-v1", learning_rate=0.0)
-    if end == "zero":
-        agent.policy.layers[-1].kernel.assign(np.zeros([16, 2]))
-    if end == "positive":
-        agent.policy.layers[-1].bias.assign([0.5, 0.6])
-    causes, diagnostics = train(agent, "CartPole-v1", 23, episodes_per_epoch=2)
-    assert "bounded" not in causes
-    assert all(report["bounded_logits"] < 0.5 for report in diagnostics.history)
-
-
 def test_bounded_logits_require_three_reports_over_twenty_updates():
     reports = [{**HEALTHY, "update": u, "bounded_logits": 1.0} for u in range(41)]
     assert advice.advise_on_bounded_logits(reports[:20]) is None
@@ -891,42 +602,31 @@ def test_bounded_logits_require_three_reports_over_twenty_updates():
     )
 
 
-def test_is_logit_of_composite_is_true_only_for_discrete_leaves():
-    head = heads.Composite({"a": heads.Categorical(2), "b": definitions.gaussian()})
-    assert head.is_logit().tolist() == [True, True] + [False] * definitions.A
+def gaussian(scale):
+    return heads.Gaussian(1, low=-2.0, high=2.0, initial_scale=scale)
 
 
 @pytest.mark.slow
-def test_collapsed_gaussian_scale_is_found():
-    head = heads.Gaussian(1, low=-2.0, high=2.0, initial_scale=1e-3)
-    agent = agent_for("Pendulum-v1", head=head, learning_rate=1e-4)
-    causes, _ = train(agent, "Pendulum-v1", 2, episodes_per_epoch=4)
-    assert causes == ["collapsed"] * 2
-
-
-@pytest.mark.slow
-def test_actions_at_a_bound_are_found_as_saturated():
-    head = heads.Gaussian(1, low=-2.0, high=2.0, initial_scale=200.0)
-    agent = agent_for("Pendulum-v1", head=head)
-    causes, diagnostics = train(agent, "Pendulum-v1", 2, episodes_per_epoch=4)
-    assert causes == ["saturated"] * 2
-    assert "smaller initial_scale" in diagnostics.findings[0].advice
-
-
-@pytest.mark.slow
-def test_value_baseline_that_does_not_learn_is_found():
-    agent = agent_for("CartPole-v1", learning_rate=1e-3, baseline=critic(1e-7))
-    causes, _ = train(agent, "CartPole-v1", 25)
-    assert (
-        causes == ["value_baseline"] * 3
-    )  # reports 22 to 24: the cause requires three reports from update 20 on
-
-
-@pytest.mark.slow
-def test_too_many_passes_are_found_as_stale():
-    causes, diagnostics = train(agent_for("CartPole-v1", passes=60), "CartPole-v1", 2)
-    assert causes == ["stale"] * 2
-    assert diagnostics.findings[0].advice.startswith("60 gradient steps")
+@pytest.mark.parametrize(
+    ("cause", "env", "updates", "options", "text"),
+    [
+        ("learning_rate", "CartPole-v1", 2, dict(learning_rate=1.0), "(now 1)"),
+        ("stale", "CartPole-v1", 2, dict(passes=60), "60 gradient steps"),
+        ("rewards", rewards_in_millions, 3, dict(entropy_coef=0.01), "scale_rewards"),
+        ("collapsed", "Pendulum-v1", 2, dict(head=gaussian(1e-3)), "initial_scale"),
+        ("saturated", "Pendulum-v1", 2, dict(head=gaussian(200.0)), "initial_scale"),
+        ("value_baseline", "CartPole-v1", 25, dict(baseline="critic"), "value model"),
+        ("noise", "CartPole-v1", 60, dict(baseline=None, returns="whole"), "(now 2)"),
+    ],
+)
+def test_faults_of_real_trainings_are_found(cause, env, updates, options, text):
+    if options.get("baseline") == "critic":  # that does not learn
+        options = dict(baseline=critic(1e-7), learning_rate=1e-3)
+    episodes = 2 if cause == "noise" else 4 if env == "Pendulum-v1" else 16
+    agent = agent_for(env, **options)
+    causes, diagnostics = train(agent, env, updates, episodes_per_epoch=episodes)
+    assert set(causes) == {cause}
+    assert text in diagnostics.findings[0].advice
 
 
 class Slow(gym.Wrapper):
@@ -945,8 +645,7 @@ def read_clock():
     return Slow.now
 
 
-@pytest.mark.parametrize("count", [1, 8])
-def test_slow_environment_is_found(monkeypatch, count):
+def test_slow_environment_is_found(monkeypatch):
     """Eight environments in one process take as long per step as one environment."""
     monkeypatch.setattr("time.perf_counter", read_clock)
     seconds_per_step = []
@@ -959,7 +658,7 @@ def test_slow_environment_is_found(monkeypatch, count):
     agent.fit(
         lambda: Slow(gym.make("CartPole-v1")),
         epochs=2,
-        num_envs=count,
+        num_envs=8,
         callbacks=[diagnostics, RecordsSeconds()],
         verbose=0,
     )
@@ -969,23 +668,6 @@ def test_slow_environment_is_found(monkeypatch, count):
 
 
 # The callback
-
-
-def test_time_shares_of_stepping_acting_and_learning_sum_to_one(monkeypatch):
-    """A step takes a second, and each reading of the clock takes a millisecond."""
-    monkeypatch.setattr("time.perf_counter", read_clock)
-    _, diagnostics = train(new_agent(), lambda: Slow(gym.make("CartPole-v1")), 1)
-    (report,) = diagnostics.history
-    shares = [report[f"{name}_share"] for name in ("stepping", "acting", "learning")]
-    np.testing.assert_allclose(sum(shares), 1.0)
-    assert 0.99 < shares[0] < 1 and 0 < shares[2] < shares[1]
-
-
-def test_report_states_that_the_environment_is_a_vector_env():
-    env = gym.make_vec("CartPole-v1", 2, "sync")
-    _, diagnostics = train(new_agent(), env, 1, episodes_per_epoch=4)
-    env.close()
-    assert diagnostics.history[0]["vector_env"] == 1.0
 
 
 @pytest.mark.slow
@@ -1001,58 +683,17 @@ def test_diagnostics_do_not_change_the_training():
         np.testing.assert_array_equal(one, other)
 
 
-def test_on_episodes_collected_runs_before_the_update():
-    calls = []
-
-    class RecordsCalls(tfr.callbacks.EpisodeCallback):
-        def on_episodes_collected(self, episodes, logs=None):
-            calls.append((self.model.updates, logs["update"], episodes.count))
-
-    agent = new_agent()
-    keras_callback = keras.callbacks.LambdaCallback()
-    options = dict(epochs=2, episodes_per_epoch=3, verbose=0)
-    agent.fit("CartPole-v1", callbacks=[keras_callback, RecordsCalls()], **options)
-    assert calls == [(0, 0, 3), (1, 1, 3)]
-
-
 def test_diagnostics_print_findings_and_a_summary():
     out = io.StringIO()
     diagnostics = tfr.callbacks.Diagnostics(2, verbose=2, stream=out)
     agent = new_agent(learning_rate=1.0)
     agent.fit("CartPole-v1", epochs=3, callbacks=[diagnostics], verbose=0)
     lines = out.getvalue().splitlines()
-    assert lines[0].startswith("Update 0: signal / noise ") and " · KL " in lines[0]
+    assert lines[0].startswith("Update 0: signal_to_noise ") and " · kl " in lines[0]
     assert lines[1] == f"Update 0: {diagnostics.findings[0].advice}"
     assert lines[2].startswith("Update 2: ")
     assert lines[-1].startswith("Diagnostics: 2 of 2 reports found something; the first")
     assert [report["update"] for report in diagnostics.history] == [0, 2]
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_findings_appear_above_the_progress_of_a_terminal(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "1000")
-    progress = tfr.callbacks.ProgressLine()
-    diagnostics = tfr.callbacks.Diagnostics(2)
-    agent = new_agent(learning_rate=1.0)
-    both = [progress, diagnostics]
-    agent.fit("CartPole-v1", epochs=3, callbacks=both, verbose=0)
-    assert sys.stdout is terminal
-    printed = terminal.getvalue()
-    assert f"Update 0: {diagnostics.findings[0].advice}\n" in printed
-    assert printed.splitlines()[-1].startswith("Diagnostics: 2 of 2 reports found")
-
-
-def test_report_values_are_python_floats():
-    _, diagnostics = train(new_agent(), "CartPole-v1", 1)
-    assert set(diagnostics.history[0]) == set(HEALTHY)
-    types = {name: type(x) for name, x in diagnostics.history[0].items()}
-    assert types == {**dict.fromkeys(HEALTHY, float), "update": int}
 
 
 def test_batch_without_usable_episodes_has_no_report():
@@ -1102,9 +743,9 @@ def test_signal_and_noise_of_one_episode_are_nan():
     assert np.isnan([report["signal_to_noise"], report["noise"]]).all()
     assert np.isfinite(report["kl"])
     output = diagnostics.stream.getvalue()
-    assert output.startswith(
-        "Diagnostics: found nothing in 1 reports. Not judged: noise ("
-    )
+    assert output == "Diagnostics: found nothing in 1 reports.\n"
+    types = {name: type(x) for name, x in report.items()}
+    assert types == {**dict.fromkeys(HEALTHY, float), "update": int}
 
 
 def test_signal_is_nan_if_a_group_is_incomplete():
@@ -1141,19 +782,6 @@ def test_signal_is_nan_if_a_group_is_incomplete():
                 for x in (gradients, plain)
             )
             assert report["gradient_variance_removed"] == pytest.approx(1 - noise / other)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("passes", [1, 3])
-def test_gradient_steps_in_the_report_equal_optimizer_iterations(passes):
-    """The number of minibatches is rounded up from one half: 50 steps in parts of 20
-    make three.
-    """
-    agent = agent_for(lambda: toys.Clock(5), minibatch_size=20, passes=passes)
-    _, diagnostics = train(agent, lambda: toys.Clock(5), 1, episodes_per_epoch=10)
-    assert agent.env_steps == 50
-    assert diagnostics.history[0]["gradient_steps"] == int(agent.optimizer.iterations)
-    assert diagnostics.history[0]["gradient_steps"] == 3 * passes
 
 
 # Reports of a second `fit`, and later reports
@@ -1204,3 +832,30 @@ def test_value_baseline_finding_uses_the_last_three_reports():
     assert advice.diagnose([ineffective] * 20 + [effective] * 3) == []
     findings = advice.diagnose([effective] * 20 + [ineffective] * 3)
     assert [finding.cause for finding in findings] == ["value_baseline"]
+
+
+def test_per_episode_gradients_have_equal_scale_with_and_without_baseline():
+    """With a smaller scale, gradients without the baseline would appear to have less
+    noise.
+    """
+    record = definitions.record()
+    scaled = policy_gradient_estimator("leave_one_out", scale_advantages="batch")
+    plain = policy_gradient_estimator("leave_one_out")
+    size = flat(scaled.gradients(record)[0])[0] / flat(plain.gradients(record)[0])[0]
+    gradients = flat_rows(
+        inspection.per_episode_gradients(scaled, record, baseline=False)
+    )
+    expected = (
+        flat_rows(inspection.per_episode_gradients(plain, record, baseline=False)) * size
+    )
+    np.testing.assert_allclose(gradients, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_time_shares_of_stepping_acting_and_learning_sum_to_one(monkeypatch):
+    """A step takes a second, and each reading of the clock takes a millisecond."""
+    monkeypatch.setattr("time.perf_counter", read_clock)
+    _, diagnostics = train(new_agent(), lambda: Slow(gym.make("CartPole-v1")), 1)
+    (report,) = diagnostics.history
+    shares = [report[f"{name}_share"] for name in ("stepping", "acting", "learning")]
+    np.testing.assert_allclose(sum(shares), 1.0)
+    assert 0.99 < shares[0] < 1 and 0 < shares[2] < shares[1]

@@ -87,14 +87,3 @@ def test_callbacks_of_the_chief_limit_the_calls_of_all_processes(callback):
     """Otherwise, the processes would make different numbers of updates, and wait."""
     callbacks = loop.CallbackList([], [callback], model=None)
     assert callbacks.updates_until_due(5, 9, None) == 1
-
-
-@pytest.mark.parametrize("value", [0, -1, None, 2.0, "2"])
-def test_wrong_number_of_updates_until_due_is_refused(value):
-    callback = tfr.callbacks.EpisodeCallback()
-    callback.updates_until_due = lambda epoch: value
-    callbacks = loop.CallbackList([], [callback], model=None)
-    with pytest.raises(
-        (ValueError, TypeError), match=r"EpisodeCallback\.updates_until_due"
-    ):
-        callbacks.updates_until_due(0, 9, None)

@@ -60,17 +60,6 @@ def test_scalars_are_the_logs_at_environment_steps(tmp_path):
     assert_written(tmp_path, logs)
 
 
-def test_values_that_are_not_finite_are_left_out(tmp_path):
-    """Also in a second training with the same callback."""
-    logger, steps = callbacks.TensorBoardLogger(tmp_path), (5, 9)
-    for step in steps:
-        logs = {"env_steps": step, "loss": 1.0, "val_episode_return": math.nan}
-        logger.on_epoch_end(0, logs)
-        logger.on_train_end()
-    expected = {"env_steps": {5: 5.0, 9: 9.0}, "loss": dict.fromkeys(steps, 1.0)}
-    assert scalars(tmp_path) == expected
-
-
 def test_histograms_count_the_actions_and_the_weights(tmp_path):
     agent, logs = train(tmp_path, 3, histograms=True, every=2)
     found = {}

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce.callbacks import evaluation
-from tf_reinforce.callbacks import slow_env
 from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import loop
 from tf_reinforce.engine import recorder
@@ -86,7 +85,7 @@ EVERY_PROCESS = {
     *(keras.callbacks.ProgbarLogger, keras.callbacks.ReduceLROnPlateau),
     *(keras.callbacks.SwapEMAWeights, keras.callbacks.TerminateOnNaN),
     *(tfr.callbacks.EpisodeCallback, tfr.callbacks.StopAtReturn),
-    *(evaluation.EvaluationCallback, slow_env.SlowEnvLine, loop.CallbackList),
+    *(evaluation.EvaluationCallback, loop.CallbackList),
     *(tuning_trial.TrialCallback, resumed_fit.RecordedCallbacks),
 }
 CHIEF_ONLY = {

@@ -226,7 +226,6 @@ LEFT_OUT = {
     "EvaluationCallback": "is tested with runs",
     "OrbaxCheckpoint": "needs another package",
     "RemoteMonitor": "needs a server",
-    "SlowEnvLine": "measures seconds",
 }
 
 

@@ -15,86 +15,56 @@ from tf_reinforce.callbacks import training_statistics
 from tf_reinforce.support import validation
 
 _TIME_SHARES = ("stepping", "acting", "learning")
-_LABELS = {
-    "signal_to_noise": "signal / noise",
-    "gradient_variance_removed": "variance removed",
-    "explained_variance": "explained",
-    "kl": "KL",
-    "effective_sample_size": "sample size",
-    "entropy_share": "entropy",
-    "spread": "spread",
-    "at_bounds": "at bounds",
-    "bounded_logits": "bounded logits",
-    "stepping_share": "stepping",
-    "acting_share": "acting",
-    "learning_share": "learning",
-}
+_PRINTED = (
+    *("signal_to_noise", "gradient_variance_removed", "explained_variance", "kl"),
+    *("effective_sample_size", "entropy_share", "spread", "at_bounds", "bounded_logits"),
+    *(f"{name}_share" for name in _TIME_SHARES),
+)
 
 
 class Diagnostics(episode_callbacks.EpisodeCallback):
     """Measures updates in detail, and prints advice on how to improve the training.
 
-    With `every=10`, `Diagnostics` makes a report at the first update and then at every
-    tenth update. A report contains statistics of the gradient of each episode, with and
-    without the baseline. A report also compares the policy before the update with the
-    policy after the update, on the steps of the update. A report takes about as long as a
-    few updates. The results of training are equal to the bit with and without
-    `Diagnostics`. `docs/diagnostics.md` contains the formulas of the statistics, their
-    sources, and the thresholds.
+    A report is made at the first update and then at every `every`-th. It analyses the
+    gradient of each episode, with and without the baseline, compares the policy before
+    and after the update, and takes about as long as a few updates. The training is equal
+    to the bit with and without `Diagnostics`. See `docs/diagnostics.md` for formulas,
+    sources and thresholds.
 
-    A report of `Diagnostics` is a dict of floats, with NaN for a value that is unknown or
-    undefined:
+    A report is a dict of floats, with NaN for a value that is unknown or undefined:
 
-    * `update` is the number of the update, from 0 over all calls of `fit`, and `episodes`
-      is the number of its episodes.
+    * `update` (from 0 over all calls of `fit`) and `episodes`, the number of episodes.
 
-    * `signal` estimates the squared length of the true gradient of the policy loss.
-      `noise` estimates the expected squared length of the error of the batch's gradient.
-      `signal_to_noise` is `signal` divided by `noise`. The `signal` of a single report is
-      a rough estimate. A `signal` of zero or less means that the true signal is smaller
-      than the error of its estimate.
-
-    * `independent` is the number of independent samples of the gradient: the number of
-      episodes, or of groups of episodes with equal reset seeds.
+    * `signal` estimates the squared length of the true gradient of the policy loss, and
+      `noise` the expected squared error of the batch's gradient. `signal_to_noise` is
+      their quotient, a rough estimate; a `signal` of zero or less is smaller than its
+      error. `independent` is the number of independent samples of the gradient: episodes,
+      or groups of episodes with equal reset seeds.
 
     * `gradient_variance_removed` and `return_variance_removed` are the shares of the
-      variance of gradient and returns that the baseline removes. A negative share means
-      that the baseline increases the variance.
-
-    * `explained_variance` is the share of the variance of the returns that a value
-      baseline explains.
+      variance that the baseline removes, below zero if it adds variance.
+      `explained_variance` is the share of the returns' variance that a value baseline
+      explains.
 
     * `kl` is the KL divergence in nats per step from the policy before to the policy
-      after the gradient steps of the update. `effective_sample_size` is the effective
-      sample size for importance sampling with the updated policy, as a share of the
-      steps. If the policy has not changed, `kl` is zero and `effective_sample_size` is
-      one. For `kl` and `effective_sample_size`, the old and the new policy normalize
-      observations as during the collection of the episodes.
+      after the update's gradient steps, and `effective_sample_size` that of importance
+      sampling with the updated policy, as a share of the steps. Both policies normalize
+      observations as during the collection.
 
-    * `entropy_share` is the entropy of the policy divided by the entropy of a uniform
-      choice, or NaN for real actions.
+    * `entropy_share` is the entropy divided by that of a uniform choice, or NaN for real
+      actions; `spread` is the standard deviation of real actions in half widths of their
+      bounds; `at_bounds` is the share of real action components that reach the
+      environment at a bound; `bounded_logits` is the share of [0, 1] that the logits
+      cover, zero if one is outside, and one after softmax.
 
-    * `spread` is the standard deviation of real actions, divided by half the width of
-      their bounds.
-
-    * `at_bounds` is the share of real action components that reach the environment at a
-      bound of the action space.
-
-    * `bounded_logits` is the share of [0, 1] that the logits cover. `bounded_logits` is
-      zero if a logit is outside of [0, 1], one after softmax, and NaN if no output is a
-      logit.
-
-    * `return_size` and `advantage_size` are the root mean squares of the returns and of
-      the advantages. The options `scale_rewards` and `scale_advantages` act before this
-      measurement.
+    * `return_size` and `advantage_size` are root mean squares, after `scale_rewards` and
+      `scale_advantages`.
 
     * `stepping_share`, `acting_share` and `learning_share` are the shares of the time
-      since the last report that stepping environments, selecting actions and updating
-      took. The times in the first report include the tracing of TensorFlow functions.
+      since the last report; the first one includes the tracing of TensorFlow functions.
 
-    * The other keys are settings on which the advice depends: `learning_rate`,
-      `gradient_steps` (per update), `entropy_coef`, `value_scale`, and the flags
-      `value_shared`, `rewards_scaled` and `vector_env` (1 or 0).
+    * `learning_rate`, `gradient_steps` (per update), `entropy_coef`, `value_scale`, and
+      the flags `value_shared`, `rewards_scaled` and `vector_env` (1 or 0).
 
     Args:
         every: Positive int, the number of updates from one report to the next.
@@ -102,12 +72,12 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             of a report, once for each cause and not while the mean return rises, and one
             line at the end of training. `verbose=2` also prints the metrics of every
             report.
-        stream: A text stream for the printed lines. `stream` defaults to standard output.
+        stream: A text stream for the printed lines, by default standard output.
 
     Attributes:
         history: List of dicts, the reports of the last call of `fit`.
-        findings: List of `Finding` with `update`, `cause` and `advice`. The findings of a
-            report are sorted by importance.
+        findings: List of `Finding` with `update`, `cause` and `advice`, of each report
+            the most important one first.
 
     Example:
 
@@ -184,13 +154,11 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     def on_train_end(self, logs: Any = None) -> None:
         if self.verbose and self.history:
             updates = {finding.update for finding in self.findings}
-            undetermined = "; ".join(advice.undetermined_causes(self.history))
             self._print(
                 f"Diagnostics: {len(updates)} of {len(self.history)} reports found "
                 f"something; the first finding was {self.findings[0].cause}."
                 if updates
                 else f"Diagnostics: found nothing in {len(self.history)} reports."
-                + (f" Not judged: {undetermined}." if undetermined else "")
             )
 
     def _start_report(self, episodes, logs):
@@ -239,19 +207,12 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         findings = advice.diagnose(self.history)
         self.findings += findings
         if self.verbose > 1:
-            metrics = ((label, report[name]) for name, label in _LABELS.items())
-            texts = [f"{label} {x:.2g}" for label, x in metrics if x == x]  # not NaN
+            texts = [f"{x} {report[x]:.2g}" for x in _PRINTED if report[x] == report[x]]
             self._print(f"Update {report['update']}: {' · '.join(texts)}")
-        self._print_first(findings)
-
-    def _print_first(self, findings):
-        """Prints a finding if its cause is new and the mean return does not rise.
-
-        What costs only time is printed also while the return rises.
-        """
         mean = float(np.mean(self._returns))
         rises, self._last_return, self._returns = mean > self._last_return, mean, []
         for update, cause, text in findings[:1] if self.verbose else ():
+            # What costs only time is printed also while the return rises.
             if cause not in self._printed and (not rises or cause == "environment"):
                 self._printed.add(cause)
                 self._print(f"Update {update}: {text}")

@@ -1,6 +1,7 @@
 """Defines callbacks that log episodes, print progress, or stop at a target return."""
 
 import csv
+import datetime
 import math
 import os
 import sys
@@ -136,10 +137,8 @@ class ProgressLine(keras.callbacks.Callback):
     history of the mean returns as a line of blocks, and the facts of the last update.
 
     The estimate of the remaining time ignores the first update, because TensorFlow
-    functions are compiled then. `ProgressLine` announces evaluations, because evaluations
-    may take long. Between plain lines, an evaluation is announced only if the previous
-    evaluation took at least `every` seconds. A training that continues says where, and
-    one that has nothing left to do says so.
+    functions are compiled then. The live display also announces evaluations. A training
+    that continues says where, and one that has nothing left to do says so.
 
     Args:
         every: Float ≥ 0, the minimum number of seconds between two plain lines. With 0,
@@ -169,12 +168,10 @@ class ProgressLine(keras.callbacks.Callback):
         self._out = live_display.LenientStream(self.stream or sys.stdout)
         self._display = self._make_display()
         self._last_written = time.perf_counter()
-        self._start: tuple[float, int] | None = (
-            None  # time and position after the first call
-        )
+        # Time and position after the first call.
+        self._start: tuple[float, int] | None = None
         self._seconds_per_unit: float | None = None  # seconds per update or per step
-        self._test_seconds = math.inf  # seconds of the previous evaluation
-        self._pending: str | None = None  # line that is not yet written
+        self._pending = ""  # line that is not yet written
         self._has_begun = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -184,12 +181,11 @@ class ProgressLine(keras.callbacks.Callback):
         self._has_begun = True
 
     def _make_display(self) -> live_display.LiveDisplay | None:
-        if not self.live:
-            return None
-        if self.stream is None and live_display.in_notebook():
-            return live_display.LiveDisplay(None)
+        in_notebook = self.stream is None and live_display.in_notebook()
         is_terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
-        return live_display.LiveDisplay(self._out) if is_terminal else None
+        if not self.live or not (in_notebook or is_terminal):
+            return None
+        return live_display.LiveDisplay(None if in_notebook else self._out)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         now = time.perf_counter()
@@ -201,27 +197,19 @@ class ProgressLine(keras.callbacks.Callback):
             return
         texts = progress.title, progress.returns, progress.facts, progress.remaining
         line = " · ".join(text for text in texts if text)
+        self._pending = f"{line}\n"
         if now - self._last_written >= self.every or (end and position >= end):
-            self._last_written, self._pending = now, None
-            self._write(f"{line}\n")
-        else:
-            self._pending = line
+            self._write(self._pending)
+            self._last_written, self._pending = now, ""
 
     def on_test_begin(self, logs: Any = None) -> None:
-        self._test_start = time.perf_counter()
         if self._display is not None:
             self._display.announce("evaluating …")
-        elif self._test_seconds >= self.every:
-            self._write("evaluating …\n")
-
-    def on_test_end(self, logs: Any = None) -> None:
-        self._test_seconds = time.perf_counter() - self._test_start
 
     def on_train_end(self, logs: Any = None) -> None:
         if self._display is not None:
             self._display.close()
-        elif self._pending:
-            self._write(f"{self._pending}\n")
+        self._write(self._pending)
         first = self.params.get("initial_epoch")
         if first and not self._has_begun:
             position, end = self._position(first - 1, {"env_steps": self.model.env_steps})
@@ -234,8 +222,9 @@ class ProgressLine(keras.callbacks.Callback):
             self._display.close()
 
     def _write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
+        if text:
+            self._out.write(text)
+            self._out.flush()
 
     def _position(self, epoch: int, logs: Any) -> tuple[int, int | None]:
         """Returns the number of updates or steps so far, and the number to be reached."""
@@ -261,11 +250,11 @@ class ProgressLine(keras.callbacks.Callback):
         returns = f"return {logs['episode_return']:.1f}"
         if math.isfinite(logs.get("val_episode_return", math.nan)):
             returns += f" · evaluation {logs['val_episode_return']:.1f}"
+        total = f"/{end_step:,}" if end_step else ""
         facts = [
             f"length {logs['episode_length']:.0f}",
             f"entropy {logs['entropy']:.3f}",
-            f"{logs['env_steps']:,.0f}"
-            + (f"/{end_step:,} steps" if end_step else " steps"),
+            f"{logs['env_steps']:,.0f}{total} steps",
             f"{logs['steps_per_second']:,.0f} steps/s",
         ]
         # The learner knows only after an update how many gradient steps it makes.
@@ -281,8 +270,5 @@ class ProgressLine(keras.callbacks.Callback):
 
 def _clock_time(seconds: float) -> str:
     """Returns seconds in the form m:ss, or h:mm:ss from one hour on."""
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minutes:02d}:{seconds:02d}"
-    return f"{minutes}:{seconds:02d}"
+    text = str(datetime.timedelta(seconds=int(seconds)))
+    return text.removeprefix("0:").removeprefix("0") if seconds < 3600 else text

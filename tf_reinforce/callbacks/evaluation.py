@@ -67,8 +67,6 @@ class EvaluationCallback(keras.callbacks.Callback):
             if self.progress is not None:
                 self.progress.on_test_begin()
             self.evaluate(logs)
-            if self.progress is not None:
-                self.progress.on_test_end()
 
     def evaluate(self, logs):
         """Evaluates the agent, and saves the agent if it has the best return so far."""

@@ -1,12 +1,12 @@
 """Draws the progress of a training in a terminal or in a notebook."""
 
-import collections
 import logging
 import math
 import sys
 import time
 from typing import NamedTuple
 
+import numpy as np
 import rich.console
 import rich.live
 import rich.progress_bar
@@ -24,20 +24,12 @@ _SECONDS = 0.1  # shortest time from one drawing to the next
 
 
 class Progress(NamedTuple):
-    """What a display shows after an update.
+    """What a display shows after an update."""
 
-    Attributes:
-        title: String, the number of the update.
-        share: Float from 0 to 1, the share of the budget, or `None` without a budget.
-        remaining: String, the remaining time, or an empty string.
-        returns: String, the returns of training and evaluation.
-        facts: String, the other facts.
-    """
-
-    title: str
-    share: float | None
-    remaining: str
-    returns: str
+    title: str  # the number of the update
+    share: float | None  # from 0 to 1, of the budget; `None` without a budget
+    remaining: str  # the remaining time, or an empty string
+    returns: str  # the returns of training and evaluation
     facts: str
 
 
@@ -58,17 +50,19 @@ class LenientStream:
 class LiveDisplay:
     """Draws a bar, the history of the returns and the facts of the last update.
 
+    In a terminal, other printed text and logs appear above it.
+
     Args:
         stream: A text stream that is a terminal, or `None` for a notebook.
     """
 
     def __init__(self, stream):
-        self._returns = History(_SPARKLINE)
-        self._progress = None
-        self._note = ""
-        self._is_open = False
+        self._stream = stream
+        self._screen = None  # has the method `update`, while the display is open
+        self._handlers = []  # pairs of a log handler and the name of its stream
+        self._returns = []
+        self._progress, self._note = None, ""
         self._drawn = -math.inf  # time of the last drawing
-        self._screen = _Notebook() if stream is None else _Terminal(stream)
 
     def update(self, progress, mean_return):
         """Draws the progress after an update with a mean return."""
@@ -84,67 +78,46 @@ class LiveDisplay:
 
     def close(self):
         """Ends the drawing, and leaves its last state on the screen."""
-        if self._progress is not None or self._is_open:
-            self._note = ""
-            self._draw()
-            self._screen.close()
-            self._is_open = False
+        if self._progress is None and self._screen is None:
+            return
+        self._note = ""
+        self._draw()
+        if self._stream is not None:
+            self._screen.stop()
+            self._redirect_logs()
+        self._screen = None
 
     def _draw(self):
         self._drawn = time.monotonic()
-        picture = render(self._progress, self._returns.means(), self._note)
-        if not self._is_open:
-            self._screen.open()
-            self._is_open = True
-        self._screen.draw(picture)
+        picture = render(self._progress, columns(self._returns), self._note)
+        if self._stream is None and self._screen is None:
+            display = sys.modules["IPython"].display.display
+            self._screen = display(picture, display_id=True)
+        elif self._stream is None:
+            self._screen.update(picture)
+        else:
+            if self._screen is None:
+                self._open_terminal()
+            self._screen.update(picture, refresh=True)
 
-
-class _Terminal:
-    """Redraws lines in place; other printed text and logs appear above the lines."""
-
-    def __init__(self, stream):
-        self._stream = stream
-
-    def open(self):
+    def _open_terminal(self):
         console = rich.console.Console(file=self._stream, force_terminal=True)
         # Without a hidden cursor, a process that is killed leaves the terminal usable.
         console.show_cursor = lambda show=True: False
-        self._live = rich.live.Live(console=console, auto_refresh=False)
-        streams = {sys.stdout: "stdout", sys.stderr: "stderr"}
+        self._screen = rich.live.Live(console=console, auto_refresh=False)
         self._handlers = [
-            (handler, handler.stream, streams[handler.stream])
-            for name in _LOGGERS
-            for handler in logging.getLogger(name).handlers
-            if isinstance(handler, logging.StreamHandler) and handler.stream in streams
+            (handler, name)
+            for logger in _LOGGERS
+            for handler in logging.getLogger(logger).handlers
+            for name in ("stdout", "stderr")
+            if getattr(handler, "stream", None) is getattr(sys, name)
         ]
-        self._live.start()  # replaces `sys.stdout` and `sys.stderr`
-        for handler, _, name in self._handlers:
+        self._screen.start()  # replaces `sys.stdout` and `sys.stderr`
+        self._redirect_logs()
+
+    def _redirect_logs(self):
+        for handler, name in self._handlers:
             handler.setStream(getattr(sys, name))
-
-    def draw(self, picture):
-        self._live.update(picture, refresh=True)
-
-    def close(self):
-        self._live.stop()
-        for handler, stream, _ in self._handlers:
-            handler.setStream(stream)
-
-
-class _Notebook:
-    """Replaces the output of a notebook's cell."""
-
-    def open(self):
-        self._handle = None
-
-    def draw(self, picture):
-        from_ipython = sys.modules["IPython"].display
-        if self._handle is None:
-            self._handle = from_ipython.display(picture, display_id=True)
-        else:
-            self._handle.update(picture)
-
-    def close(self):
-        self._handle = None
 
 
 def in_notebook():
@@ -163,28 +136,24 @@ def render(progress, returns, note):
     """
     table = rich.table.Table.grid(padding=(0, 2, 0, 0))
     if progress is None:
-        table.add_row(_text(note, "dim"))
+        table.add_row(_text((note, "dim")))
         return table
-    head = [_text(progress.title, "bold")]
+    head = [_text((progress.title, "bold"))]
     if progress.share is not None:
-        bar = rich.progress_bar.ProgressBar(
-            1.0, min(progress.share, 1.0), _BAR, **_BAR_STYLES
-        )
-        head += [bar, _text(f"{min(progress.share, 1.0):.0%}")]
-    head += [_text(x, "dim") for x in (progress.remaining, note) if x]
-    rows = rich.table.Table.grid(padding=(0, 2, 0, 0))
-    rows.add_row(*head)
-    table.add_row(rows)
-    second = rich.text.Text(no_wrap=True, overflow="ellipsis")
-    second.append(f"{sparkline(returns)} ", "cyan")
-    second.append(progress.returns, "bold")
-    table.add_row(second)
-    table.add_row(_text(progress.facts, "dim"))
+        share = min(progress.share, 1.0)
+        bar = rich.progress_bar.ProgressBar(1.0, share, _BAR, **_BAR_STYLES)
+        head += [bar, _text(f"{share:.0%}")]
+    head += [_text((text, "dim")) for text in (progress.remaining, note) if text]
+    first_row = rich.table.Table.grid(padding=(0, 2, 0, 0))
+    first_row.add_row(*head)
+    table.add_row(first_row)
+    table.add_row(_text((f"{sparkline(returns)} ", "cyan"), (progress.returns, "bold")))
+    table.add_row(_text((progress.facts, "dim")))
     return table
 
 
-def _text(text, style=""):
-    return rich.text.Text(text, style, no_wrap=True, overflow="ellipsis")
+def _text(*parts):
+    return rich.text.Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
 def sparkline(values):
@@ -195,43 +164,16 @@ def sparkline(values):
     >>> sparkline([0, 5, 10]), sparkline([3, 3]), sparkline([])
     ('▁▅█', '▄▄', '')
     """
-    if not len(values):
-        return ""
-    low, high = min(values), max(values)
+    low, high = min(values, default=0), max(values, default=0)
     if low == high:
         return _BLOCKS[3] * len(values)
     scale = (len(_BLOCKS) - 1) / (high - low)
     return "".join(_BLOCKS[int((value - low) * scale + 0.5)] for value in values)
 
 
-class History:
-    """Keeps a bounded number of means over equally many successive values.
-
-    If there are too many means, each two neighbors become one mean.
-
-    Args:
-        limit: Even int, the largest number of means.
-    """
-
-    def __init__(self, limit):
-        self._limit = limit
-        self._size = 1  # values in each complete mean
-        self._means = []
-        self._rest = collections.deque()
-
-    def append(self, value):
-        """Adds a value."""
-        self._rest.append(value)
-        if len(self._rest) == self._size:
-            if len(self._means) == self._limit:
-                pairs = zip(self._means[::2], self._means[1::2], strict=True)
-                self._means = [(first + second) / 2 for first, second in pairs]
-                self._size *= 2
-                return
-            self._means.append(sum(self._rest) / self._size)
-            self._rest.clear()
-
-    def means(self):
-        """Returns the list of means; the last one may have fewer values."""
-        rest = [sum(self._rest) / len(self._rest)] if self._rest else []
-        return [*self._means, *rest]
+def columns(values):
+    """Returns at most 40 means over equally many values; the last may have fewer."""
+    size = 1
+    while size * _SPARKLINE < len(values):
+        size *= 2
+    return [np.mean(values[i : i + size]) for i in range(0, len(values), size)]

@@ -12,7 +12,6 @@ import numpy as np
 
 from tf_reinforce import heads
 from tf_reinforce.callbacks import episodes as episode_callbacks
-from tf_reinforce.callbacks import slow_env
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
@@ -482,20 +481,11 @@ class KerasAgent(keras.Model):
         self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
         return episodes
 
-    def _own_callbacks(self, callbacks, options, verbose, env, envs):
-        """Returns the user's callbacks, and the agent's own.
-
-        Args:
-            callbacks, verbose, env: Arguments of `fit`.
-            options: `config.FitOptions`.
-            envs: The `environments.Environments` that were opened from `env`.
-        """
+    def _own_callbacks(self, callbacks, verbose):
+        """Returns the callbacks of `fit`, and a line of progress if it is `verbose`."""
         callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
         for callback in callbacks:
             validation.instance("callbacks", callback, keras.callbacks.Callback)
-        # With such a callback, a tensor environment would need a call for each update.
-        if not envs.in_graph and slow_env.has_idle_workers(env, options.workers):
-            callbacks.append(slow_env.SlowEnvLine(options.workers))
         if verbose == 2:
             callbacks.append(episode_callbacks.ProgressLine(every=0, live=False))
         elif verbose:

@@ -1,6 +1,7 @@
 """Checks an environment with episodes, and explains what to correct."""
 
 import contextlib
+import os
 import time
 import warnings
 from typing import Any, NamedTuple
@@ -11,7 +12,6 @@ import numpy as np
 
 from tf_reinforce import agent as agents
 from tf_reinforce import envs as tensor_envs
-from tf_reinforce.callbacks import slow_env
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import environments
@@ -143,6 +143,13 @@ def advice(step_seconds: float, waiting_share: float, cores: int) -> str:
         workers, reason = cores, f"The steps can use all {cores} cores."
     num_envs = 8 if workers == 1 else max(16, workers)
     return f"Take num_envs={num_envs} and workers={workers}. {reason}"
+
+
+def _num_cores():
+    """Returns the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class _Recorder(gym.Wrapper):
@@ -399,7 +406,7 @@ class _Check:
         self.add("note", f"{text}.")
         if isinstance(self.env, gym.Env):
             return  # one environment cannot be made several times
-        text = advice(step_seconds, waiting_share, slow_env.num_cores())
+        text = advice(step_seconds, waiting_share, _num_cores())
         if isinstance(self.env, str) and tensor_envs.twin_of(self.env) is not None:
             text += " They do not apply to its twin in TensorFlow, the compiled engine."
         self.add("note", text)
