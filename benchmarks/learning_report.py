@@ -20,7 +20,11 @@ KINDS = {
     "-critic-free": (", critic-free", "tab:orange"),
     "-critic-free-one-pass": (", critic-free, one pass", "tab:purple"),
 }
-LEARNERS = ("PPO 1M", "TRPO 1M", "NPG 1M", "A2C 1M")  # Tianshou's other algorithms
+# The published columns of `TIANSHOU`, after those from the learning curve.
+PUBLISHED_AS = (
+    *("REINFORCE 3M", "REINFORCE 10M"),
+    *("PPO 1M", "TRPO 1M", "NPG 1M", "A2C 1M"),
+)
 MILLION = 1_013_760  # steps at Tianshou's evaluation nearest to a million steps
 RESAMPLES = 10_000
 PUBLISHED = "results.jsonl"
@@ -113,11 +117,6 @@ def best_of_mean(curves):
     return means[best], curves[:, best].std()
 
 
-def best_of_each(curves):
-    """Returns the mean and population std over seeds of each seed's highest return."""
-    return curves.max(axis=1).mean(), curves.max(axis=1).std()
-
-
 def mean_of_curve(due_steps, curves):
     """Returns the area under each curve, divided by the steps: mean and std over seeds.
 
@@ -176,7 +175,6 @@ def row(preset, steps, records):
         f"{steps:,}",
         str(len(records)),
         format_mean_std(*best_of_mean(curves)),
-        format_mean_std(*best_of_each(curves)),
         format_mean_std(*mean_of_curve(due_steps, curves)),
         format_mean_std(np.mean(finals), np.std(finals)),
         f"{middle} [{low}, {high}]",
@@ -185,51 +183,11 @@ def row(preset, steps, records):
     ]
 
 
-def marked(ours, theirs):
-    """Returns Tianshou's mean and std, with ✔ if our mean is at least as high, else ✘."""
-    return f"{format_mean_std(*theirs)} {'✔' if ours[0] >= theirs[0] else '✘'}"
-
-
-def best_within(records, max_steps):
-    """Returns the best of the mean curve in the first `max_steps` steps."""
-    due_steps, curves = align_curves(records)
-    return best_of_mean(curves[:, due_steps <= max_steps])
-
-
-def comparison(preset, steps, records, reference_task):
-    """Returns the cells of one preset in the table with the columns `COMPARISON`.
-
-    Our mean never comes from more environment steps than Tianshou's mean.
-    """
-    _, curves = align_curves(records)
-    last = curves[:, -1].mean(), curves[:, -1].std()
-    million = [point[1:] for point in reference_task["curve"] if point[0] <= MILLION]
-    published = reference_task["published"]
-    budgets = [name for name in published if name not in LEARNERS]
-    return [
-        preset,
-        f"{steps:,}",
-        format_mean_std(*best_within(records, steps)),
-        marked(best_within(records, MILLION), max(million)),
-        *(
-            marked(best_within(records, budget_of(name)), published[name])
-            for name in budgets
-        ),
-        format_mean_std(*last),
-        marked(last, million[-1]) if steps <= MILLION else format_mean_std(*million[-1]),
-    ]
-
-
-def comparison_with_learners(preset, steps, records, reference_task):
-    """Returns the cells of one preset in the table of Tianshou's other algorithms."""
-    ours, published = best_within(records, MILLION), reference_task["published"]
-    others = [marked(ours, published[name]) for name in LEARNERS]
-    return [preset, f"{min(steps, MILLION):,}", format_mean_std(*ours), *others]
-
-
-def budget_of(name):
-    """Returns the environment steps of a column: 3 × `MILLION` for `REINFORCE 3M`."""
-    return int(name.rpartition(" ")[2].removesuffix("M")) * MILLION
+def published_row(task, results):
+    """Returns the cells of a task in the table of Tianshou's results."""
+    million = [point[1:] for point in results["curve"] if point[0] <= MILLION]
+    found = max(million), million[-1], *(results["published"][x] for x in PUBLISHED_AS)
+    return [task, *(format_mean_std(*x) for x in found)]
 
 
 ROW = (
@@ -237,39 +195,22 @@ ROW = (
     "steps",
     "seeds",
     "best of the mean curve",
-    "best of each seed",
     "mean of the curve",
     "final, greedy",
     "IQM of final [95 %]",
     "steps/s",
     "minutes",
 )
-COMPARISON = (
-    "preset",
-    "steps",
-    "ours, best",
+TIANSHOU = (
+    "task",
     "REINFORCE, best to 1M",
+    "at 1M",
     "best to 3M",
     "best to 10M",
-    "ours, last",
-    "REINFORCE at 1M",
-)
-COMPARISON_WITH_LEARNERS = (
-    "preset",
-    "steps",
-    "ours, best",
-    *(name.removesuffix(" 1M") for name in LEARNERS),
-)
-
-
-# The tables that compare results with Tianshou's: text, columns, and cells of a row.
-COMPARISONS = (
-    ("Compared with Tianshou's REINFORCE:", COMPARISON, comparison),
-    (
-        "Compared with the best of Tianshou's other algorithms in 1M steps:",
-        COMPARISON_WITH_LEARNERS,
-        comparison_with_learners,
-    ),
+    "PPO, best to 1M",
+    "TRPO",
+    "NPG",
+    "A2C",
 )
 
 
@@ -303,11 +244,8 @@ def tables(groups, unfinished, tasks, is_default):
                 continue
             rows = [row(*k, r) for k, r in runs.items()]
             parts += [f"### {title}{suffix}", table(ROW, rows)]
-            if title != "MuJoCo":
-                continue
-            for text, head, compare in COMPARISONS:
-                rows = [compare(*k, r, tasks[task_of(r)]) for k, r in runs.items()]
-                parts += [text, table(head, rows)]
+    rows = [published_row(*item) for item in tasks.items()]
+    parts += ["### Tianshou's results", table(TIANSHOU, rows)]
     parts += ["### Commands and versions", commands_and_versions(groups)]
     if unfinished:
         parts.append(f"The tables omit {unfinished} unfinished runs.")
@@ -358,13 +296,12 @@ def hours_and_versions(records):
     for record in records:
         seconds += record["training_seconds"] + record["evaluation_seconds"]
         for name, version in record["versions"].items():
-            versions.setdefault(name, set()).add(str(version))
+            versions.setdefault(name, set()).add(str(version).partition(", sources")[0])
+    versions.pop("platform", None)
     texts = [f"{name} {' and '.join(sorted(v))}" for name, v in versions.items()]
     return (
         f"The tables contain {len(records)} runs on one thread each, "
-        f"{seconds / 3600:.1f} hours in all, with {', '.join(texts)}. "
-        'The text after "sources" is the start of a hash of the source files of '
-        "tf_reinforce."
+        f"{seconds / 3600:.1f} hours in all, with {', '.join(texts)}."
     )
 
 
