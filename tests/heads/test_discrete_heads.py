@@ -6,24 +6,16 @@ import itertools
 import math
 
 import gymnasium as gym
-import keras
 import numpy as np
 import pytest
-import sweeps
 import tensorflow as tf
 import toy_heads
 
-import tf_reinforce as tfr
 from tf_reinforce import heads
 
 SIZES = (2, 4, 1, 3)
 CHOICES = np.array(list(itertools.product(*map(range, SIZES))))
 SWITCHES = np.array(list(itertools.product(range(2), repeat=3)))
-
-
-def revived(head):
-    config = keras.saving.serialize_keras_object(head)
-    return keras.saving.deserialize_keras_object(config)
 
 
 def softmax(logits):
@@ -135,14 +127,6 @@ def test_multi_categorical_with_one_choice_equals_categorical_exactly():
     )
 
 
-def test_multi_categorical_parameters_are_flat_logits_and_probabilities():
-    row = logits_of(sum(SIZES))
-    parameters = heads.MultiCategorical(SIZES).parameters(tf.constant(row))
-    np.testing.assert_array_equal(parameters["logits"], row)
-    for ours, part in zip(split_by_choice(parameters["probs"]), split_by_choice(row)):
-        np.testing.assert_allclose(ours, [softmax(p) for p in part], rtol=1e-13)
-
-
 MULTI = {
     "plain": gym.spaces.MultiDiscrete([2, 3]),
     "started": gym.spaces.MultiDiscrete([2, 3], start=[1, -2]),
@@ -215,18 +199,6 @@ def test_bernoulli_log_probability_and_score_are_exact_for_large_logits(gap, dty
     assert np.isfinite(tape.gradient(entropy, outputs)).all()
 
 
-def test_bernoulli_sample_frequencies_equal_probabilities():
-    count, rng = 50_000, np.random.default_rng(0)
-    row = np.array([-2.0, 0.0, 1.0])
-    drawn = heads.Bernoulli(3).sample(
-        tf.constant(np.tile(row, (count, 1))), tf.constant(rng.random((count, 3)))
-    )
-    on = 1 / (1 + np.exp(-row))
-    joint = np.prod(np.where(SWITCHES == 1, on, 1 - on), axis=1)
-    shares = np.bincount(drawn.numpy() @ [4, 2, 1], minlength=8) / count
-    assert (np.abs(shares - joint) < 6 * np.sqrt(joint * (1 - joint) / count)).all()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_bernoulli_sample_ignores_extreme_noise_for_large_logits(dtype):
     noise = tf.constant([[0.0, 0.0], [1 - 2**-24, 1 - 2**-24]], dtype)
@@ -244,13 +216,6 @@ def test_bernoulli_zero_noise_sets_only_switches_with_enough_probability(dtype, 
     logits = tf.constant([[-80.0, -(bits + 2) * math.log(2), -bits * math.log(2)]], dtype)
     drawn = heads.Bernoulli(3).sample(logits, tf.zeros([1, 3], dtype))
     assert drawn.numpy().tolist() == [[0, 0, 1]]
-
-
-def test_bernoulli_mode_is_one_for_positive_logits_and_probs_are_sigmoid():
-    head, logits = heads.Bernoulli(2), tf.constant([[-0.1, 3.0]])
-    assert head.mode(logits).numpy().tolist() == [[0, 1]]
-    parameters = head.parameters(logits)
-    np.testing.assert_allclose(parameters["probs"], [[0.4750208, 0.9525741]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("n", [3, [2, 3]])
@@ -271,91 +236,6 @@ def test_check_actions_error_names_step_of_invalid_switch(wrong):
 
 
 # Both
-
-
-REFUSED = {
-    "no_choice": (lambda: heads.MultiCategorical([]), "`sizes` is empty"),
-    "no_size": (lambda: heads.MultiCategorical([2, 0]), "`sizes` must be a whole number"),
-    "half_a_size": (lambda: heads.MultiCategorical([1.5]), "`sizes` must be a whole"),
-    "shape": (lambda: heads.MultiCategorical([2, 2], shape=(3,)), "does not hold 2"),
-    "starts": (
-        lambda: heads.MultiCategorical([2, 2], start=[1, 2, 3]),
-        "or 2 whole numbers",
-    ),
-    "half": (lambda: heads.MultiCategorical([2, 2], start=0.5), "one whole number"),
-    "no_switch": (lambda: heads.Bernoulli(0), "`n` must be a whole number"),
-    "switches": (lambda: heads.Bernoulli(4, shape=(2, 3)), "does not hold 4 numbers"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_invalid_arguments_of_discrete_heads_raise(name):
-    make, message = REFUSED[name]
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        heads.MultiCategorical([2, 3], start=[1, 0], shape=(1, 2), name="mine"),
-        heads.MultiCategorical([np.int64(2), 3]),
-        heads.Bernoulli(4, shape=(2, 2), name="mine"),
-    ],
-)
-def test_discrete_head_restored_from_config_is_equal(head):
-    restored = revived(head)
-    assert restored.get_config() == head.get_config() and repr(restored) == repr(head)
-    assert (restored.noise, restored.action_shape) == (head.noise, head.action_shape)
-
-
-class Lock(gym.Env):
-    """Rewards each entry of the action that equals the entry of a secret action."""
-
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-
-    def __init__(self, action_space, secret):
-        self.action_space = action_space
-        self.secret = np.array(secret)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action)
-        hits = float(np.sum(action == self.secret))
-        return np.zeros(2, np.float32), hits, True, False, {}
-
-
-LOCKS = {
-    "choices": (
-        gym.spaces.MultiDiscrete([[2, 4], [3, 1]], np.int32, start=[[0, 5], [-1, 2]]),
-        [[1, 7], [-1, 2]],
-    ),
-    "switches": (gym.spaces.MultiBinary((2, 2)), [[1, 0], [0, 1]]),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sweeps.some(LOCKS, always=["choices"]))
-def test_agent_with_discrete_head_learns_is_saved_and_exported(name, tmp_path):
-    space, secret = LOCKS[name]
-
-    def env():
-        return Lock(space, secret)
-
-    agent = tfr.Reinforce.for_env(env, hidden=(), learning_rate=0.1)
-    agent.fit(env, epochs=60, episodes_per_epoch=8, verbose=0)
-    assert agent.trainer.collector.programs["acting", False].runtime == "litert"
-    assert agent.evaluate(env, 4)["episode_return"] == 4
-    agent.save(tmp_path / "agent.keras")
-    agent.export(tmp_path / "policy")
-    loaded = tfr.load(tmp_path / "agent.keras")
-    observations = np.zeros((1, 2), "float32")
-    assert loaded.act(observations, deterministic=True).tolist() == [secret]
-    served = tf.saved_model.load(tmp_path / "policy")
-    assert served.act(observations)["action"].numpy().tolist() == [secret]
 
 
 def test_head_without_masks_has_legal_action_and_identity_output_scaling():

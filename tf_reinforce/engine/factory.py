@@ -80,12 +80,9 @@ def _baseline(setting, observation_space, seed, normalizes):
 
 def _head(setting, action_space):
     """Returns the head that a setting describes, or the default head of the space."""
-    default = heads.for_space(action_space)
     if setting is None:
-        return default
+        return heads.for_space(action_space)
     kind, options = agent_settings.head_settings(setting, action_space)
     head_class = getattr(heads, kind)
     toml_files.expect_keys(f"The head {kind}", options, head_class.setting_names)
-    # The default head is a Gaussian, which has all these arguments as attributes.
-    arguments = {name: getattr(default, name) for name in head_class.space_arguments}
-    return head_class(**{**arguments, **options})
+    return head_class.from_space(action_space, **options)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_reinforce import heads
 from tf_reinforce.data import tensor_noise
-from tf_reinforce.heads import normal
+from tf_reinforce.heads import gaussian
 
 # Standard normal numbers of the trapezoidal rule, whose error is far below 1e-6 for
 # smooth functions, and small also for clipped and rounded actions.
@@ -97,7 +97,7 @@ def _numbers(name, head, outputs, actions):
     """Returns `Numbers` of a head for real numbers, or of a custom head."""
     if type(head) is heads.Beta:
         mean, deviation = _beta_moments(head, outputs)
-    elif isinstance(head, normal.GaussianHead):
+    elif isinstance(head, gaussian.GaussianHead):
         mean, deviation = _normal_moments(head, outputs)
     else:
         mean, deviation = _sampled_moments(head, outputs)

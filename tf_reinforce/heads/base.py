@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.support import fixed_arguments
+from tf_reinforce.support import validation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,6 +341,17 @@ def constant(values: Any, like: tf.Tensor) -> tf.Tensor:
     return tf.convert_to_tensor(values, dtype=like.dtype)
 
 
-def mask_equals(mask: Any, value: int) -> tf.Tensor:
-    """Returns a bool tensor, True for each entry of an action mask equal to `value`."""
-    return tf.equal(mask, value)
+def env_shape(shape: Sequence[int] | None, size: int) -> tuple[int, ...]:
+    """Returns the shape of an environment's action of `size` numbers."""
+    result = tuple(validation.positive_ints("shape", (size,) if shape is None else shape))
+    if math.prod(result) != size:
+        raise ValueError(
+            f"An action of shape {result} does not hold {size} numbers. "
+            f"Received: shape={shape}"
+        )
+    return result
+
+
+def one_if_equal(values: list) -> Any:
+    """Returns one number if all numbers of a list are equal, else the list."""
+    return values[0] if all(value == values[0] for value in values) else values

@@ -52,18 +52,14 @@ class Bernoulli(base.Head):
     ) -> None:
         super().__init__(**kwargs)
         self.n = validation.size("n", n)
-        self.shape = (self.n,)
-        if shape is not None:
-            self.shape = tuple(validation.positive_ints("shape", shape))
-        if math.prod(self.shape) != self.n:
-            raise ValueError(
-                f"An action of shape {self.shape} does not hold {self.n} numbers. "
-                f"Received: n={n}, shape={shape}"
-            )
-        self.outputs_size = self.n
+        self.shape = base.env_shape(shape, self.n)
+        self.outputs_size = self.mask_size = self.n
         self.action_shape = (self.n,)
         self.noise = seeding.NoiseSpec("uniform", (self.n,))
-        self.mask_size = self.n
+
+    @classmethod
+    def from_space(cls, space: Any, **options: Any) -> "Bernoulli":
+        return cls(math.prod(space.shape), shape=space.shape, **options)
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         each = tfp.distributions.Bernoulli(logits=outputs, dtype=tf.int64)
@@ -88,8 +84,8 @@ class Bernoulli(base.Head):
 
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
         large = tf.constant(outputs.dtype.max / 2, outputs.dtype)
-        outputs = tf.where(base.mask_equals(mask, mask_layouts.OFF), -large, outputs)
-        return tf.where(base.mask_equals(mask, mask_layouts.ON), large, outputs)
+        outputs = tf.where(tf.equal(mask, mask_layouts.OFF), -large, outputs)
+        return tf.where(tf.equal(mask, mask_layouts.ON), large, outputs)
 
     @property
     def mask_layout(self) -> mask_layouts.MaskLayout:

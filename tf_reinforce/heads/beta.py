@@ -53,6 +53,9 @@ class Beta(box.BoxHead):
         continuous control with deep reinforcement learning using the Beta distribution.
     """
 
+    needs_finite_bounds = True
+    support = base.Support(0.0, 1.0, atoms=False)
+
     def __init__(
         self,
         size: int,
@@ -61,10 +64,8 @@ class Beta(box.BoxHead):
         **kwargs: Any,
     ) -> None:
         super().__init__(size, low, high, **kwargs)
-        self.require_finite()
         self.outputs_size = 2 * self.size
         self.noise = seeding.NoiseSpec("uniform", (self.size, _PROPOSALS, 2))
-        self.support = base.Support(0.0, 1.0, atoms=False)
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         alpha, beta = self.parameters(outputs).values()

@@ -24,17 +24,13 @@ class BoxHead(base.Head):
             environment receives the nearest integer inside the bounds.
 
     Attributes:
-        space_arguments: The names of the arguments that `Reinforce.for_env` takes from
-            the action space if `head` is the name of a head class.
         setting_names: The names of the arguments of the head that a preset may contain.
-
-    Raises:
-        ValueError: If bounds, shape and size do not fit together.
+        needs_finite_bounds: Bool, whether the head maps an interval to the bounds.
     """
 
     action_dtype = None
-    space_arguments: tuple[str, ...] = ("size", "low", "high", "shape", "integer")
     setting_names: tuple[str, ...] = ()
+    needs_finite_bounds = False
 
     def __init__(
         self,
@@ -48,15 +44,8 @@ class BoxHead(base.Head):
     ) -> None:
         super().__init__(**kwargs)
         self.size = validation.size("size", size)
-        self.shape = [self.size]
-        if shape is not None:
-            self.shape = validation.positive_ints("shape", shape)
+        self.shape = base.env_shape(shape, self.size)
         self.integer = validation.boolean("integer", integer)
-        if math.prod(self.shape) != self.size:
-            raise ValueError(
-                f"An action of shape {tuple(self.shape)} does not hold {self.size} "
-                f"numbers. Received: size={size}, shape={shape}"
-            )
         self.low = self._python_numbers("low", low, math.ceil if integer else float)
         self.high = self._python_numbers("high", high, math.floor if integer else float)
         with np.errstate(invalid="ignore"):  # comparisons with NaN are False
@@ -66,7 +55,34 @@ class BoxHead(base.Head):
                 "`low` must be below `high` in every entry of the bounds. Received: "
                 f"low={low}, high={high}"
             )
+        numbers = [*_exact(self.low).ravel(), *_exact(self.high).ravel()]
+        if self.needs_finite_bounds and not all(map(_is_finite, numbers)):
+            raise ValueError(
+                f"{type(self).__name__} needs finite bounds. Received: low={self.low}, "
+                f"high={self.high}. For infinite bounds, use ClippedGaussian or Gaussian."
+            )
         self.action_shape = (self.size,)
+
+    @classmethod
+    def from_space(cls, space: Any, **options: Any) -> Any:
+        """Returns a head with the bounds, the shape and the type of a `Box`.
+
+        Args:
+            space: `gymnasium.spaces.Box`.
+            **options: Other arguments of the head.
+        """
+        # Python numbers represent the bounds of every number type exactly.
+        low, high = (np.ravel(x).tolist() for x in (space.low, space.high))
+        if not all(a < b for a, b in zip(low, high, strict=True)):
+            raise ValueError(
+                "Each lower bound of an action space must be below its upper bound. "
+                f"Received: {space!r}, which leaves no room between its bounds. Remove "
+                "dimensions with equal bounds from the action space with "
+                "gymnasium.wrappers.TransformAction."
+            )
+        bounds = base.one_if_equal(low), base.one_if_equal(high)
+        arguments = dict(zip(("low", "high"), bounds, strict=True), shape=space.shape)
+        return cls(len(low), **arguments, integer=space.dtype.kind != "f", **options)
 
     def _python_numbers(self, name: str, values: Any, convert: Any = float) -> Any:
         """Returns a bound as one Python number or as a list of `size` Python numbers.
@@ -131,23 +147,12 @@ class BoxHead(base.Head):
         return (env_actions <= low + tolerance) | (env_actions >= high - tolerance)
 
     def matches_space(self, space: Any) -> bool:
-        is_box = isinstance(space, gym.spaces.Box) and space.shape == tuple(self.shape)
+        is_box = isinstance(space, gym.spaces.Box) and space.shape == self.shape
         if not is_box or (space.dtype.kind != "f" and not self.integer):
             return False
         low, high = (_exact(np.ravel(bound)) for bound in (space.low, space.high))
         inside = (_exact(self.low) >= low) & (_exact(self.high) <= high)
         return bool(np.all(inside))
-
-    def require_finite(self) -> None:
-        """Raises `ValueError` unless all bounds of the head are finite."""
-        numbers = [*_exact(self.low).ravel(), *_exact(self.high).ravel()]
-        if not all(map(_is_finite, numbers)):
-            raise ValueError(
-                f"{type(self).__name__} needs finite bounds, because the head maps a "
-                f"bounded interval to the bounds. Received: low={self.low}, "
-                f"high={self.high}. For infinite bounds, use the heads ClippedGaussian "
-                "or Gaussian."
-            )
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -155,7 +160,7 @@ class BoxHead(base.Head):
             "size": self.size,
             "low": self.low,
             "high": self.high,
-            "shape": self.shape,
+            "shape": list(self.shape),
             "integer": self.integer,
         }
 
@@ -181,13 +186,7 @@ def _exact(values: Any) -> Any:
 def _round(bound: Any, like: Any, direction: Any) -> Any:
     """Returns a bound in the number type of a tensor, rounded inwards.
 
-    Args:
-        bound: Number, or list of numbers.
-        like: Tensor whose number type the bound gets.
-        direction: 1 for a lower bound, -1 for an upper bound.
-
-    Returns:
-        NumPy array of the rounded bound.
+    The `direction` is 1 for a lower bound and -1 for an upper bound.
     """
     exact = _exact(bound)
     # A bound beyond the range of the number type becomes infinite, and is then moved

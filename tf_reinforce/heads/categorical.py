@@ -15,8 +15,32 @@ from tf_reinforce.heads import base
 from tf_reinforce.support import validation
 
 
+class LogitsHead(base.Head):
+    """A head for choices among categories, with a logit and a mask entry for each.
+
+    Attributes:
+        choices: Tuple of ints, the number of categories of each choice.
+    """
+
+    action_dtype = "int64"  # Gymnasium's type of discrete actions
+    choices: tuple[int, ...]
+
+    def is_logit(self) -> np.ndarray:
+        return np.ones(self.outputs_size, bool)
+
+    def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
+        return mask_logits(outputs, tf.equal(mask, 0))
+
+    @property
+    def mask_layout(self) -> mask_layouts.MaskLayout:
+        return mask_layouts.ChoicesMask(repr(self), self.choices)
+
+    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
+        return {"logits": outputs, "probs": tf.nn.softmax(outputs)}
+
+
 @keras.saving.register_keras_serializable("tf_reinforce")
-class Categorical(base.Head):
+class Categorical(LogitsHead):
     """One of `K` actions, from `K` policy outputs (the logits).
 
         π(a|s) = exp(zₐ) / Σₖ exp(zₖ),    a = arg maxₖ [zₖ - log(-log uₖ)]
@@ -41,15 +65,18 @@ class Categorical(base.Head):
     """
 
     action_shape = ()
-    action_dtype = "int64"  # Gymnasium's type of discrete actions
 
     def __init__(self, size: int, *, start: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.size = validation.size("size", size)
         self.start = validation.whole_number("start", start)
-        self.outputs_size = self.size
+        self.choices = (self.size,)
+        self.outputs_size = self.mask_size = self.size
         self.noise = seeding.NoiseSpec("uniform", (self.size,))
-        self.mask_size = self.size
+
+    @classmethod
+    def from_space(cls, space: Any, **options: Any) -> "Categorical":
+        return cls(int(space.n), start=int(space.start), **options)
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         return tfp.distributions.Categorical(logits=outputs)
@@ -64,23 +91,10 @@ class Categorical(base.Head):
     def mode(self, outputs: tf.Tensor) -> Any:
         return tf.argmax(outputs, axis=-1, output_type=tf.int64)
 
-    def is_logit(self) -> np.ndarray:
-        return np.ones(self.outputs_size, bool)
-
-    def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
-        return mask_logits(outputs, base.mask_equals(mask, 0))
-
-    @property
-    def mask_layout(self) -> mask_layouts.MaskLayout:
-        return mask_layouts.ChoicesMask(repr(self), (self.size,))
-
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         # Padding may contain any number, and is therefore clipped to valid indices.
         indices = np.clip(actions, 0, self.size - 1)[..., None]
         return np.take_along_axis(mask, indices, axis=-1)[..., 0] != 0
-
-    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        return {"logits": outputs, "probs": tf.nn.softmax(outputs)}
 
     def to_environment(self, actions: Any) -> Any:
         return actions + self.start if self.start else actions

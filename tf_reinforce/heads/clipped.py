@@ -11,13 +11,13 @@ import tensorflow_probability as tfp
 
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
-from tf_reinforce.heads import normal
+from tf_reinforce.heads import gaussian
 
 _MAX_Z = 40.0  # limit of |z|; in float64 the probability beyond is zero
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class ClippedGaussian(normal.GaussianHead):
+class ClippedGaussian(gaussian.GaussianHead):
     """A vector of `A` reals inside bounds, from `A` policy outputs (the means).
 
         x = μ(s) + σ ε,    a = min(max(x, low), high)
@@ -58,15 +58,9 @@ class ClippedGaussian(normal.GaussianHead):
         Fujita & Maeda (2018), Clipped action policy gradient. arXiv:1802.07564
     """
 
-    def __init__(
-        self,
-        size: int,
-        low: float | Sequence[float],
-        high: float | Sequence[float],
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(size, low, high, **kwargs)
-        self.support = base.Support(self.low, self.high, atoms=True)
+    @property
+    def support(self) -> base.Support:  # type: ignore[override]
+        return base.Support(self.low, self.high, atoms=True)
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         mean, scale = self.parameters(outputs).values()
@@ -95,7 +89,7 @@ class ClippedGaussian(normal.GaussianHead):
         return np.isfinite(actions) & (actions >= low) & (actions <= high)
 
 
-class _ClippedNormal(normal.TransformedNormal):
+class _ClippedNormal(gaussian.TransformedNormal):
     """The distribution of a clipped normal number, with a probability at each bound."""
 
     def __init__(

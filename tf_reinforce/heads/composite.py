@@ -80,54 +80,50 @@ class Composite(base.Head):
         return self._pack([leaf.action_spec(dtype) for leaf in self.leaves])
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
-        distributions = [
-            leaf.distribution(part)
-            for leaf, part in zip(self.leaves, self._split_outputs(outputs), strict=True)
-        ]
-        return _JointDistribution(distributions, self._pack)
+        return _JointDistribution(self._each("distribution", outputs), self._pack)
 
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
-        outputs, actions = self._split_outputs(outputs), self._flatten(actions)
-        parts = zip(self.leaves, outputs, actions, strict=True)
-        return tf.concat([leaf.eligibility(o, a) for leaf, o, a in parts], axis=-1)
+        return tf.concat(self._each("eligibility", outputs, nested=actions), axis=-1)
 
     def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
-        outputs, noise = self._split_outputs(outputs), self._flatten(noise)
-        parts = zip(self.leaves, outputs, noise, strict=True)
-        return self._pack([leaf.sample(o, u) for leaf, o, u in parts])
+        return self._pack(self._each("sample", outputs, nested=noise))
 
     def mode(self, outputs: tf.Tensor) -> Any:
-        parts = zip(self.leaves, self._split_outputs(outputs), strict=True)
-        return self._pack([leaf.mode(part) for leaf, part in parts])
+        return self._pack(self._each("mode", outputs))
 
     def relative_scale(self, outputs: tf.Tensor) -> tf.Tensor:
-        parts = zip(self.leaves, self._split_outputs(outputs), strict=True)
-        return tf.concat([leaf.relative_scale(part) for leaf, part in parts], axis=-1)
+        return tf.concat(self._each("relative_scale", outputs), axis=-1)
 
     def at_bounds(self, actions: Any) -> tf.Tensor:
-        parts = zip(self.leaves, self._flatten(actions), strict=True)
-        return tf.concat([leaf.at_bounds(part) for leaf, part in parts], axis=-1)
+        return tf.concat(self._each("at_bounds", nested=actions), axis=-1)
+
+    def _each(self, method: str, outputs: Any = None, nested: Any = None) -> list:
+        """Returns what a method of each head returns for its part of the arguments."""
+        parts = []
+        if outputs is not None:
+            sizes = [leaf.outputs_size for leaf in self.leaves]
+            parts.append(tf.split(outputs, sizes, axis=-1))
+        if nested is not None:
+            keras.tree.assert_same_structure(self.heads, nested)
+            parts.append(keras.tree.flatten(nested))
+        pairs = zip(self.leaves, *parts, strict=True)
+        return [getattr(leaf, method)(*arguments) for leaf, *arguments in pairs]
 
     def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
-        offsets, scales = zip(
-            *(leaf.output_scaling() for leaf in self.leaves), strict=True
-        )
+        offsets, scales = zip(*self._each("output_scaling"), strict=True)
         return np.concatenate(offsets), np.concatenate(scales)
 
     def is_logit(self) -> np.ndarray:
-        return np.concatenate([leaf.is_logit() for leaf in self.leaves])
+        return np.concatenate(self._each("is_logit"))
 
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
         sizes = [leaf.mask_size for leaf in self.leaves if leaf.mask_size]
         masks = iter(tf.split(mask, sizes, axis=-1) if sizes else ())
-        parts = zip(self.leaves, self._split_outputs(outputs), strict=True)
-        return tf.concat(
-            [
-                leaf.mask_outputs(o, next(masks)) if leaf.mask_size else o
-                for leaf, o in parts
-            ],
-            axis=-1,
-        )
+        parts = tf.split(outputs, [leaf.outputs_size for leaf in self.leaves], axis=-1)
+        for i, leaf in enumerate(self.leaves):
+            if leaf.mask_size:
+                parts[i] = leaf.mask_outputs(parts[i], next(masks))
+        return tf.concat(parts, axis=-1)
 
     @property
     def mask_layout(self) -> mask_layouts.MaskLayout:
@@ -135,27 +131,22 @@ class Composite(base.Head):
         return mask_layouts.NestedMask(repr(self), layouts)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
-        actions, masks = self._flatten(actions), self._split_mask(mask)
-        parts = zip(self.leaves, actions, masks, strict=True)
+        parts = zip(self.leaves, keras.tree.flatten(actions), self._split_mask(mask))
         return np.all([leaf.is_legal(a, m) for leaf, a, m in parts], axis=0)
 
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        return {
-            f"{leaf_name}_{name}": values
-            for leaf_name, leaf, part in zip(
-                self.names, self.leaves, self._split_outputs(outputs), strict=True
-            )
-            for name, values in leaf.parameters(part).items()
-        }
+        parts = zip(self.names, self._each("parameters", outputs), strict=True)
+        return {f"{leaf}_{name}": x for leaf, p in parts for name, x in p.items()}
 
     def to_environment(self, actions: Any) -> Any:
-        parts = zip(self.leaves, self._flatten(actions), strict=True)
-        return self._pack([leaf.to_environment(a) for leaf, a in parts])
+        return self._pack(self._each("to_environment", nested=actions))
 
     def check_actions(self, actions: Any, lengths: ArrayLike, masks: Any = None) -> None:
         has_masks = masks is not None and masks.shape[-1]
         masks = self._split_mask(masks) if has_masks else [None] * len(self.leaves)
-        parts = zip(self.names, self.leaves, self._flatten(actions), masks, strict=True)
+        keras.tree.assert_same_structure(self.heads, actions)
+        actions = keras.tree.flatten(actions)
+        parts = zip(self.names, self.leaves, actions, masks, strict=True)
         for name, leaf, part, mask in parts:
             try:
                 leaf.check_actions(part, lengths, mask)
@@ -166,20 +157,11 @@ class Composite(base.Head):
         return _matches_space(self.heads, space)
 
     def is_valid(self, actions: Any) -> Any:
-        parts = zip(self.leaves, self._flatten(actions), strict=True)
-        return self._pack([leaf.is_valid(a) for leaf, a in parts])
-
-    def _split_outputs(self, outputs: Any) -> Any:
-        return tf.split(outputs, [leaf.outputs_size for leaf in self.leaves], axis=-1)
+        return self._pack(self._each("is_valid", nested=actions))
 
     def _split_mask(self, mask: Any) -> Any:
         ends = np.cumsum([leaf.mask_size for leaf in self.leaves])
         return np.split(mask, ends[:-1], axis=-1)
-
-    def _flatten(self, nested: Any) -> Any:
-        """Flattens a structure; raises an error unless it is nested like the heads."""
-        keras.tree.assert_same_structure(self.heads, nested)
-        return keras.tree.flatten(nested)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "heads": _to_config(self.heads)}

@@ -1,6 +1,5 @@
 """Defines the head `MultiCategorical`, for several categorical actions."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from numpy.typing import ArrayLike
 
-from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
@@ -20,7 +18,7 @@ from tf_reinforce.support import validation
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class MultiCategorical(base.Head):
+class MultiCategorical(categorical.LogitsHead):
     """`D` categorical actions, the d-th with `sizes[d]` categories, from their logits.
 
         π(a|s) = Π_d softmax(z_d)[a_d],    z = (z_1, …, z_D), concatenated
@@ -43,8 +41,6 @@ class MultiCategorical(base.Head):
     ([[0, 2]], [[0, 7]])
     """
 
-    action_dtype = "int64"
-
     def __init__(
         self,
         sizes: Sequence[int],
@@ -54,29 +50,20 @@ class MultiCategorical(base.Head):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.sizes = tuple(validation.positive_ints("sizes", sizes))
-        validation.size("sizes", max(1, sum(self.sizes)))
+        self.sizes = self.choices = tuple(validation.positive_ints("sizes", sizes))
         count = len(self.sizes)
+        validation.size("sizes", sum(self.sizes))
+        self.shape = base.env_shape(shape, count)
         self.start = np.asarray(start).tolist()
-        self.shape = (count,)
-        if shape is not None:
-            self.shape = tuple(validation.positive_ints("shape", shape))
-        if not count or math.prod(self.shape) != count:
-            raise ValueError(
-                f"An action of shape {self.shape} does not hold {count} numbers, one "
-                "for each of `sizes`, or `sizes` is empty. Received: "
-                f"sizes={sizes}, shape={shape}"
-            )
         is_integer = np.asarray(start).dtype.kind in "iu"
         if not is_integer or np.shape(start) not in ((), (count,)):
             raise ValueError(
                 f"`start` must be one whole number or {count} whole numbers. Received: "
                 f"start={start!r}"
             )
-        self.outputs_size = sum(self.sizes)
+        self.outputs_size = self.mask_size = sum(self.sizes)
         self.action_shape = (count,)
         self.noise = seeding.NoiseSpec("uniform", (self.outputs_size,))
-        self.mask_size = self.outputs_size
         # Logits of categorical actions with different sizes are padded to one block
         # `[D, K]`. `_indices` contains the index of each block entry among the logits,
         # and `_is_padding` marks the padding of the block.
@@ -84,6 +71,12 @@ class MultiCategorical(base.Head):
         self._offsets = np.cumsum(self.sizes) - self.sizes
         self._indices = self._offsets[:, None] + np.minimum(columns, sizes - 1)
         self._is_padding = columns >= sizes
+
+    @classmethod
+    def from_space(cls, space: Any, **options: Any) -> "MultiCategorical":
+        sizes, starts = (np.ravel(x).tolist() for x in (space.nvec, space.start))
+        start = base.one_if_equal(starts)
+        return cls(sizes, start=start, shape=space.shape, **options)
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         choices = tfp.distributions.Categorical(logits=self._to_block(outputs))
@@ -100,16 +93,6 @@ class MultiCategorical(base.Head):
 
     def mode(self, outputs: tf.Tensor) -> Any:
         return tf.argmax(self._to_block(outputs), axis=-1)
-
-    def is_logit(self) -> np.ndarray:
-        return np.ones(self.outputs_size, bool)
-
-    def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
-        return categorical.mask_logits(outputs, base.mask_equals(mask, 0))
-
-    @property
-    def mask_layout(self) -> mask_layouts.MaskLayout:
-        return mask_layouts.ChoicesMask(repr(self), self.sizes)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         indices = self._offsets + np.clip(actions, 0, np.array(self.sizes) - 1)

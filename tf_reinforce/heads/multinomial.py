@@ -9,10 +9,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
 from tf_reinforce.functional import eligibility
-from tf_reinforce.heads import base
 from tf_reinforce.heads import categorical
 from tf_reinforce.support import validation
 
@@ -20,7 +18,7 @@ _MIN_LOGIT = -1e30  # gives probability zero; N × `_MIN_LOGIT` is finite
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class Multinomial(base.Head):
+class Multinomial(categorical.LogitsHead):
     """Counts of `N` draws among `K` categories; the policy returns `[..., K]` logits.
 
         π(n|s) = N! Πₖ pₖ^nₖ / nₖ!,    p = softmax(z)
@@ -42,16 +40,13 @@ class Multinomial(base.Head):
     [[0.0, 0.5, -0.5]]
     """
 
-    action_dtype = "int64"
-
     def __init__(self, categories: int, trials: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.categories = validation.size("categories", categories)
         self.trials = validation.size("trials", trials)
-        self.outputs_size = self.categories
-        self.action_shape = (self.categories,)
+        self.choices = self.action_shape = (self.categories,)
+        self.outputs_size = self.mask_size = self.categories
         self.noise = seeding.NoiseSpec("uniform", (self.trials, self.categories))
-        self.mask_size = self.categories
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         return _MultinomialWithEntropy(self.trials, outputs)
@@ -85,21 +80,8 @@ class Multinomial(base.Head):
         )
         return tf.reduce_sum(tf.cast(one_hot, tf.int64), axis=-2)
 
-    def is_logit(self) -> np.ndarray:
-        return np.ones(self.outputs_size, bool)
-
-    def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
-        return categorical.mask_logits(outputs, base.mask_equals(mask, 0))
-
-    @property
-    def mask_layout(self) -> mask_layouts.MaskLayout:
-        return mask_layouts.ChoicesMask(repr(self), (self.categories,))
-
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         return ((mask != 0) | (actions == 0)).all(axis=-1)
-
-    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        return {"logits": outputs, "probs": tf.nn.softmax(outputs)}
 
     def to_environment(self, actions: Any) -> Any:
         return actions

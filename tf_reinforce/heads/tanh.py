@@ -1,7 +1,6 @@
 """Defines the head `TanhGaussian`, for Gaussian actions squashed by tanh."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,8 +9,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tf_reinforce.functional import eligibility
-from tf_reinforce.heads import box
-from tf_reinforce.heads import normal
+from tf_reinforce.heads import gaussian
 
 # The trapezoid rule for the entropy of `TanhGaussian` uses the following nodes.
 _STEP = 0.25
@@ -20,7 +18,7 @@ _LOGISTIC_NODES = np.arange(-20.0, 20.0 + _STEP, _STEP)
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class TanhGaussian(normal.GaussianHead):
+class TanhGaussian(gaussian.GaussianHead):
     """A head for `A` reals inside finite bounds. Policy outputs are means before tanh.
 
         x = μ(s) + σ ε,    y = tanh x,    a = low + (high - low) (1 + y) / 2
@@ -62,21 +60,8 @@ class TanhGaussian(normal.GaussianHead):
     ([[50.0]], [[2.0]])
     """
 
-    space_arguments = box.BoxHead.space_arguments  # `initial_scale` is in the units of x
-
-    def __init__(
-        self,
-        size: int,
-        low: float | Sequence[float],
-        high: float | Sequence[float],
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(size, low, high, **kwargs)
-        self.require_finite()
-
-    def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
-        # The raw action x is not in the units of the environment.
-        return super(normal.GaussianHead, self).output_scaling()
+    in_action_units = False  # the unit of `initial_scale` is that of x
+    needs_finite_bounds = True
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         mean, scale = self.parameters(outputs).values()
@@ -94,7 +79,7 @@ class TanhGaussian(normal.GaussianHead):
         return super().to_environment(self.rescale(fractions, complements))
 
 
-class _TanhNormal(normal.TransformedNormal):
+class _TanhNormal(gaussian.TransformedNormal):
     """The distribution of tanh x for a normal random number x; `log_prob` takes x."""
 
     def _log_prob(self, x: Any) -> Any:
