@@ -1,8 +1,5 @@
 """Trains on CartPole's twin in one program, with tf_reinforce."""
 
-import pathlib
-import resource
-
 import keras
 import numpy as np
 import protocol
@@ -44,39 +41,6 @@ def train(num_envs, updates, seed):
     }
 
 
-def solve(num_envs, updates, seed, target=475):
-    """Trains until a batch reaches the target and 100 Gymnasium episodes confirm it."""
-    env, agent = agent_for(num_envs, updates, seed)
-    seconds, mean_return = 0.0, 0.0
-    while mean_return < target:
-        stop = tfr.callbacks.StopAtReturn(target)
-        options = dict(
-            episodes_per_epoch=num_envs, seed=seed, callbacks=[stop], verbose=0
-        )
-        start = tf.timestamp()
-        agent.fit(env, epochs=200, **options)
-        seconds += float(tf.timestamp() - start)
-        mean_return = agent.evaluate("CartPole-v1", episodes=100)["episode_return"]
-    return {"seconds": seconds, "steps": agent.env_steps, "return": mean_return}
-
-
-def memory():
-    """Returns the memory in use and the peak memory, in GiB."""
-    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"now": pages * resource.getpagesize() / 2**30, "most": peak / 2**20}
-
-
-def long(num_envs, updates, steps):
-    """Trains for `steps` steps in ten calls, and measures the memory after each call."""
-    env, agent = agent_for(num_envs, updates)
-    used = []
-    for _ in range(10):
-        agent.fit(env, steps=steps // 10, episodes_per_epoch=num_envs, verbose=0)
-        used.append(memory()["now"])
-    return {"steps": agent.env_steps, "used": used}
-
-
 def gradient(weights, observations, actions, lengths):
     """Computes the gradient from episodes of CartPole at given weights."""
     _, agent = agent_for(len(lengths), 1)
@@ -93,9 +57,7 @@ def gradient(weights, observations, actions, lengths):
     return {"gradients": [g.numpy().tolist() for g in gradients]}
 
 
-_OPERATIONS = {
-    function.__name__: function for function in (train, solve, memory, long, gradient)
-}
+_OPERATIONS = {function.__name__: function for function in (train, gradient)}
 
 if __name__ == "__main__":
     protocol.serve(_OPERATIONS)

@@ -105,24 +105,6 @@ def solve(num_envs, seed, limit):
     return protocol.train_until_solved(learner.update, learner.greedy, limit)
 
 
-def act(batch):
-    states = np.random.default_rng(0).normal(size=(batch, 4)).astype("float32")
-    policy = policy_for(4, 2)
-    return protocol.latency(lambda: sample(policy, states))
-
-
-def learn(rows):
-    """Measures an update from whole episodes of 500 steps."""
-    rng, learner = (
-        np.random.default_rng(0),
-        Learner("CartPole-v1", 0, EPISODES, LEARNING_RATE),
-    )
-    states = rng.normal(size=(rows // EPISODE_STEPS, EPISODE_STEPS, 4)).astype("float32")
-    actions, rewards = rng.integers(2, size=states.shape[:2]), [1.0] * EPISODE_STEPS
-    episodes = [(list(s), list(a), rewards) for s, a in zip(states, actions)]
-    return protocol.time_update(lambda: learner.learn(episodes), rows)
-
-
 def gradient(weights, observations, actions, lengths):
     """Returns the gradient per episode; the loss is a sum over all episodes."""
     policy = policy_for(4, 2)
@@ -137,5 +119,5 @@ def gradient(weights, observations, actions, lengths):
 
 
 if __name__ == "__main__":
-    operations = {"train": train, "solve": solve, "act": act, "learn": learn}
+    operations = {"train": train, "solve": solve}
     protocol.serve({**operations, "gradient": gradient})

@@ -95,38 +95,6 @@ def solve(num_envs, seed, limit):
     return protocol.train_until_solved(update, greedy, limit)
 
 
-def act(batch):
-    """Measures the acting program as the host loop calls it, with drawing the noise."""
-    agent, envs = untrained_agent(ENV, 8)
-    agent.collect(envs, 1)
-    act_on_batch = agent.trainer.collector.programs["acting", False].for_batch(batch)
-    rng = np.random.default_rng(0)
-    observations = rng.normal(size=(batch, 4)).astype("float32")
-
-    def call():
-        return act_on_batch([observations, rng.random((batch, 2), "float32")])
-
-    return protocol.latency(call)
-
-
-def act_publicly(batch):
-    """Measures the public `agent.act`, which validates its arguments."""
-    agent, _ = untrained_agent(ENV, 8)
-    observations = np.zeros((batch, 4), "float32")
-    return protocol.latency(lambda: agent.act(observations))
-
-
-def learn(rows):
-    agent, _ = untrained_agent(ENV, 8)
-    rng, count = np.random.default_rng(0), rows // 500
-    episodes = _episodes(
-        rng.normal(size=(501, count, 4)),
-        rng.integers(2, size=(500, count)),
-        [500] * count,
-    )
-    return protocol.time_update(lambda: agent.update(episodes), rows)
-
-
 def gradient(weights, observations, actions, lengths):
     """Returns the gradient without a baseline."""
     agent = make_agent(ENV, baseline="none")
@@ -146,10 +114,7 @@ def _episodes(observations, actions, lengths):
     )
 
 
-_OPERATIONS = {
-    function.__name__: function
-    for function in (train, solve, act, act_publicly, learn, gradient)
-}
+_OPERATIONS = {function.__name__: function for function in (train, solve, gradient)}
 
 if __name__ == "__main__":
     protocol.serve(_OPERATIONS)

@@ -15,7 +15,6 @@ import sys
 import time
 
 import gymnasium as gym
-import numpy as np
 import protocol
 import torch
 from stable_baselines3 import A2C
@@ -68,43 +67,6 @@ def solve(num_envs, seed, limit):
     return protocol.train_until_solved(update, greedy, limit)
 
 
-def act(batch):
-    """Measures the policy's call while collecting, which calls the critic as well."""
-    policy = model_for("CartPole-v1", 1).policy
-    observations = np.random.default_rng(0).normal(size=(batch, 4)).astype("float32")
-
-    def sample():
-        with torch.no_grad():
-            return policy(torch.as_tensor(observations))[0].numpy()
-
-    return protocol.latency(sample)
-
-
-def learn(rows):
-    """Measures advantages and one gradient step of policy and critic."""
-    num_envs, rng = rows // 500, np.random.default_rng(0)
-    model = model_for("CartPole-v1", num_envs, n_steps=500, gae_lambda=1.0)
-    model.learn(0)  # sets up what `model.train` needs
-    buffer, dones, values = model.rollout_buffer, np.ones(num_envs), torch.zeros(num_envs)
-
-    def fill():
-        buffer.reset()
-        for step in range(500):
-            observations = rng.normal(size=(num_envs, 4)).astype("float32")
-            actions = rng.integers(2, size=(num_envs, 1))
-            starts = dones * (step == 0)
-            buffer.add(
-                observations, actions, rng.normal(size=num_envs), starts, values, values
-            )
-        return ()
-
-    def update():
-        buffer.compute_returns_and_advantage(values, dones)
-        model.train()
-
-    return protocol.time_update(update, rows, fill)
-
-
 if __name__ == "__main__":
-    operations = train, solve, act, learn
+    operations = train, solve
     protocol.serve({operation.__name__: operation for operation in operations})

@@ -174,31 +174,6 @@ def solve(num_envs, seed, limit):
     return protocol.train_until_solved(learner.update, learner.greedy, limit)
 
 
-def act(batch):
-    """Measures the policy as the driver calls it: one call of a compiled function."""
-    policy = agent_with(None).collect_policy
-    observations = np.random.default_rng(0).normal(size=(batch, 4)).astype("float32")
-    sample = common.function(
-        lambda observations: policy.action(restart(observations, batch)).action
-    )
-    return protocol.latency(lambda: sample(tf.constant(observations)).numpy())
-
-
-def learn(rows):
-    """Measures an update from whole episodes of 500 steps."""
-    rng = np.random.default_rng(0)
-    learner = cached_learner("CartPole-v1", 1, EPISODES, LEARNING_RATE)
-    learner.reset(0)
-    observations = rng.normal(size=(rows // EPISODE_STEPS, EPISODE_STEPS, 4)).astype(
-        "float32"
-    )
-    actions = rng.integers(2, size=observations.shape[:2])
-    episodes = [episode_of(*arrays) for arrays in zip(observations, actions)]
-    return protocol.time_update(
-        lambda: learner.learn(padded(episodes)).loss.numpy(), rows
-    )
-
-
 def episode_of(observations, actions):
     return from_episode(observations, actions, (), np.ones(len(actions), "float32"))
 
@@ -226,5 +201,5 @@ def gradient(weights, observations, actions, lengths):
 
 
 if __name__ == "__main__":
-    operations = {"train": train, "solve": solve, "act": act, "learn": learn}
+    operations = {"train": train, "solve": solve}
     protocol.serve({**operations, "gradient": gradient})

@@ -12,11 +12,9 @@ import torch
 from tianshou.algorithm import Reinforce
 from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
-from tianshou.data import Batch
 from tianshou.data import Collector
 from tianshou.data import ReplayBuffer
 from tianshou.data import VectorReplayBuffer
-from tianshou.data import to_numpy
 from tianshou.env import DummyVectorEnv
 from tianshou.utils.net.common import Net
 from tianshou.utils.net.continuous import ContinuousActorProbabilistic
@@ -113,18 +111,6 @@ def solve(num_envs, seed, limit):
     return protocol.train_until_solved(learner.update, learner.greedy, limit)
 
 
-def act(batch):
-    policy = policy_for(make_env())
-    observations = np.random.default_rng(0).normal(size=(batch, 4)).astype("float32")
-
-    def sample():
-        with torch.no_grad():
-            answer = policy(Batch(obs=observations, info=Batch()))
-        return policy.map_action(to_numpy(answer.act))
-
-    return protocol.latency(sample)
-
-
 def buffer_of(observations, actions, rewards, lengths):
     """Returns a replay buffer of the episodes in arrays `[T, E, ...]`, concatenated."""
 
@@ -142,15 +128,6 @@ def buffer_of(observations, actions, rewards, lengths):
         done=ends,
         obs_next=np.roll(observations, -1, axis=0),  # REINFORCE does not use it
     )
-
-
-def learn(rows):
-    shape, rng = (500, rows // 500), np.random.default_rng(0)
-    observations = rng.normal(size=(*shape, 4)).astype("float32")
-    steps = observations, rng.integers(2, size=shape), rng.normal(size=shape)
-    buffer = buffer_of(*steps, [500] * shape[1])
-    algorithm = algorithm_for(policy_for(make_env()), 1e-2)
-    return protocol.time_update(lambda: learn_from(algorithm, buffer), rows)
 
 
 def gradient(weights, observations, actions, lengths):
@@ -172,5 +149,5 @@ def gradient(weights, observations, actions, lengths):
 
 
 if __name__ == "__main__":
-    operations = train, solve, act, learn, gradient
+    operations = train, solve, gradient
     protocol.serve({operation.__name__: operation for operation in operations})

@@ -170,22 +170,6 @@ def solve(num_envs, seed, limit):
     return protocol.train_until_solved(learner.update, learner.greedy, limit)
 
 
-def act(batch):
-    policy, rng = Categorical(4, 2), np.random.default_rng(0)
-    observations = rng.normal(size=(batch, 4)).astype("float32")
-    return protocol.latency(lambda: policy.sample(observations, rng))
-
-
-def learn(rows):
-    learner = Learner("CartPole-v1", 1, 0, EPISODES["CartPole-v1"], 1e-2)
-    shape, rng = (500, rows // 500), np.random.default_rng(0)
-    observations = rng.normal(size=(*shape, 4)).astype("float32")
-    rewards = rng.normal(size=shape).astype("float32")
-    spans = [(env_index, 0, 500) for env_index in range(shape[1])]
-    episodes = observations, rng.integers(2, size=shape), rewards, spans
-    return protocol.time_update(lambda: learner.learn(episodes), rows)
-
-
 def gradient(weights, observations, actions, lengths):
     policy = Categorical(4, 2)
     for parameter, weight in zip(policy.weights, weights, strict=True):
@@ -198,5 +182,5 @@ def gradient(weights, observations, actions, lengths):
 
 
 if __name__ == "__main__":
-    operations = train, solve, act, learn, gradient
+    operations = train, solve, gradient
     protocol.serve({operation.__name__: operation for operation in operations})

@@ -138,14 +138,6 @@ def solve(num_envs, seed, limit):
     return protocol.train_until_solved(update, learner.greedy, limit)
 
 
-def act(batch):
-    actor = actor_for("CartPole-v1")
-    observations = np.random.default_rng(0).normal(size=(batch, 4)).astype("float32")
-    return protocol.latency(
-        lambda: select_actions(actor, observations, ExplorationType.RANDOM)
-    )
-
-
 def tensordict_of(observations, actions, rewards, lengths):
     """Returns the episodes in arrays `[T, E, ...]`, concatenated."""
 
@@ -162,16 +154,6 @@ def tensordict_of(observations, actions, rewards, lengths):
     }
     step = {"observation": concatenate(observations[:-1]), "action": concatenate(actions)}
     return TensorDict({**step, "next": next_step}, len(ends))
-
-
-def learn(rows):
-    shape, rng = (500, rows // 500), np.random.default_rng(0)
-    observations = rng.normal(size=(501, shape[1], 4)).astype("float32")
-    actions, rewards = rng.integers(2, size=shape), rng.normal(size=shape)
-    lengths = [500] * shape[1]
-    episodes = tensordict_of(observations, actions, rewards.astype("float32"), lengths)
-    learner = Learner("CartPole-v1", 1e-2)
-    return protocol.time_update(learner.learn, rows, lambda: [episodes.clone()])
 
 
 def gradient(weights, observations, actions, lengths):
@@ -192,5 +174,5 @@ def gradient(weights, observations, actions, lengths):
 
 
 if __name__ == "__main__":
-    operations = train, solve, act, learn, gradient
+    operations = train, solve, gradient
     protocol.serve({operation.__name__: operation for operation in operations})

@@ -2,8 +2,6 @@
 
 import json
 import os
-import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -16,23 +14,13 @@ def serve(operations):
 
     Args:
         operations: Dict from names to functions. The keywords of a request are
-            the arguments of the function, which returns a dict. The operation
-            `memory` is added.
+            the arguments of the function, which returns a dict.
     """
     output, sys.stdout = sys.stdout, sys.stderr  # libraries may print
-    operations = {"memory": memory, **operations}
     for line in sys.stdin:
         request = json.loads(line)
-        start = time.perf_counter()
         answer = operations[request.pop("op")](**request)
-        answer["wall"] = time.perf_counter() - start
         print(json.dumps(answer), file=output, flush=True)
-
-
-def memory():
-    """Returns the peak memory of this process, in GiB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"most": peak / 2**20}
 
 
 def time_training(update, steps):
@@ -46,23 +34,6 @@ def time_training(update, steps):
     while steps_done < steps:
         steps_done += int(update())
     return {"seconds": time.perf_counter() - start, "steps": steps_done}
-
-
-def time_update(learn, rows, prepare=lambda: ()):
-    """Returns the median time of 7 calls of `learn`, after one call that is not timed.
-
-    Args:
-        learn: Function that makes one update.
-        rows: Int, the number of steps from which an update learns.
-        prepare: Function that returns the arguments of `learn`; it is not timed.
-    """
-    seconds = []
-    for _ in range(8):
-        arguments = prepare()
-        start = time.perf_counter()
-        learn(*arguments)
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": statistics.median(seconds[1:]), "rows": rows}
 
 
 def train_until_solved(update, greedy, limit):
@@ -102,24 +73,6 @@ def greedy_return(greedy, seed):
         running &= ~(terminated | truncated)
     envs.close()
     return float(total.mean())
-
-
-def latency(call):
-    """Measures the microseconds of one call: the median of 20 rounds of over 10 ms."""
-    call()
-    repeats, rounds = 1, []
-    while _seconds(call, repeats) < 0.01:
-        repeats *= 2
-    for _ in range(20):
-        rounds.append(_seconds(call, repeats) / repeats)
-    return {"microseconds": 1e6 * statistics.median(rounds)}
-
-
-def _seconds(call, repeats):
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return time.perf_counter() - start
 
 
 class Worker:

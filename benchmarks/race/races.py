@@ -1,13 +1,7 @@
 """Runs the races: sends requests to the workers, and returns their answers."""
 
 import contextlib
-import functools
-import json
-import os
 import pathlib
-import subprocess
-import tempfile
-import time
 
 import numpy as np
 import protocol
@@ -208,171 +202,15 @@ def ppo(options):
     return {"rates": rates_by_task}
 
 
-def parts(options):
-    """Measures acting, and an update from 16 episodes of 500 steps."""
-    acting = {}
-    with start_workers(options, HOST) as workers:
-        public = {"tf_reinforce, agent.act": workers["tf_reinforce"]}
-        for batch in (1, 8, 64, 256):
-
-            def arguments(name, number, batch=batch):
-                return dict(batch=batch)
-
-            calls = worker_calls(workers, "act", arguments)
-            answers = interleaved(
-                {**calls, **worker_calls(public, "act_publicly", arguments)}, 3
-            )
-            acting[batch] = _only("microseconds", answers)
-        learning = interleaved(
-            worker_calls(workers, "learn", lambda name, number: dict(rows=8000)), 3
-        )
-    return {"act": acting, "learn": _only("seconds", learning)}
-
-
-def _only(key, answers):
-    return {name: [answer[key] for answer in all_] for name, all_ in answers.items()}
-
-
-def _solve_arguments(number):
-    return dict(num_envs=8, seed=number + 1, limit=400_000)
-
-
 def solve(options):
     """Trains until CartPole-v1 is solved, with 8 environments, after a warm-up."""
     with start_workers(options, {**HOST, **WITH_PROCESSES}) as workers:
-        calls = worker_calls(
-            workers, "solve", lambda name, number: _solve_arguments(number)
-        )
+
+        def arguments(name, number):
+            return dict(num_envs=8, seed=number + 1, limit=400_000)
+
+        calls = worker_calls(workers, "solve", arguments)
         return {"answers": interleaved(calls, options.seeds, first=-1)}
 
 
-def cold(options):
-    """Solves CartPole-v1 from a cold start, with imports and compilation."""
-
-    def start_and_solve(name, number):
-        start = time.perf_counter()
-        with start_worker(options, name, *HOST[name]) as worker:
-            worker.request("memory")
-            imports = time.perf_counter() - start
-            answer = worker.request("solve", **_solve_arguments(number))
-            return {**answer, "imports": imports, **worker.request("memory")}
-
-    return {
-        "answers": interleaved(
-            {n: functools.partial(start_and_solve, n) for n in HOST}, 3
-        )
-    }
-
-
-def compiled_solve(options):
-    """Solves CartPole-v1 on its twin, and evaluates on 100 episodes of Gymnasium's."""
-    with start_worker(options, "tf_reinforce", *COMPILED["tf_reinforce"]) as worker:
-        worker.request("solve", seed=options.seeds, num_envs=16, updates=5)  # compiles
-        answers = [
-            worker.request("solve", seed=seed, num_envs=16, updates=5)
-            for seed in range(options.seeds)
-        ]
-    return {
-        "answers": answers,
-        "whole": [_command_line(options, seed) for seed in range(options.seeds)],
-    }
-
-
-def _command_line(options, seed):
-    """Measures `tf-reinforce train CartPole-v1` from its start to its end."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = pathlib.Path(folder, "run")
-        command = [python(options, "ours"), "-m", "tf_reinforce", "train", "CartPole-v1"]
-        command += ["--seed", str(seed), "--run-dir", str(run)]
-        seconds, _ = _run_timed(command)
-        evaluation = json.loads((run / "evaluation.json").read_text())
-    return {"seconds": seconds, "return": evaluation["episode_return"]}
-
-
-def _run_timed(command):
-    """Runs a command, and returns the seconds and what it printed."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    start = time.perf_counter()
-    completed = subprocess.run(
-        command, capture_output=True, check=True, env=environment, text=True
-    )
-    return time.perf_counter() - start, completed.stdout
-
-
-def stepping(options):
-    """Measures stepping alone, with random actions."""
-    rates_by_count = {}
-    with start_worker(options, "tf_reinforce", "ours", "stepping.py") as worker:
-        for num_envs in (1, 8, 64, 1024):
-            operations = ["vectorized", "played"] + ["one_by_one"] * (num_envs <= 8)
-            calls = {
-                operation: lambda _, operation=operation, num_envs=num_envs: (
-                    worker.request(operation, num_envs=num_envs)
-                )
-                for operation in operations
-            }
-            rates_by_count[num_envs] = rates(calls, options.rounds)
-    return {"rates": rates_by_count}
-
-
-def scaling(options):
-    """Measures time per step and memory, for 64 to 4,096 episodes at once."""
-    runs_by_count = {}
-    for num_envs in (64, 256, 1024, 4096):
-        with start_worker(options, "tf_reinforce", *COMPILED["tf_reinforce"]) as worker:
-            arguments = dict(num_envs=num_envs, updates=NUM_UPDATES)
-            worker.request("train", num_envs=16, updates=1, seed=0)
-            memory_before = worker.request("memory")["most"]
-            worker.request("train", seed=0, **arguments)
-            runs = [
-                worker.request("train", seed=1 + seed, **arguments) for seed in range(3)
-            ]
-            runs_by_count[num_envs] = {
-                "seconds": [run["seconds"] / run["steps"] for run in runs],
-                "gigabytes": worker.request("memory")["most"] - memory_before,
-            }
-    with start_worker(options, "tf_reinforce", *COMPILED["tf_reinforce"]) as worker:
-        long_run = worker.request("long", num_envs=256, updates=5, steps=10_000_000)
-    return {"runs": runs_by_count, "long": long_run}
-
-
-def seeds(options):
-    """Trains 256 seeds at once, and single seeds in processes, all from a cold start."""
-
-    def run_script(*arguments):
-        command = [python(options, "ours"), str(HERE / "seeds.py"), *map(str, arguments)]
-        seconds, output = _run_timed(command)
-        return {**json.loads(output.splitlines()[-1]), "seconds": seconds}
-
-    return {
-        "alone": [run_script("one", seed) for seed in range(options.rounds)],
-        "together": run_script("many", 256),
-        # The differences of two runs give the speed after compilation.
-        "more": [
-            {
-                "alone": [run_script("one", seed, updates, 1024) for updates in (20, 80)],
-                "together": [
-                    run_script("many", 256, updates, 64) for updates in (20, 32)
-                ],
-            }
-            for seed in range(3)
-        ],
-    }
-
-
-RACES = {
-    race.__name__: race
-    for race in (
-        compiled,
-        host,
-        mujoco,
-        ppo,
-        parts,
-        solve,
-        cold,
-        compiled_solve,
-        stepping,
-        scaling,
-        seeds,
-    )
-}
+RACES = {x.__name__: x for x in (compiled, host, mujoco, ppo, solve)}

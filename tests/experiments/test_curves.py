@@ -60,7 +60,7 @@ def test_folder_of_run_directories_is_a_run_of_several_seeds(tmp_path):
     assert [curve.seed for curve in run.curves] == [0, 1]
     assert run.evaluations == [0.0, 1.0]
     write_run(tmp_path / "other", ROWS, env="CartPole-v1")
-    with pytest.raises(ValueError, match=r"same environment.*'CartPole-v1', 'Taxi-v4'"):
+    with pytest.raises(ValueError, match="same environment and settings"):
         curves.read(tmp_path)
 
 
@@ -155,7 +155,7 @@ def test_runs_with_other_settings_are_not_seeds_of_one_run(tmp_path):
         write_run(tmp_path / f"seed{seed}", ROWS, agent={"gamma": 0.9}, fit=fit)
     assert len(curves.read(tmp_path).curves) == 2
     write_run(tmp_path / "other", ROWS, agent={"gamma": 0.8}, fit={"epochs": 3})
-    with pytest.raises(ValueError, match=r"must have the same settings.*/\*\."):
+    with pytest.raises(ValueError, match=r"environment and settings.*/\*\."):
         curves.read(tmp_path)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from tf_reinforce import cli
 from tf_reinforce.cli import shared_arguments
+from tf_reinforce.experiments import comparison
 from tf_reinforce.experiments import curves
-from tf_reinforce.experiments import intervals
 from tf_reinforce.experiments import plots
 
 
@@ -32,7 +32,7 @@ def test_line_and_area_are_the_interquartile_mean_and_its_interval(axis, window,
     [panel] = plots.draw([many], axis=axis, window=window).axes
     [line], [area] = panel.lines, panel.collections
     grid, values = curves.on_common_grid(many.curves, "episode_return", axis, used)
-    interval = intervals.iqm_interval(values)
+    interval = comparison.iqm_interval(values)
     np.testing.assert_array_equal(line.get_xdata(), grid)
     np.testing.assert_array_equal(line.get_ydata(), interval.estimate)
     points = area.get_paths()[0].vertices
@@ -115,14 +115,3 @@ def test_commands_draw_and_compare_a_real_run(tmp_path, capsys):
     assert (tmp_path / "c.svg").exists()
     assert cli.main(["plot", *runs, "--key", "reward"]) == 2
     assert "has no column 'reward'. Expected: one of" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("low, high", [(22_000, 48_000), (5_000, 60_000), (1e3, 1e6)])
-def test_logarithmic_axis_has_at_least_three_labels(low, high):
-    _, grid = plots.panels(1, 1, (4, 3), squeeze=False)
-    panel = grid[0, 0]
-    panel.plot([0, 1], [low, high])
-    plots.use_log_scale(panel)
-    ticks = panel.yaxis.get_majorticklocs()
-    assert panel.get_yscale() == "log"
-    assert sum(low <= tick <= high for tick in ticks) >= 3

@@ -29,6 +29,17 @@ def agent():
     return tfr.Reinforce.for_env(rendered_counter.Counter, hidden=(), seed=0)
 
 
+@pytest.fixture
+def path(tmp_path):
+    """Returns the path of an earlier video, which a failure must not change."""
+    (tmp_path / "a.mp4").write_bytes(b"earlier")
+    return tmp_path / "a.mp4"
+
+
+def is_unchanged(path):
+    return path.read_bytes() == b"earlier" and list(path.parent.iterdir()) == [path]
+
+
 def read(path):
     """Returns the pictures of a video, `[N, H, W, 3]`."""
     size = re.search(rb"yuv420p.*, (\d+)x(\d+)", ffmpeg(path, "null").stderr)
@@ -42,16 +53,6 @@ def ffmpeg(path, kind):
     return subprocess.run([*command, "-f", kind, "-"], capture_output=True, check=True)
 
 
-def collect(agent, env, episodes, limit, deterministic):
-    """Returns the `Episodes` of an evaluation with the seed 3."""
-    with tfr.collect.open_envs(env, 2, max_episode_steps=limit) as envs:
-        agent.build_for_env(envs)
-        request = environments.CollectionRequest(
-            seeding.StreamKey(3, "evaluation", 0), episodes, deterministic=deterministic
-        )
-        return agent.trainer.collector.collect(envs, request).episodes
-
-
 @pytest.mark.parametrize(
     ("workers", "deterministic", "limit"), [(1, True, None), (2, False, 3)]
 )
@@ -63,12 +64,14 @@ def test_videos_show_the_episodes_of_an_evaluation(
     options = dict(seed=3, deterministic=deterministic, max_episode_steps=limit)
     metrics = recording.record(agent, env, path, 4, workers=workers, **options)
     assert metrics == agent.evaluate(env, 4, **options)
-    episodes = collect(agent, env, 4, limit, deterministic)
+    key = seeding.StreamKey(3, "evaluation", 0)
+    request = environments.CollectionRequest(key, 4, deterministic=deterministic)
+    with tfr.collect.open_envs(env, 2, max_episode_steps=limit) as envs:
+        episodes = agent.trainer.collector.collect(envs, request).episodes
     assert len(list(tmp_path.iterdir())) == 4
     for number in range(4):
         pictures = read(tmp_path / f"a_{number + 1}.mp4")
-        length = int(episodes.lengths[number])
-        actions = [0, *episodes.actions[:length, number]]
+        actions = [0, *episodes.actions[: int(episodes.lengths[number]), number]]
         expected = [rendered_counter.picture(i, x) for i, x in enumerate(actions)]
         np.testing.assert_allclose(pictures[:, ::99], np.array(expected)[:, ::99], atol=9)
 
@@ -78,13 +81,11 @@ def test_videos_show_the_episodes_of_an_evaluation(
     [{"episodes": 0}, {"workers": 1.5}, {"seed": -1}, {"max_episode_steps": 0}]
     + [{"deterministic": 1}, {"env_kwargs": 3}],
 )
-def test_invalid_argument_is_named_and_keeps_the_file(agent, tmp_path, wrong):
-    path = tmp_path / "a.mp4"
-    path.write_bytes(b"earlier")
+def test_invalid_argument_is_named_and_keeps_the_file(agent, path, wrong):
     [name] = wrong
     with pytest.raises((ValueError, TypeError), match=f"`?{name}`?"):
         recording.record(agent, FOUR_STEPS, path, **wrong)
-    assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
+    assert is_unchanged(path)
 
 
 class Text(rendered_counter.Counter):
@@ -95,29 +96,26 @@ class Text(rendered_counter.Counter):
     ("env", "text"),
     [
         (tfr.envs.CartPole(), "Received: .*CartPole"),
-        (rendered_counter.Counter(), "Received: .*Counter"),
         (tfr.envs.CartPole, "unexpected keyword argument 'render_mode'"),
         (lambda render_mode: rendered_counter.Counter("human"), "'rgb_array'. Received"),
         (Text, r"'rgb_array'.*render modes \['ansi', 'human'\]"),
-        (functools.partial(FOUR_STEPS, color=1), "unexpected keyword argument 'color'"),
     ],
 )
-def test_environment_without_pictures_is_refused(agent, tmp_path, env, text):
+def test_environment_without_pictures_is_refused(agent, path, env, text):
     with pytest.raises((ValueError, TypeError), match=text):
-        recording.record(agent, env, tmp_path / "a.mp4")
-    assert not list(tmp_path.iterdir())
+        recording.record(agent, env, path)
+    assert is_unchanged(path)
 
 
 @pytest.mark.parametrize(
     ("result", "text"),
     [
-        (None, r"shape \(\) and type object"),
         (np.zeros((4, 4), np.uint8), r"shape \(H, W, 3\).*shape \(4, 4\)"),
         (np.zeros((4, 4, 3)), "type float64"),
         (OSError("no GPU"), "OSError: no GPU"),
     ],
 )
-def test_invalid_picture_is_a_fault_of_the_environment(agent, tmp_path, result, text):
+def test_invalid_picture_is_a_fault_of_the_environment(agent, path, result, text):
     class Faulty(rendered_counter.Counter):
         def render(self):
             if isinstance(result, Exception):
@@ -125,64 +123,48 @@ def test_invalid_picture_is_a_fault_of_the_environment(agent, tmp_path, result, 
             return result
 
     with pytest.raises(tfr.collect.EnvironmentFault, match=text):
-        recording.record(agent, Faulty, tmp_path / "a.mp4", workers=1)
+        recording.record(agent, Faulty, path, workers=1)
+    assert is_unchanged(path)
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"), [("dies", "killed by the signal SIGSEGV"), ("raises", "no luck")]
-)
-def test_failure_is_a_fault_of_the_environment_and_keeps_the_file(
-    agent, tmp_path, kind, text
+def test_process_that_dies_and_incomplete_file_keep_an_earlier_one(
+    agent, path, monkeypatch
 ):
-    path = tmp_path / "a.mp4"
-    path.write_bytes(b"earlier")
-    with pytest.raises(tfr.collect.EnvironmentFault, match=text):
-        recording.record(agent, rendered_counter.Faulty, path, env_kwargs={"kind": kind})
-    assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
-
-
-def test_incomplete_file_does_not_replace_an_earlier_one(agent, tmp_path, monkeypatch):
-    path = tmp_path / "a.mp4"
-    path.write_bytes(b"earlier")
+    with pytest.raises(tfr.collect.EnvironmentFault, match="killed by the signal SIGSE"):
+        recording.record(agent, rendered_counter.Dying, path)
     monkeypatch.setattr(imageio_ffmpeg, "count_frames_and_secs", lambda path: (3, 0.3))
     with pytest.raises(OSError, match="wrote only 3 pictures"):
         recording.record(agent, FOUR_STEPS, path, workers=1)
-    assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
-
-
-def test_missing_library_names_the_extra(agent, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(ImportError, match=r"tf-reinforce\[video\]"):
-        recording.record(agent, FOUR_STEPS, tmp_path / "a.mp4")
+        recording.record(agent, FOUR_STEPS, path)
+    assert is_unchanged(path)
 
 
-def test_headless_variables_are_set_without_a_display_only(agent, tmp_path, monkeypatch):
+def test_headless_variables_are_set_without_a_display_only(agent, path, monkeypatch):
     names = "SDL_VIDEODRIVER", "SDL_AUDIODRIVER", "MUJOCO_GL"
     for name in (*names, "WAYLAND_DISPLAY"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("DISPLAY", ":0")
-    recording.record(agent, FOUR_STEPS, tmp_path / "a.mp4", workers=1)
+    recording.record(agent, FOUR_STEPS, path, workers=1)
     assert not os.environ.keys() & set(names)
     monkeypatch.delenv("DISPLAY")
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    recording.record(agent, FOUR_STEPS, tmp_path / "a.mp4", workers=1)
+    recording.record(agent, FOUR_STEPS, path, workers=1)
     assert [os.environ[name] for name in names] == ["dummy", "dummy", "osmesa"]
 
 
 @pytest.mark.parametrize(
     "env",
     sweeps.some(
-        ["FrozenLake-v1", "Taxi-v4", "CliffWalking-v1", "Blackjack-v1", "CartPole-v1"]
-        + ["MountainCar-v0", "Pendulum-v1", "Acrobot-v1", "LunarLander-v3"]
-        + ["HalfCheetah-v5", "ALE/Pong-v5"],
+        ["FrozenLake-v1", "Blackjack-v1", "CartPole-v1", "Pendulum-v1", "LunarLander-v3"]
+        + ["HalfCheetah-v5"],
         always=["CartPole-v1"],
     ),
 )
 def test_environments_of_gymnasium_are_recorded_without_a_display(env, tmp_path):
-    if env.startswith("ALE/"):
-        gym.register_envs(pytest.importorskip("ale_py"))
     agent = tfr.Reinforce.for_env(env, hidden=())
     options = dict(max_episode_steps=8, seed=1, deterministic=False)
     metrics = recording.record(agent, env, tmp_path / "a.mp4", 2, **options)
@@ -190,8 +172,6 @@ def test_environments_of_gymnasium_are_recorded_without_a_display(env, tmp_path)
     videos = [read(tmp_path / f"a_{number}.mp4") for number in (1, 2)]
     assert sum(map(len, videos)) == 2 + metrics["env_steps"]
     assert all((video[0] != video[-1]).any() for video in videos)
-    if env == "CartPole-v1":
-        assert videos[0].shape[1:] == (400, 600, 3)
 
 
 @pytest.fixture
@@ -203,33 +183,15 @@ def agent_file(agent, tmp_path):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["nowhere"], "no file"),
-        (["agent"], "contains no environment id"),
-        (["agent", "--out", "a.gif"], "extension .mp4. Received: 'a.gif'"),
-        (["agent", "--episodes", "0"], "`episodes` must be"),
-        (["agent", "--workers", "-1"], "`workers` must be"),
-        (["agent", "--env", "Nothing-v0"], "Nothing"),
+        ([], "contains no environment id"),
+        (["--out", "a.gif"], "extension .mp4. Received: 'a.gif'"),
+        (["--episodes", "0"], "`episodes` must be"),
+        (["--env", "Nothing-v0"], "Nothing"),
     ],
 )
 def test_wrong_arguments_of_the_command_are_named(agent_file, words, text, capsys):
-    words = [agent_file if word == "agent" else word for word in words]
-    assert cli.main(["record", *words]) == 2
+    assert cli.main(["record", agent_file, *words]) == 2
     assert text in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("episodes", [1, 2])
-def test_command_writes_videos(agent_file, tmp_path, monkeypatch, capsys, episodes):
-    path = str(tmp_path / "a.mp4")
-    spec = gym.envs.registration.EnvSpec("Counter-v0", FOUR_STEPS)
-    monkeypatch.setitem(gym.registry, "Counter-v0", spec)
-    words = ["--env", "Counter-v0", "--out", path, "--episodes", str(episodes)]
-    assert cli.main(["record", agent_file, *words]) == 0
-    first, last = (f"{tmp_path}/a_{number}.mp4" for number in (1, 2))
-    text = f"1 episode in {path}" if episodes == 1 else f"2 episodes in {first} to {last}"
-    expected = f"recorded {text}: mean return 6, mean length 4"
-    assert capsys.readouterr().out.strip() == expected
-    video = path if episodes == 1 else last
-    assert imageio_ffmpeg.count_frames_and_secs(video) == (1 + 4, 0.5)
 
 
 OWN_ENV = """
@@ -240,13 +202,23 @@ gym.register("Own-v2", functools.partial(rendered_counter.Counter, length={}))
 """
 
 
-def test_environment_of_an_own_module_is_recorded(agent, tmp_path, monkeypatch):
+@pytest.mark.parametrize("episodes", [1, 2])
+def test_command_records_an_environment_of_an_own_module(
+    agent_file, tmp_path, monkeypatch, capsys, episodes
+):
+    path = str(tmp_path / "a.mp4")
     (tmp_path / "recorded_env.py").write_text(OWN_ENV.format(4))
     monkeypatch.syspath_prepend(tmp_path)
-    path = tmp_path / "a.mp4"
-    recording.record(agent, "recorded_env:Own-v2", path)
+    words = ["--env", "recorded_env:Own-v2", "--out", path, "--episodes", str(episodes)]
+    assert cli.main(["record", agent_file, *words]) == 0
     monkeypatch.delitem(gym.registry, "Own-v2")
-    assert imageio_ffmpeg.count_frames_and_secs(path)[0] == 1 + 4
+    monkeypatch.delitem(sys.modules, "recorded_env")
+    first, last = (f"{tmp_path}/a_{number}.mp4" for number in (1, 2))
+    text = f"1 episode in {path}" if episodes == 1 else f"2 episodes in {first} to {last}"
+    expected = f"recorded {text}: mean return 6, mean length 4"
+    assert capsys.readouterr().out.strip() == expected
+    video = path if episodes == 1 else last
+    assert imageio_ffmpeg.count_frames_and_secs(video) == (1 + 4, 0.5)
 
 
 @pytest.mark.slow
@@ -257,13 +229,8 @@ def test_ctrl_c_ends_the_command_and_keeps_the_file(agent_file, tmp_path):
     path.write_bytes(b"earlier")
     words = ["-m", "tf_reinforce", "record", agent_file, "--out", str(path)]
     words += ["--env", "recorded_env:Own-v2", "--max-episode-steps", "1000000"]
-    support = os.path.dirname(rendered_counter.__file__)
-    search_path = os.pathsep.join([support, os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
-        [sys.executable, *words],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": search_path},
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=environment)
     while not list(tmp_path.glob(".a.mp4.*.tmp/a.mp4")) and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)

@@ -10,7 +10,6 @@ import pytest
 import toys
 
 from tf_reinforce.engine import agent_state
-from tf_reinforce.experiments import search_space
 from tf_reinforce.experiments import tuning_trial
 
 AGENT = {"hidden": [4], "learning_rate": 0.1, "baseline": "mean", "gamma": 1.0}
@@ -27,40 +26,40 @@ def registered():
         gym.registry.pop(name)
 
 
-def task(env, objective, agent=None, num_seeds=2):
+def config(
+    env="TuneBandit-v0", objective="steps", target=1.0, budget=400, agent=None, **more
+):
     settings = {
         "env_kwargs": {},
         "agent": {**AGENT, **(agent or {})},
-        "fit": {"steps": objective.budget, "episodes_per_epoch": 8},
+        "fit": {"steps": budget, "episodes_per_epoch": 8},
         "evaluation": {"episodes": 4},
     }
-    table = {"agent": {"gamma": {"low": 0.5, "high": 1.0}}}
-    ranges = search_space.parse(table)
-    return tuning_trial.TrialTask(env, settings, ranges, objective, False, 0, num_seeds)
+    ranges = {"agent": {"gamma": {"low": 0.5, "high": 1.0}}}
+    minimize = objective in ("steps", "loss")
+    more = {"seeds": 2, **more}
+    return tuning_trial.SearchConfig(
+        env, settings, ranges, "host", objective, minimize, target, **more
+    )
 
 
-def trained(*arguments, **options):
+def trained(search):
     """Returns the value and the trainings of a trial."""
     trial = optuna.trial.FixedTrial({"agent.gamma": 0.9})
-    value = tuning_trial.run(task(*arguments, **options), trial, 3)
+    value = tuning_trial.run(search, trial, 3)
     return value, trial.user_attrs["trainings"]
-
-
-def objective(key="steps", minimize=True, target=1.0, budget=400):
-    return tuning_trial.Objective(key, minimize, target, budget)
 
 
 def test_missed_target_is_worse_than_any_step_and_better_if_the_return_is_higher():
     for target in (475.0, -200.0, 0.0, 0.78):
-        goal = objective(target=target, budget=1000)
         returns = target - np.array([0.0, 0.01, 1.0, 100.0, 1e12, np.inf])
-        values = [goal.missed(x) for x in returns]
+        values = [config(target=target, budget=1000).missed(x) for x in returns]
         assert values[0] == 1000 and values[-1] == 2000
         assert sorted(values) == values and len(set(values[:4])) == 4
 
 
 def test_trial_ends_at_the_target_and_its_value_is_the_mean_of_the_steps():
-    value, trainings = trained("TuneBandit-v0", objective())
+    value, trainings = trained(config())
     assert [x["seed"] for x in trainings] == [6, 7]
     assert all(x["reached"] and x["best_return"] == 1.0 for x in trainings)
     steps = [x["env_steps"] for x in trainings]
@@ -70,18 +69,16 @@ def test_trial_ends_at_the_target_and_its_value_is_the_mean_of_the_steps():
 def test_pruner_receives_the_mean_over_the_trainings_so_far(monkeypatch):
     """The steps of the reports increase from training to training."""
 
-    def train(task, settings, seed, agent, report):
+    def train(search, settings, seed, agent, report):
         for number in (25, 50):
             assert not report(number, 10.0 * seed + number)
         result = types.SimpleNamespace(is_pruned=False, value=10.0 * seed + 50)
-        return result, {"seed": seed}
+        return None, result, {"seed": seed}
 
     monkeypatch.setattr(tuning_trial, "_train", train)
-    monkeypatch.setattr(tuning_trial, "_make_agent", lambda *_: None)
     trial, reports = optuna.trial.FixedTrial({"agent.gamma": 0.9}), []
     trial.report = lambda value, step: reports.append((step, value))
-    both = task("TuneBandit-v0", objective(budget=400), num_seeds=3)
-    assert tuning_trial.run(both, trial, 2) == np.mean([110, 120, 130])
+    assert tuning_trial.run(config(seeds=3), trial, 2) == np.mean([110, 120, 130])
     assert reports == [
         (200, 85),
         (400, 110),
@@ -97,17 +94,16 @@ def test_confirmation_uses_the_same_seeds_for_all_trials_and_no_seed_of_a_trial(
 ):
     seeds = []
 
-    def train(task, settings, seed, agent, report):
+    def train(search, settings, seed, agent):
         seeds.append(seed)
-        return types.SimpleNamespace(value=2.0 * len(seeds)), {}
+        return None, types.SimpleNamespace(value=2.0 * len(seeds)), {}
 
     monkeypatch.setattr(tuning_trial, "_train", train)
-    monkeypatch.setattr(tuning_trial, "_make_agent", lambda *_: None)
-    both = task("TuneBandit-v0", objective())
-    assert tuning_trial.confirm(both, both.settings, 3) == [2, 4, 6]
-    assert tuning_trial.confirm(both, {**both.settings, "agent": {}}, 3) == [8, 10, 12]
+    search = config(confirm=3)
+    assert tuning_trial.confirm(search, search.settings) == [2, 4, 6]
+    assert tuning_trial.confirm(search, {**search.settings, "agent": {}}) == [8, 10, 12]
     assert seeds[:3] == seeds[3:] and len(set(seeds)) == 3
-    of_trials = {seed for index in range(10_000) for seed in both.seeds(index)}
+    of_trials = {seed for index in range(10_000) for seed in search.trial_seeds(index)}
     assert not of_trials & set(seeds)
 
 
@@ -116,7 +112,7 @@ def test_confirmation_uses_the_same_seeds_for_all_trials_and_no_seed_of_a_trial(
     [
         ([10.0], 40),
         ([3.0, 7.0, 10.0], 100),  # after 120 steps
-        ([3.0, 7.0, 5.0], objective(target=10.0, budget=100).missed(7.0)),
+        ([3.0, 7.0, 5.0], config(target=10.0, budget=100).missed(7.0)),
     ],
 )
 def test_value_is_the_steps_to_the_target_or_the_best_return_below(returns, expected):
@@ -130,8 +126,8 @@ def test_value_is_the_steps_to_the_target_or_the_best_return_below(returns, expe
         evaluator.best_return = max(evaluator.best_return, logs["val_episode_return"])
 
     evaluator.evaluate = evaluate
-    goal = objective(target=10.0, budget=100)
-    callback = tuning_trial.TrialCallback(goal, evaluator, lambda *_: False)
+    search = config(target=10.0, budget=100)
+    callback = tuning_trial.TrialCallback(search, evaluator, lambda *_: False)
     callback._model = types.SimpleNamespace()
     for epoch in range(len(returns)):
         callback.on_epoch_end(epoch, {"env_steps": 40 * (epoch + 1)})
@@ -139,14 +135,13 @@ def test_value_is_the_steps_to_the_target_or_the_best_return_below(returns, expe
     assert callback.reached == (returns[-1] == 10.0)
 
 
-@pytest.mark.parametrize("is_compiled", [False, True])
-def test_evaluations_of_a_trial_have_the_time_limit_of_the_settings(is_compiled):
+@pytest.mark.parametrize("engine", ["host", "compiled"])
+def test_evaluations_of_a_trial_have_the_time_limit_of_the_settings(engine):
     """An episode of CartPole has more than three steps, with the reward 1."""
-    both = task("CartPole-v1", objective("return", False, None, 100))
-    both = dataclasses.replace(both, is_compiled=is_compiled)
-    both.settings["evaluation"]["max_episode_steps"] = 3
-    agent = tuning_trial._make_agent(both, both.settings, 0, None)
-    _, training = tuning_trial._train(both, both.settings, 0, agent, lambda *_: False)
+    search = config("CartPole-v1", "return", None, 100)
+    search = dataclasses.replace(search, engine=engine)
+    search.settings["evaluation"]["max_episode_steps"] = 3
+    *_, training = tuning_trial._train(search, search.settings, 0)
     assert training["best_return"] == training["value"] == 3.0
 
 
@@ -155,14 +150,12 @@ def test_second_training_equals_the_training_of_a_new_agent():
     """The second training reuses the programs of the first agent."""
     agent = {"baseline": {"kind": "value", "hidden": [4]}, "normalize_observations": True}
     agent |= {"learning_rate": {"first": 0.1, "last": 0.01}}
-    both = task("TuneClock-v0", objective("return", False, None, 48), agent)
-    results = []
+    search, results = config("TuneClock-v0", "return", None, 48, agent), []
     for reuses in (True, False):
         last = None
         for seed in (1, 2):
             last = last if reuses else None
-            last = tuning_trial._make_agent(both, both.settings, seed, last)
-            tuning_trial._train(both, both.settings, seed, last, lambda *_: False)
+            last, *_ = tuning_trial._train(search, search.settings, seed, last)
         results.append([np.asarray(x) for x in agent_state.variables(last)])
     assert len(results[0]) == len(results[1]) > 20
     for reused, new in zip(*results, strict=True):
@@ -171,11 +164,10 @@ def test_second_training_equals_the_training_of_a_new_agent():
 
 def test_mean_of_a_log_key_over_the_last_tenth_of_the_updates_is_the_value():
     """The third step of a `Clock` has reward 3; all returns are 6."""
-    value, trainings = trained("TuneClock-v0", objective("episode_return", False, None))
+    value, trainings = trained(config("TuneClock-v0", "episode_return"))
     assert value == 6.0 and trainings[0]["best_return"] is None
-    callback = tuning_trial.TrialCallback(
-        objective("loss", True, None, 100), types.SimpleNamespace(), lambda *_: False
-    )
+    search = config(objective="loss", budget=100)
+    callback = tuning_trial.TrialCallback(search, None, lambda *_: False)
     callback._model = types.SimpleNamespace()
     losses = np.arange(25.0) ** 2
     for epoch, loss in enumerate(losses):
@@ -183,17 +175,11 @@ def test_mean_of_a_log_key_over_the_last_tenth_of_the_updates_is_the_value():
     assert callback.value == np.mean(losses[-3:])
 
 
-def test_unknown_log_key_names_the_keys():
-    with pytest.raises(tuning_trial.UnknownLogKey, match="entropy.*Received: retrun"):
-        trained("TuneBandit-v0", objective("retrun", False, None))
-
-
 def test_log_key_of_an_objective_is_checked_in_one_update():
-    search = task("TuneBandit-v0", objective("retrun", False, None))
     with pytest.raises(tuning_trial.UnknownLogKey, match="entropy.*Received: retrun"):
-        tuning_trial.check_objective(search)
-    tuning_trial.check_objective(task("TuneBandit-v0", objective("loss", False, None)))
-    tuning_trial.check_objective(task("Unknown-v0", objective()))  # trains nothing
+        tuning_trial.check_objective(config(objective="retrun"))
+    tuning_trial.check_objective(config(objective="loss"))
+    tuning_trial.check_objective(config("Unknown-v0"))  # trains nothing
 
 
 @pytest.mark.slow
@@ -204,9 +190,8 @@ def test_every_part_of_the_budget_is_reported_once_and_pruning_ends_the_training
         reports.append(number)
         return number == 30
 
-    both = task("TuneClock-v0", objective("return", False, None, 1200))
-    agent = tuning_trial._make_agent(both, both.settings, 0, None)
-    callback, training = tuning_trial._train(both, both.settings, 0, agent, report)
+    search = config("TuneClock-v0", "return", None, 1200)
+    _, callback, training = tuning_trial._train(search, search.settings, 0, None, report)
     assert reports == list(range(1, 31)) and callback.is_pruned
     assert 30 * 1200 / 50 <= training["env_steps"] <= 30 * 1200 / 50 + 24
 
@@ -219,7 +204,6 @@ def test_reached_target_is_reported_for_the_rest_of_the_budget():
         reports[number] = value
         return False
 
-    both = task("TuneBandit-v0", objective(target=-1.0))
-    agent = tuning_trial._make_agent(both, both.settings, 0, None)
-    tuning_trial._train(both, both.settings, 0, agent, report)
+    search = config(target=-1.0)
+    tuning_trial._train(search, search.settings, 0, None, report)
     assert list(reports) == list(range(1, 51)) and set(reports.values()) == {8.0}

@@ -1,9 +1,7 @@
-"""Environments whose pictures show their steps and actions, or that fail."""
+"""Environments whose pictures show their steps and actions, or that die."""
 
 import os
 import signal
-import sys
-import threading
 
 import gymnasium as gym
 import numpy as np
@@ -46,29 +44,6 @@ def picture(steps, action):
     return array
 
 
-class Faulty(Counter):
-    """Dies, raises an error, or reports its process, in each step.
-
-    Error and report contain a lock, which no process can send.
-    """
-
-    def __init__(self, kind, **kwargs):
-        super().__init__(**kwargs)
-        self.kind = kind
-
+class Dying(Counter):
     def step(self, action):
-        if self.kind == "dies":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if self.kind == "raises":
-            raise Unsendable(threading.Lock())
-        info = {"pid": os.getpid(), "tensorflow": "tensorflow" in sys.modules}
-        info |= {"lock": threading.Lock(), "nested": ([1], {"a": "b"})}
-        return *super().step(action)[:-1], info
-
-
-class Unsendable(Exception):
-    """An error that contains an object that no process can send."""
-
-    def __init__(self, lock):
-        super().__init__("no luck")
-        self.lock = lock
+        os.kill(os.getpid(), signal.SIGSEGV)

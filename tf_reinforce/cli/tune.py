@@ -115,7 +115,7 @@ def run(options):
 
     if ":" in options.env:
         options.env = env_ids.find_env(options.env)
-    config = tuning.SearchConfig(
+    config = tuning_trial.SearchConfig(
         options.env,
         settings,
         search_space.to_table(ranges),
@@ -128,18 +128,18 @@ def run(options):
         prune=not options.no_prune,
     )
     directory = _directory(options)
-    if not tuning.expect_same_search(directory, config.content()):
-        tuning_trial.check_objective(config.task())
+    if not tuning.expect_same_search(directory, config):
+        tuning_trial.check_objective(config)
     with tuning.open_search(directory, config) as search:
         return _search(search, options, directory)
 
 
-def start_child(pipe):
-    """Prepares a child process for trials; see `tuning_jobs.end_with`."""
+def start_child():
+    """Prepares a child process for trials; see `tuning.end_with_parent`."""
     startup.import_tensorflow()
-    from tf_reinforce.experiments import tuning_jobs
+    from tf_reinforce.experiments import tuning
 
-    tuning_jobs.end_with(pipe)
+    tuning.end_with_parent()
 
 
 def _objective(options, settings):
@@ -193,12 +193,12 @@ def _directory(options):
 
 def _search(search, options, directory):
     """Runs the missing trials, prints the results, and returns the exit code."""
-    from tf_reinforce.experiments import tuning_jobs
+    from tf_reinforce.experiments import tuning
     from tf_reinforce.experiments import tuning_report
 
     _print_start(search, options)
     try:
-        tuning_jobs.run_trials(
+        tuning.run_trials(
             search,
             options.trials,
             options.num_jobs,
@@ -218,7 +218,7 @@ def _search(search, options, directory):
         return _INTERRUPTED
     code = _write_results(search, directory)
     if code == 0:
-        budget = f"{search.task.objective.budget:,} steps as in the search"
+        budget = f"{search.config.budget:,} steps as in the search"
         print(
             f"\nnext ({budget}; --steps N: more):\n  {_next_command(search, directory)}"
         )
@@ -227,14 +227,14 @@ def _search(search, options, directory):
 
 def _print_start(search, options):
     """Prints what is searched, and how many trials are missing."""
-    objective, trainings = search.task.objective, search.config.seeds
-    goal = f"{'lowest' if objective.minimize else 'highest'} {objective.key}"
-    if objective.key == "steps":
-        goal = f"fewest steps to a return of {objective.target}"
+    config, trainings = search.config, search.config.seeds
+    goal = f"{'lowest' if config.minimize else 'highest'} {config.objective}"
+    if config.objective == "steps":
+        goal = f"fewest steps to a return of {config.target}"
     print(
-        f"searching {', '.join(x.name for x in search.task.ranges)}\n"
+        f"searching {', '.join(x.name for x in search.config.space)}\n"
         f"for {goal}, with {trainings} training{'s' * (trainings > 1)} of at most "
-        f"{objective.budget:,} steps for each trial ({search.config.engine} engine)"
+        f"{config.budget:,} steps for each trial ({config.engine} engine)"
     )
     if search.retried:
         numbers = ", ".join(map(str, search.retried))

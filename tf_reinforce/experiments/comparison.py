@@ -1,13 +1,73 @@
-"""Compares runs in a table of interquartile means over seeds."""
+"""Compares runs by interquartile means over seeds, with confidence intervals."""
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
 from tf_reinforce.experiments import curves
-from tf_reinforce.experiments import intervals
 
 _LAST = 0.1  # share of the updates whose episodes are the last ones
+
+
+class Interval(NamedTuple):
+    """An estimate, and the ends of its 95 % interval; NaN with fewer than two seeds."""
+
+    estimate: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def iqm(values, axis=0):
+    """Returns the interquartile mean: the mean without the lower and the upper quarter.
+
+    Of n values, floor(n / 4) are left out on each side. With fewer than four values, the
+    result is the mean (Agarwal et al. 2021, section 4.3).
+    """
+    return _stats().trim_mean(values, 0.25, axis=axis)
+
+
+def iqm_interval(values, reference=None):
+    """Returns the interquartile mean over seeds with a percentile bootstrap interval.
+
+    Args:
+        values: Array `[seeds, ...]`, or list of floats.
+        reference: Values of other seeds, whose interquartile mean is subtracted. Seeds
+            are not paired.
+
+    Returns:
+        `Interval` of arrays `[...]`. With fewer than ten seeds, the interval is narrower
+        than its confidence of 95 % says.
+    """
+    groups = [np.asarray(x, np.float64) for x in (values, reference) if x is not None]
+    estimate = _iqm_or_difference(*groups)
+    if min(map(len, groups)) < 2:
+        unknown = np.full(np.shape(estimate), np.nan)
+        return Interval(estimate, unknown, unknown)
+    result = _stats().bootstrap(
+        groups,
+        _iqm_or_difference,
+        n_resamples=2_000,
+        method="percentile",
+        vectorized=True,
+        rng=np.random.default_rng(0),
+    )
+    return Interval(estimate, *result.confidence_interval)
+
+
+def _iqm_or_difference(values, *reference, axis=0):
+    return iqm(values, axis) - (iqm(*reference, axis) if reference else 0.0)
+
+
+def _stats():
+    try:
+        from scipy import stats
+    except ImportError as error:
+        raise ImportError(
+            "Intervals over seeds need SciPy. Install it with "
+            '`pip install "tf-reinforce[plot]"`.'
+        ) from error
+    return stats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,13 +80,13 @@ class Row:
         seeds: Int, the number of seeds.
         env_steps: Float, the mean number of environment steps of a training.
         seconds: Float, the mean seconds of collecting and updating of a training.
-        last_return: `intervals.Interval` of the mean return of the episodes in the last
-            tenth of the updates.
-        evaluation: `intervals.Interval` of the mean return of the evaluation after
-            training, or `None` if not all seeds have one.
-        difference: `intervals.Interval` of the difference of `evaluation` to the first
-            run, or of `last_return` if a run has no evaluation; `None` for the first
-            run, and for a run with another environment.
+        last_return: `Interval` of the mean return of the episodes in the last tenth of
+            the updates.
+        evaluation: `Interval` of the mean return of the evaluation after training, or
+            `None` if not all seeds have one.
+        difference: `Interval` of the difference of `evaluation` to the first run, or of
+            `last_return` if a run has no evaluation; `None` for the first run, and for a
+            run with another environment.
     """
 
     name: str
@@ -34,24 +94,19 @@ class Row:
     seeds: int
     env_steps: float
     seconds: float
-    last_return: intervals.Interval
-    evaluation: intervals.Interval | None
-    difference: intervals.Interval | None
+    last_return: Interval
+    evaluation: Interval | None
+    difference: Interval | None
 
 
 def compare(runs):
     """Returns a list of `Row`s, one for each `curves.Run`."""
-    has_evaluations = all(len(run.evaluations) == len(run.curves) for run in runs)
-    rows, first = [], None
-    for run in runs:
-        lasts = [_last_return(curve) for curve in run.curves]
-        scores = run.evaluations if has_evaluations else lasts
-        difference = None
-        if first is None:
-            first = run.env, scores
-        elif run.env == first[0]:
-            difference = intervals.difference_interval(scores, first[1])
-        complete = len(run.evaluations) == len(run.curves)
+    complete = [len(run.evaluations) == len(run.curves) for run in runs]
+    lasts = [[_last_return(curve) for curve in run.curves] for run in runs]
+    scores = [run.evaluations for run in runs] if all(complete) else lasts
+    rows = []
+    for index, run in enumerate(runs):
+        has_difference = index > 0 and run.env == runs[0].env
         rows.append(
             Row(
                 name=run.name,
@@ -59,9 +114,11 @@ def compare(runs):
                 seeds=len(run.curves),
                 env_steps=np.mean([curve.x("steps")[-1] for curve in run.curves]),
                 seconds=np.mean([_seconds(curve) for curve in run.curves]),
-                last_return=intervals.iqm_interval(lasts),
-                evaluation=intervals.iqm_interval(run.evaluations) if complete else None,
-                difference=difference,
+                last_return=iqm_interval(lasts[index]),
+                evaluation=iqm_interval(run.evaluations) if complete[index] else None,
+                difference=(
+                    iqm_interval(scores[index], scores[0]) if has_difference else None
+                ),
             )
         )
     return rows
@@ -75,8 +132,7 @@ def _seconds(curve):
 def _last_return(curve):
     """Returns the mean return of the episodes in the last tenth of the updates."""
     values = curve.column("episode_return")
-    count = max(1, round(_LAST * len(values)))
-    return curves.smooth(values, count)[-1]
+    return curves.smooth(values, max(1, round(_LAST * len(values))))[-1]
 
 
 def table(rows):
@@ -86,22 +142,22 @@ def table(rows):
     for row in rows:
         line = [row.name, row.env or "?", str(row.seeds), f"{row.env_steps:,.0f}"]
         line.append("" if np.isnan(row.seconds) else f"{row.seconds:.3g}")
-        line += map(format_interval, (row.last_return, row.evaluation, row.difference))
+        line += map(_format, (row.last_return, row.evaluation, row.difference))
         lines.append(line)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) for cell, width in zip(line, widths, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+    return align(lines)
 
 
-def format_interval(interval):
+def _format(interval):
     """Returns a text such as "487 [462, 500]", or an empty text for `None`."""
     if interval is None:
         return ""
     estimate, low, high = map(float, interval)
-    if np.isnan(low):
-        return f"{estimate:.4g}"
-    return f"{estimate:.4g} [{low:.4g}, {high:.4g}]"
+    ends = "" if np.isnan(low) else f" [{low:.4g}, {high:.4g}]"
+    return f"{estimate:.4g}{ends}"
+
+
+def align(rows):
+    """Returns rows of texts as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(x.ljust(n) for x, n in zip(row, widths)).rstrip() for row in rows]
+    return "\n".join(lines)

@@ -111,16 +111,11 @@ def read(folder):
         evaluations += _read_evaluations(part / "evaluation.json")
         envs.add(env if isinstance(env, str) else None)
         settings.add(_settings(config))
-    if len(envs) > 1:
+    if len(envs) > 1 or len(settings) > 1:
         raise ValueError(
-            f"The runs in {folder} must have the same environment. Received: "
-            f"{sorted(map(str, envs))}"
-        )
-    if len(settings) > 1:
-        raise ValueError(
-            f"The runs in {folder} must have the same settings, because they are read as "
-            "seeds of one run. Received: several settings of the agent or of `fit`. Name "
-            f"the runs one by one, for example {folder}/*."
+            f"The runs in {folder} must have the same environment and settings, because "
+            "they are read as seeds of one run. To compare different runs, name them one "
+            f"by one, for example {folder}/*."
         )
     return Run(folder.resolve().name, envs.pop(), curves, evaluations)
 
@@ -170,9 +165,7 @@ def _read_log(path, seed):
     if seeds is None:
         return [Curve(path, seed, table)]
     return [
-        Curve(
-            path, int(one), {key: column[seeds == one] for key, column in table.items()}
-        )
+        Curve(path, int(one), {key: x[seeds == one] for key, x in table.items()})
         for one in dict.fromkeys(seeds.tolist())
     ]
 
@@ -213,12 +206,7 @@ def _read_evaluations(path):
 
 
 def _read_text(path):
-    """Returns the content of a regular file of at most `_MAX_BYTES`."""
-    files.expect_regular_file(path)
-    if (size := path.stat().st_size) > _MAX_BYTES:
-        raise ValueError(
-            f"{path} must have at most {_MAX_BYTES} bytes. Received: {size} bytes"
-        )
+    files.expect_regular_file(path, _MAX_BYTES)
     return path.read_text(encoding="utf-8", errors="replace")
 
 

@@ -4,8 +4,8 @@ import os
 
 import numpy as np
 
+from tf_reinforce.experiments import comparison
 from tf_reinforce.experiments import curves
-from tf_reinforce.experiments import intervals
 from tf_reinforce.support import files
 
 # Visible on white and on dark pages; the first ones differ also for the color-blind.
@@ -61,7 +61,7 @@ def _draw_run(panel, run, key, axis, window, color):
             label = None
         return
     grid, values = curves.on_common_grid(run.curves, key, axis, window)
-    interval = intervals.iqm_interval(values)
+    interval = comparison.iqm_interval(values)
     panel.plot(grid, interval.estimate, color=color, label=label, linewidth=1.8)
     panel.fill_between(grid, interval.low, interval.high, color=color, alpha=0.25, lw=0)
 
@@ -91,23 +91,6 @@ def style(panel, label):
     panel.grid(color=GRAY, alpha=0.3, linewidth=0.6)
     for spine in panel.spines.values():
         spine.set_color(GRAY)
-
-
-def use_log_scale(panel):
-    """Makes the vertical axis of a panel logarithmic, with labels like 20 k.
-
-    The lines of the panel must be drawn before, because their range determines the ticks.
-    """
-    _, ticker = import_matplotlib()
-    panel.set_yscale("log")
-    low, high = panel.get_ylim()
-    is_wide = high > 10 * low
-    locator = (
-        ticker.LogLocator(subs=(1.0, 2.0, 5.0)) if is_wide else ticker.MaxNLocator(5)
-    )
-    panel.yaxis.set_major_locator(locator)
-    panel.yaxis.set_major_formatter(ticker.EngFormatter())
-    panel.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
 def save(figure, path):

@@ -1,20 +1,26 @@
 """Draws the policy of an agent over its observations, or along an episode."""
 
 import colorsys
+import math
+from typing import NamedTuple
 
 import gymnasium as gym
 import keras
 import numpy as np
 
 from tf_reinforce.data import seeding
+from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import environments
 from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.engine.update import estimator as estimators
 from tf_reinforce.experiments import action_parts
-from tf_reinforce.experiments import observation_axes
 from tf_reinforce.experiments import plots
 
 _MAP_EPISODES = 10  # episodes whose observations are drawn in a map
+_MAX_AXES = 2  # observations with more numbers have no map
+_MAX_BOUND = 1e6  # wider bounds are replaced by the range of played episodes
+_POINTS = {1: 401, 2: 121}  # points of a real axis, for one and for two axes
+_MAX_VALUES = 1000  # values of an integer axis
 _MAX_PANELS = 24  # parts of an action that are drawn
 _MAX_STEPS = 200  # of an episode
 _MAX_LEGEND = 20  # values of an action that are listed
@@ -60,8 +66,7 @@ def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
         has_map = (
             collector.actor.recurrent is None
             and collector.actor.mask_source is None
-            and observation_axes.count_numbers(agent.observation_space)
-            <= observation_axes.MAX_AXES
+            and count_numbers(agent.observation_space) <= _MAX_AXES
         )
         request = environments.CollectionRequest(
             seeding.StreamKey(seed, "evaluation", 0), _MAP_EPISODES if has_map else 1
@@ -70,7 +75,7 @@ def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
         name = "" if envs.spec is None else envs.spec.id
     steps = estimators.valid_steps(episodes)
     visited = steps.gather(episodes.observations)
-    axes = observation_axes.find(agent.observation_space, visited) if has_map else None
+    axes = find_axes(agent.observation_space, visited) if has_map else None
     if axes is None:
         return _draw_episode(agent.trainer.estimator, episodes, name)
     return _draw_map(agent, axes, visited, name, _cells_of_states(env, env_kwargs))
@@ -145,7 +150,7 @@ def _draw_along(panel, x, part, integer=False):
 
 def _draw_map(agent, axes, visited, env_name, cells):
     """Draws the parts of the policy over all observations of one or two numbers."""
-    grid = observation_axes.grid(agent.observation_space, axes)
+    grid = make_grid(agent.observation_space, axes)
     outputs, _ = agent.trainer.estimator.forward(grid)
     parts = action_parts.describe(agent.trainer.estimator.head, outputs)[:_MAX_PANELS]
     is_flat = len(axes) == 1 and (cells is None or not axes[0].integer)
@@ -167,20 +172,40 @@ def _draw_map(agent, axes, visited, env_name, cells):
 def _draw_plane(figure, panel, part, axes):
     """Draws a part over two numbers, the first one on the horizontal axis."""
     first, second = axes
-    shape = len(first.points), len(second.points)
-    extent = [x for axis in axes for x in _edges(axis)]
-    options = dict(origin="lower", extent=extent, aspect="auto", interpolation="nearest")
-    if isinstance(part, action_parts.Choices):
-        image = _most_likely(part).reshape(*shape, 4).transpose(1, 0, 2)
-        panel.imshow(image, **options)
-        _list_values(panel, part.values, _colors(len(part.values)))
-    else:
-        image = panel.imshow(part.mean.reshape(shape).T, cmap="viridis", **options)
+    image = _draw_image(
+        panel,
+        part,
+        (len(first.points), len(second.points)),
+        (first.name, second.name),
+        transpose=True,
+        origin="lower",
+        extent=[x for axis in axes for x in _edges(axis)],
+        aspect="auto",
+        interpolation="nearest",
+    )
+    if isinstance(part, action_parts.Numbers):
         bar = figure.colorbar(image, ax=panel)
         bar.set_label(f"mean {part.name}", color=plots.GRAY)
         bar.ax.tick_params(colors=plots.GRAY)
         bar.outline.set_edgecolor(plots.GRAY)
-    _label_map(panel, part, first.name, second.name)
+
+
+def _draw_image(panel, part, shape, labels, transpose=False, **options):
+    """Draws the most likely values or the means of a part at a grid of observations."""
+    if isinstance(part, action_parts.Choices):
+        values = _most_likely(part)
+        meaning = "most likely value, stronger if more probable"
+        _list_values(panel, part.values, _colors(len(part.values)))
+    else:
+        values, meaning = part.mean, "mean"
+    values = values.reshape(*shape, *values.shape[1:])
+    values = values.swapaxes(0, 1) if transpose else values
+    image = panel.imshow(values, cmap="viridis", **options)
+    plots.style(panel, labels[1])
+    panel.grid(visible=False)
+    panel.set_xlabel(labels[0], color=plots.GRAY)
+    panel.set_title(f"{part.name}: {meaning}", color=plots.GRAY, fontsize=10)
+    return image
 
 
 def _draw_visited(panel, axes, visited):
@@ -197,32 +222,19 @@ def _draw_visited(panel, axes, visited):
 def _draw_states(panel, part, cells):
     """Draws a part over the cells of a grid of states, with its values as texts."""
     rows, columns = cells.shape
+    _draw_image(panel, part, cells.shape, ("column", "row"))
     if isinstance(part, action_parts.Choices):
-        panel.imshow(_most_likely(part).reshape(rows, columns, 4))
         best = part.probs.argmax(1)
         texts = [f"{part.values[k]}: {p[k]:.2f}" for k, p in zip(best, part.probs)]
-        _list_values(panel, part.values, _colors(len(part.values)))
     else:
-        panel.imshow(part.mean.reshape(rows, columns), cmap="viridis")
         texts = [f"{x:.3g}" for x in part.mean]
-    if len(texts) <= _MAX_CELLS:
-        box = dict(facecolor="white", alpha=0.6, linewidth=0, boxstyle="round,pad=0.15")
-        for state, (text, letter) in enumerate(zip(texts, cells.ravel())):
-            row, column = divmod(state, columns)
+    box = dict(facecolor="white", alpha=0.6, linewidth=0, boxstyle="round,pad=0.15")
+    place = dict(ha="center", va="center", fontsize=7, bbox=box)
+    for state, (text, letter) in enumerate(zip(texts, cells.ravel())):
+        if len(texts) <= _MAX_CELLS:
             label = f"{letter}\n{text}" if letter else text
-            place = dict(ha="center", va="center", fontsize=7)
-            panel.text(column, row, label, bbox=box, **place)
+            panel.text(state % columns, state // columns, label, **place)
     panel.set(xticks=range(columns), yticks=range(rows))
-    _label_map(panel, part, "column", "row")
-
-
-def _label_map(panel, part, x, y):
-    plots.style(panel, y)
-    panel.grid(visible=False)
-    panel.set_xlabel(x, color=plots.GRAY)
-    is_discrete = isinstance(part, action_parts.Choices)
-    meaning = "most likely value, stronger if more probable" if is_discrete else "mean"
-    panel.set_title(f"{part.name}: {meaning}", color=plots.GRAY, fontsize=10)
 
 
 def _cells_of_states(env, env_kwargs):
@@ -246,6 +258,91 @@ def _cells_of_states(env, env_kwargs):
         is_shape = isinstance(shape, tuple) and all(isinstance(x, int) for x in shape)
         cells = np.full(shape if is_shape else (), "", str)
     return cells if cells.ndim == 2 and cells.size == space.n else None
+
+
+class Axis(NamedTuple):
+    """One number of an observation."""
+
+    name: str
+    leaf: int  # index of the array of the observation
+    column: int  # index of the number in the flat array
+    points: np.ndarray  # the values of the grid, in increasing order
+    integer: bool
+
+
+def count_numbers(space):
+    """Returns how many numbers an observation of a Gymnasium space has."""
+    leaves = keras.tree.flatten(spaces.to_nest(space))
+    return sum(math.prod(leaf.shape) for leaf in leaves)
+
+
+def find_axes(space, observations):
+    """Returns a list of one or two `Axis`, or `None` if the space has more numbers.
+
+    The ends of an axis are the bounds of the space. If a bound is infinite, they are
+    the ends of the range of `observations`, moved outwards by a twentieth of the range.
+
+    Args:
+        space: Gymnasium space of the observations.
+        observations: `[N, …]` arrays, nested like the space: observations of episodes.
+    """
+    if not 1 <= count_numbers(space) <= _MAX_AXES:
+        return None
+    leaves = keras.tree.flatten(spaces.to_nest(space))
+    names = keras.tree.flatten(spaces.names(spaces.to_nest(space)))
+    arrays = keras.tree.flatten(observations)
+    axes = []
+    for number, (leaf, name, array) in enumerate(zip(leaves, names, arrays)):
+        rows = np.reshape(array, [len(array), -1])
+        for index, (low, high, integer) in enumerate(_bounds(leaf)):
+            label = f"{name}[{index}]" if math.prod(leaf.shape) > 1 else name
+            column = rows[:, index].astype("float64")
+            points = _points(low, high, integer, column, count_numbers(space))
+            if points is None:
+                return None
+            axes.append(Axis(label, number, index, points, integer))
+    return axes
+
+
+def _bounds(leaf):
+    """Yields low, high and whether the number is an integer, for each number."""
+    if isinstance(leaf, gym.spaces.Discrete):
+        return [(int(leaf.start), int(leaf.start + leaf.n - 1), True)]
+    if isinstance(leaf, gym.spaces.MultiDiscrete):
+        low = np.ravel(leaf.start)
+        return [(a, a + n - 1, True) for a, n in zip(low, np.ravel(leaf.nvec))]
+    if isinstance(leaf, gym.spaces.MultiBinary):
+        return [(0, 1, True)] * math.prod(leaf.shape)
+    integer = leaf.dtype.kind in "iu"
+    return [(a, b, integer) for a, b in zip(np.ravel(leaf.low), np.ravel(leaf.high))]
+
+
+def _points(low, high, integer, column, count):
+    """Returns the points of an axis, or `None` if an integer axis has too many."""
+    low, high = float(low), float(high)
+    if not high - low < _MAX_BOUND:
+        margin = max(0.05 * (column.max() - column.min()), 1e-3)
+        low, high = column.min() - margin, column.max() + margin
+    if not integer:
+        return np.linspace(low, high, _POINTS[count])
+    low, high = round(low), round(high)
+    return np.arange(low, high + 1) if high - low < _MAX_VALUES else None
+
+
+def make_grid(space, axes):
+    """Returns the observations at all points of the axes, `[N, …]` nested arrays.
+
+    The last axis varies fastest, so that a result `[N]` has the shape of the axes in
+    their order.
+    """
+    leaves = keras.tree.flatten(spaces.to_nest(space))
+    columns = np.meshgrid(*(axis.points for axis in axes), indexing="ij")
+    count = columns[0].size
+    arrays = [np.zeros([count, math.prod(leaf.shape)], leaf.dtype) for leaf in leaves]
+    for column, axis in zip(columns, axes):
+        arrays[axis.leaf][:, axis.column] = column.ravel()
+    shaped = [x.reshape(count, *leaf.shape) for x, leaf in zip(arrays, leaves)]
+    return keras.tree.pack_sequence_as(spaces.to_nest(space), shaped)
 
 
 def _most_likely(part):

@@ -110,12 +110,7 @@ def read_json(path):
     """Returns the JSON object in a file of at most 1 MiB, or `{}` without the file."""
     if not path.exists():
         return {}
-    files.expect_regular_file(path)
-    if path.stat().st_size > _MAX_BYTES:
-        raise ValueError(
-            f"{path} must have at most {_MAX_BYTES} bytes. Received: "
-            f"{path.stat().st_size} bytes"
-        )
+    files.expect_regular_file(path, _MAX_BYTES)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

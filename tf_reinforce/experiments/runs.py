@@ -67,8 +67,14 @@ def new_directory(path, env, seed):
     except locks.FolderLocked:  # the files in the folder belong to another run
         raise
     except BaseException:  # also Ctrl-C
-        if not _has_results(path):
-            _remove_first_files(path, existed)
+        log = path / _LOG
+        has_rows = log.exists() and log.stat().st_size > 0
+        if not has_rows and not (path / "checkpoints").exists():
+            for name in _FIRST_FILES if existed else (*_FIRST_FILES, locks.FILE_NAME):
+                (path / name).unlink(missing_ok=True)
+            if not existed:
+                with contextlib.suppress(OSError):  # it contains files of the user
+                    path.rmdir()
         raise
 
 
@@ -77,22 +83,6 @@ def default_directory(env, suffix):
     date = datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
     name = env.replace(":", "_").replace("/", "_")
     return pathlib.Path("runs") / name / f"{date}_{suffix}"
-
-
-def _has_results(directory):
-    """Returns whether a folder contains log rows or checkpoints."""
-    log = directory / _LOG
-    has_rows = log.exists() and log.stat().st_size > 0
-    return has_rows or (directory / "checkpoints").exists()
-
-
-def _remove_first_files(directory, existed):
-    """Removes the first files of a run, and the folder unless it existed before."""
-    for name in _FIRST_FILES if existed else (*_FIRST_FILES, locks.FILE_NAME):
-        (directory / name).unlink(missing_ok=True)
-    if not existed:
-        with contextlib.suppress(OSError):  # the folder contains files of the user
-            directory.rmdir()
 
 
 def reward_threshold(env, env_kwargs=None):
@@ -150,35 +140,31 @@ def train(
     has_budget = fit.get("epochs") is not None or fit.get("steps") is not None
     engine = "host" if twin is None else "compiled"
     config = {"env": env, "engine": engine, "seed": seed, "target_return": target}
+    config |= settings
     is_chief = learner_processes.get(agent._distribute_strategy).is_chief
-    options, path = evaluation_options(settings), directory / "agent.keras"
     progress = callbacks.ProgressLine() if verbose and is_chief else None
     evaluator = evaluation.EvaluationCallback(
         env,
-        options,
+        evaluation_options(settings),
         seed,
-        path if is_chief else None,
+        directory / "agent.keras" if is_chief else None,
         every=settings["evaluation"].get("every", EVALUATION_FREQ),
         target=None if has_budget else target,
         progress=progress,
     )
+    others = [*run_callbacks, *([] if progress is None else [progress])]
     fit = {**({} if has_budget else {"epochs": MAX_UPDATES}), **fit}
-    fit = {**fit, "env_kwargs": settings["env_kwargs"], "seed": seed}
-    resume_command = run_config.resume_command(directory, {**config, **settings})
-    with _checkpoints(directory, settings, resume_command, is_chief) as folder:
-        if is_chief:
-            _write_config(directory, {**config, **settings}, command)
-        seconds, exit_code = _fit(
-            agent,
-            env if twin is None else twin,
-            directory,
-            [evaluator, *run_callbacks],
-            progress,
-            resume_command,
-            resume=folder,
-            **fit,
-        )
-        metrics = None
+    fit |= {"env_kwargs": settings["env_kwargs"], "seed": seed}
+    metrics = None
+    with _checkpoints(directory, config, command, is_chief) as folder:
+        start = time.perf_counter()
+        resumable = f"To continue later: {run_config.resume_command(directory, config)}."
+        with files.explain_failed_write(directory, resumable, files.DISK_ERRORS):
+            fit_env = env if twin is None else twin
+            exit_code = _fit(
+                agent, fit_env, directory, evaluator, others, resume=folder, **fit
+            )
+        seconds = time.perf_counter() - start
         if is_chief:
             exit_code, metrics = _finish(agent, evaluator, exit_code, verbose)
     return {
@@ -191,30 +177,55 @@ def train(
     }
 
 
-def _checkpoints(directory, settings, resume_command, is_writer=True):
-    """Returns an open `Checkpoints` of a run directory."""
+def _fit(agent, env, directory, evaluator, others, **options):
+    """Runs `fit` with the log files of a run.
+
+    Returns:
+        The exit code: 0, 130 (SIGINT) or 143 (SIGTERM).
+    """
+    csv_logger = keras.callbacks.CSVLogger(os.fspath(directory / _LOG))
+    episode_logger = callbacks.EpisodeLogger(directory / _EPISODE_LOG)
+    fit_callbacks = [evaluator, csv_logger, episode_logger, *others]
+    try:
+        agent.fit(env, callbacks=fit_callbacks, verbose=0, **options)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except interruption.Terminated as error:
+        return error.code
+    finally:
+        if csv_logger.csv_file is not None:
+            csv_logger.csv_file.close()  # Keras closes the file only without an error
+    return 0
+
+
+@contextlib.contextmanager
+def _checkpoints(directory, config, command, is_chief=True):
+    """Yields the open `Checkpoints` of a run, after the chief wrote its first files.
+
+    A run can be resumed as soon as `config.json` exists. Therefore it is the first file.
+    It does not name the workers on a cluster, because a file from a stranger must not
+    name a server to connect to.
+    """
     folder = checkpoints.Checkpoints(
-        directory, agent_path=directory / "last.keras", **settings.get("checkpoint", {})
+        directory, agent_path=directory / "last.keras", **config.get("checkpoint", {})
     )
     folder.last_words = (
         f"interrupted in the middle of an update; the run is in {directory}\n"
-        f"to continue from its last checkpoint: {resume_command}"
+        "to continue from its last checkpoint: "
+        f"{run_config.resume_command(directory, config)}"
     )
-    folder.is_writer = is_writer
-    return folder.open()
+    folder.is_writer = is_chief
+    with folder.open():
+        if is_chief:
+            _write_config(directory, config, command)
+        yield folder
 
 
 def _write_config(directory, config, command=None):
-    """Writes the configuration, the versions and the command of a run that starts.
-
-    A run can be resumed as soon as `config.json` exists. Therefore it is the first file.
-    The file does not name the workers on a cluster, because a file from a stranger must
-    not name a server to connect to.
-    """
+    """Writes the configuration, the versions and the command, unless they exist."""
     fit = config.get("fit", {})
     if isinstance(fit.get("workers"), training_options.RayWorkers):
-        config = {**config, "fit": {**fit}}
-        del config["fit"]["workers"]
+        config = {**config, "fit": {x: fit[x] for x in fit if x != "workers"}}
     if not (directory / run_config.FILE_NAME).exists():
         run_config.write(directory, config)
     if not (directory / _VERSIONS).exists():
@@ -235,7 +246,8 @@ def _finish(agent, evaluator, exit_code, verbose):
     """
     try:
         if not exit_code and evaluator.evaluated_update != agent.updates:
-            _announce(verbose, "evaluating the last agent …")
+            if verbose:
+                print("evaluating the last agent …", flush=True)
             evaluator.evaluate({})
         if not evaluator.path.exists():
             agent.save(evaluator.path)
@@ -252,7 +264,8 @@ def _evaluate_best(agent, evaluator, verbose):
     limit is the size of a file of the trained agent.
     """
     path, episodes = evaluator.path, evaluator.options["episodes"]
-    _announce(verbose, f"evaluating the best agent on {episodes} new episodes …")
+    if verbose:
+        print(f"evaluating the best agent on {episodes} new episodes …", flush=True)
     variables = agent_state.variables(agent)
     size = sum(np.prod(x.shape, dtype=int) * tf.as_dtype(x.dtype).size for x in variables)
     best = saving.load(path, max_bytes=saving.MAX_BYTES + 2 * int(size))
@@ -289,29 +302,24 @@ def train_seeds(make, env, directory, settings, twin, seeds, *, command=None):
     config = {"env": env, "engine": "compiled", "seeds": seeds, **settings}
     names = ("epochs", "episodes_per_epoch", "max_episode_steps")
     budget = {name: fit[name] for name in names if fit.get(name) is not None}
-    resume_command = run_config.resume_command(directory, config)
-    with _checkpoints(directory, settings, resume_command) as folder:
+    with _checkpoints(directory, config, command) as folder:
         folder.agent_path = None
-        _write_config(directory, config, command)
         start = time.perf_counter()
-        _announce(True, f"training {len(seeds)} seeds at once …")
+        print(f"training {len(seeds)} seeds at once …", flush=True)
         results = multi_seed.train_seeds(make, twin, seeds, resume=folder, **budget)
         seconds = time.perf_counter() - start
         _write_history(directory / _LOG, results)
-        options, metrics = evaluation_options(settings), {}
-        _announce(True, f"evaluating each agent on {options['episodes']} episodes …")
+        options, returns, metrics = evaluation_options(settings), {}, {}
+        text = f"evaluating each agent on {options['episodes']} episodes …"
+        print(text, flush=True)
         for seed in seeds:
             agent = results.agent(seed)
             metrics[seed] = agent.evaluate(env, seed=seed, **options)
-            best_seed = max(metrics, key=lambda key: metrics[key]["episode_return"])
-            if best_seed == seed:
+            returns[seed] = metrics[seed]["episode_return"]
+            if seed == max(returns, key=returns.get):
                 agent.save(directory / "agent.keras")
         run_config.write_json(directory / "evaluation.json", metrics)
-    return {
-        "returns": {seed: logs["episode_return"] for seed, logs in metrics.items()},
-        "env_steps": results.env_steps,
-        "seconds": seconds,
-    }
+    return {"returns": returns, "env_steps": results.env_steps, "seconds": seconds}
 
 
 def _write_history(path, results):
@@ -323,39 +331,6 @@ def _write_history(path, results):
         for epoch, logs in enumerate(zip(*results.history.values(), strict=True)):
             for seed, *values in zip(results.seeds, *logs, strict=True):
                 writer.writerow([epoch, seed, *values])
-
-
-def _announce(verbose, text):
-    """Prints a message before a computation that may take long."""
-    if verbose:
-        print(text, flush=True)
-
-
-def _fit(agent, env, directory, run_callbacks, progress, resume_command, **options):
-    """Runs `fit` with the callbacks and the log files of a run.
-
-    Returns:
-        The seconds of training, and the exit code: 0, 130 (SIGINT) or 143 (SIGTERM).
-    """
-    csv_logger = keras.callbacks.CSVLogger(os.fspath(directory / _LOG))
-    episode_logger = callbacks.EpisodeLogger(directory / _EPISODE_LOG)
-    evaluator, *others = run_callbacks
-    fit_callbacks = [evaluator, csv_logger, episode_logger, *others]
-    if progress is not None:
-        fit_callbacks.append(progress)
-    start, exit_code = time.perf_counter(), 0
-    resumable = f"To continue later: {resume_command}."
-    try:
-        with files.explain_failed_write(directory, resumable, files.DISK_ERRORS):
-            agent.fit(env, callbacks=fit_callbacks, verbose=0, **options)
-    except KeyboardInterrupt:
-        exit_code = 128 + signal.SIGINT
-    except interruption.Terminated as error:
-        exit_code = error.code
-    finally:
-        if csv_logger.csv_file is not None:
-            csv_logger.csv_file.close()  # Keras closes the file only without an error
-    return time.perf_counter() - start, exit_code
 
 
 def evaluation_options(settings):

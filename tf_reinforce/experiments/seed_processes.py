@@ -24,7 +24,7 @@ _SIGNALS = signal.SIGINT, signal.SIGTERM
 def prepare(directory, config, seeds, command=None):
     """Creates the run directories `seed_N`, each with the configuration of its training.
 
-    The folder is created as a whole, so that a process that is killed leaves either no
+    The folder is created as a whole, so a process that is killed leaves either no
     training or all trainings to continue.
 
     Args:
@@ -90,7 +90,6 @@ class Processes:
         self._report = report
         self._running = {}
         self._signal, self._received = None, []
-        self._reported = time.monotonic()
         self._last_lines = {}  # from seeds to their last lines that were reported
         self._starts = {}  # from seeds to the sizes of their output files at the start
         self.exit_codes = {}
@@ -101,7 +100,10 @@ class Processes:
         Returns:
             0, 130 after SIGINT, 143 after SIGTERM, or the first other exit code.
         """
-        previous = {number: signal.signal(number, self._receive) for number in _SIGNALS}
+        # `_running` may miss a process that starts when a signal arrives.
+        receive = lambda number, _: self._received.append(number)  # noqa: E731
+        previous = {number: signal.signal(number, receive) for number in _SIGNALS}
+        reported = time.monotonic()
         try:
             while self._waiting or self._running:
                 while self._waiting and len(self._running) < self._jobs:
@@ -110,7 +112,9 @@ class Processes:
                     self._send()
                 self._send()
                 self._collect()
-                self._report_progress()
+                if time.monotonic() - reported >= _REPORT_SECONDS:
+                    self._report_progress()
+                    reported = time.monotonic()
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -119,9 +123,6 @@ class Processes:
         if self._signal is not None:
             return 128 + self._signal
         return next((code for code in self.exit_codes.values() if code), 0)
-
-    def _receive(self, number, frame=None):
-        self._received.append(number)  # `_running` may miss a process that starts
 
     def _send(self):
         while self._received:
@@ -132,9 +133,8 @@ class Processes:
     def _start(self, seed, arguments):
         path = self._folders[seed] / OUTPUT
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-        output = os.open(path, flags, 0o644)
-        self._starts[seed] = os.fstat(output).st_size
-        try:
+        with open(os.open(path, flags, 0o644), "ab") as output:
+            self._starts[seed] = output.tell()
             self._running[seed] = subprocess.Popen(
                 [sys.executable, "-m", "tf_reinforce", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -143,8 +143,6 @@ class Processes:
                 env={"TF_NUM_INTRAOP_THREADS": "1", **os.environ},
                 process_group=0,  # Ctrl-C reaches the training once, from this process
             )
-        finally:
-            os.close(output)
 
     def _collect(self):
         """Waits for a short time, and reports the trainings that have ended."""
@@ -159,9 +157,6 @@ class Processes:
 
     def _report_progress(self):
         """Reports the last lines that the trainings have printed, if they are new."""
-        if time.monotonic() - self._reported < _REPORT_SECONDS:
-            return
-        self._reported = time.monotonic()
         for seed in self._running:
             line = (self._lines(seed) or [""])[-1]
             if line and line != self._last_lines.get(seed):
@@ -178,20 +173,11 @@ class Processes:
 
     def _lines(self, seed):
         """Returns the last lines that the process of a seed has printed."""
-        return last_lines(self._folders[seed] / OUTPUT, self._starts[seed])
-
-
-def last_lines(path, start=0):
-    """Returns the lines in the last 4,096 bytes of a text file, without empty lines.
-
-    Args:
-        path: `pathlib.Path` of the file.
-        start: Int, the number of bytes at the begin of the file that are left out.
-    """
-    with open(path, "rb") as file:
-        file.seek(max(start, path.stat().st_size - _TAIL_BYTES))
-        text = file.read().decode(errors="replace")
-    return [line for line in text.splitlines() if line.strip()]
+        path = self._folders[seed] / OUTPUT
+        with open(path, "rb") as file:
+            file.seek(max(self._starts[seed], path.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+        return [line for line in text.splitlines() if line.strip()]
 
 
 def results(folders):

@@ -1,15 +1,19 @@
 """Searches settings of a training with Optuna, in a folder that contains all trials."""
 
+import concurrent.futures
 import contextlib
-import dataclasses
-import json
 import math
+import multiprocessing
 import os
 import pathlib
+import signal
+import threading
 import warnings
-from typing import Any
+from concurrent.futures import process
+from multiprocessing import resource_tracker
 
 import optuna
+import tensorflow as tf
 from optuna.storages import journal
 
 from tf_reinforce.data import seeding
@@ -21,69 +25,20 @@ from tf_reinforce.support import locks
 from tf_reinforce.support import version
 
 JOURNAL = "journal.log"  # the file of the trials
-_VERSIONS = "versions.json"
+NUM_FINALISTS = 5  # trials that are trained with further seeds at the end
 _NUM_RANDOM = 8  # trials before the sampler learns from earlier trials
 _NUM_UNPRUNED = 4  # complete trials before the pruner ends trials
 _WARMUP = 10  # no trial ends before this part of the budget of its first training
-NUM_FINALISTS = 5  # trials that are trained with further seeds at the end
 _CONFIRMED = "confirmed {}"  # attribute of the study with the values of a trial
 _MAX_FAILURES = 5  # failed trials in a row that end the search
 _MAX_TRIES = 5  # how often a trial begins whose process dies or is interrupted
+_MAX_DEATHS = 10  # of child processes, which end the search
+# Trials of one process. TensorFlow keeps about 25 MB of the programs of each trial.
+_MAX_TRIALS = 25
 _STATES = optuna.trial.TrialState
 # Attributes of a trial: its index in the search, and why it has failed. A trial that was
 # interrupted has no error, and another trial with its index follows.
 INDEX, ERROR = "index", "error"
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchConfig:
-    """All settings that determine a search, as they are stored in `config.json`.
-
-    Attributes:
-        env: String, the environment id.
-        settings: Dict of the settings of a training, as for `runs.train`. `fit` contains
-            `steps`, the budget of each training.
-        ranges: Dict, the table `ranges` of a preset.
-        engine: `"host"`, or `"compiled"` for trainings on the twin of the environment.
-        objective: String, the `key` of `tuning_trial.Objective`.
-        minimize: Bool, whether smaller values are better.
-        target: Float, the target return, or `None`.
-        seed: Int, from which all random numbers of the search are derived.
-        seeds: Int, the number of trainings of each trial.
-        confirm: Int, the number of further trainings of the best trials.
-        sampler: `"tpe"`, or `"random"`.
-        prune: Bool, whether trials end early if they are worse than the median.
-    """
-
-    env: str
-    settings: dict[str, Any]
-    ranges: dict[str, Any]
-    engine: str
-    objective: str
-    minimize: bool
-    target: float | None
-    seed: int = 0
-    seeds: int = 3
-    confirm: int = 7
-    sampler: str = "tpe"
-    prune: bool = True
-
-    def content(self):
-        """Returns the dict of the fields, as `json` reads them from `config.json`."""
-        return json.loads(json.dumps(dataclasses.asdict(self)))
-
-    def task(self):
-        """Returns the `tuning_trial.TrialTask` of the search."""
-        budget = self.settings["fit"]["steps"]
-        return tuning_trial.TrialTask(
-            self.env,
-            self.settings,
-            search_space.parse(self.ranges),
-            tuning_trial.Objective(self.objective, self.minimize, self.target, budget),
-            self.engine == "compiled",
-            self.seed,
-            self.seeds,
-        )
 
 
 @contextlib.contextmanager
@@ -95,7 +50,7 @@ def open_search(directory, config):
 
     Args:
         directory: Path of a new or empty folder, or of a search with the same config.
-        config: `SearchConfig`.
+        config: `tuning_trial.SearchConfig`.
 
     Raises:
         ValueError: If the folder contains a search with another config.
@@ -103,20 +58,19 @@ def open_search(directory, config):
         FolderLocked: If another process uses the folder.
     """
     directory = pathlib.Path(directory)
-    content = config.content()
-    is_new = not expect_same_search(directory, content)
+    is_new = not expect_same_search(directory, config)
     with locks.FolderLock(directory):
         if is_new:
             versions = {**version.installed(), "optuna": optuna.__version__}
-            run_config.write_json(directory / _VERSIONS, versions)
-            run_config.write(directory, content)
-        repair(directory)
+            run_config.write_json(directory / "versions.json", versions)
+            run_config.write(directory, config.content())
+        _repair(directory)
         search = Search(directory, config)
         search.retried = search.retry_unfinished()
         yield search
 
 
-def repair(directory):
+def _repair(directory):
     """Repairs the journal of a search whose processes have been killed.
 
     Optuna appends whole lines under a lock, a link beside the journal. A killed process
@@ -127,22 +81,17 @@ def repair(directory):
     files.expect_no_link(path)
     if path.exists():
         files.expect_regular_file(path)
-        size = path.read_bytes().rfind(b"\n") + 1
-        os.truncate(path, size)
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
 
-def expect_same_search(directory, content):
+def expect_same_search(directory, config):
     """Returns whether a folder contains a search, which must have the same config.
-
-    Args:
-        directory: Path of the folder, which may not exist.
-        content: Dict of the config of the search, as it is stored.
 
     Raises:
         ValueError: If the folder contains a search with another config, or a run.
         FileExistsError: If the folder contains other files.
     """
-    stored = run_config.read(directory)
+    stored, content = run_config.read(directory), config.content()
     if not stored:
         files.expect_empty_folder(pathlib.Path(directory))
         return False
@@ -153,15 +102,13 @@ def expect_same_search(directory, content):
             f"The folder {directory} contains a run, and no search. Choose another "
             "folder: --run-dir DIR."
         )
-    for key in content:
-        if stored.get(key) != content[key]:
-            name, expected, received = _difference(key, stored.get(key), content[key])
-            raise ValueError(
-                f"The search in {directory} has another `{name}`. Expected: the value in "
-                f"{path}, {_shorten(expected)}. Received: "
-                f"{_shorten(received)}. A search continues with its own settings: "
-                "repeat the command of the search, or choose another folder."
-            )
+    stored = {key: stored.get(key) for key in content}
+    if stored != content:
+        name, expected, received = _difference("", stored, content)
+        raise ValueError(
+            f"The search in {path} has another `{name}`. Expected: {expected}. Received: "
+            f"{received}. Repeat the command of the search, or choose another folder."
+        )
     return True
 
 
@@ -170,14 +117,9 @@ def _difference(name, stored, received):
     if isinstance(stored, dict) and isinstance(received, dict):
         for key in {**stored, **received}:
             if stored.get(key) != received.get(key):
-                name = f"{name}.{key}"
+                name = f"{name}.{key}".removeprefix(".")
                 return _difference(name, stored.get(key), received.get(key))
     return name, stored, received
-
-
-def _shorten(value):
-    text = json.dumps(value)
-    return text if len(text) <= 200 else f"{text[:200]} …"
 
 
 class Search:
@@ -185,19 +127,18 @@ class Search:
 
     Args:
         directory: `pathlib.Path` of the folder.
-        config: `SearchConfig`.
+        config: `tuning_trial.SearchConfig`.
 
     Attributes:
         study: `optuna.Study`.
-        task: `tuning_trial.TrialTask`.
         retried: List of the indices of the trials that are tried again.
     """
 
     def __init__(self, directory, config):
         self.directory = directory
         self.config = config
-        self.task = config.task()
         self.retried = []
+        self._sign = 1 if config.minimize else -1
         # Optuna logs each trial; the command prints its own lines.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         path = directory.absolute() / JOURNAL
@@ -227,7 +168,7 @@ class Search:
         """
         seed = int(seeding.generator(self.config.seed, "tuning", index).integers(2**32))
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_NUM_RANDOM)
-        start = search_space.start_trials(self.task.ranges, self.config.settings)
+        start = search_space.start_trials(self.config.space, self.config.settings)
         if self.config.sampler == "random":
             sampler, start = optuna.samplers.RandomSampler(seed=seed), start[:1]
         with warnings.catch_warnings():
@@ -236,9 +177,15 @@ class Search:
             return optuna.samplers.PartialFixedSampler(fixed, sampler)
 
     def finished(self):
-        """Returns the list of finished trials, in the order of their indices."""
-        trials = self.study.get_trials(deepcopy=False)
-        return sorted(filter(_is_finished, trials), key=self.index)
+        """Returns the trials that are complete, pruned or failed, by their indices."""
+        states = _STATES.COMPLETE, _STATES.PRUNED
+        trials = [
+            trial
+            for trial in self.study.get_trials(deepcopy=False)
+            if trial.state in states
+            or (trial.state == _STATES.FAIL and ERROR in trial.user_attrs)
+        ]
+        return sorted(trials, key=self.index)
 
     def index(self, trial):
         """Returns the index of a trial; a trial that is tried again keeps its index."""
@@ -263,8 +210,7 @@ class Search:
     def ranked(self):
         """Returns the complete trials, with the best value first."""
         complete = [x for x in self.finished() if x.state == _STATES.COMPLETE]
-        sign = 1 if self.config.minimize else -1
-        return sorted(complete, key=lambda trial: sign * trial.value)
+        return sorted(complete, key=lambda trial: self._sign * trial.value)
 
     def best(self):
         """Returns the best trial, or `None` if no trial is complete.
@@ -273,10 +219,8 @@ class Search:
         """
         trials = self.ranked()
         confirmed = [x for x in trials if self.confirmed(x) is not None]
-        sign = 1 if self.config.minimize else -1
-        if confirmed:
-            return min(confirmed, key=lambda trial: sign * self.confirmed(trial))
-        return trials[0] if trials else None
+        key = lambda trial: self._sign * self.confirmed(trial)  # noqa: E731
+        return min(confirmed, key=key) if confirmed else next(iter(trials), None)
 
     def confirm(self, notify):
         """Trains the best trials with further seeds, unless they are confirmed already.
@@ -288,23 +232,20 @@ class Search:
             notify: Function that is called with the index of each confirmed trial.
         """
         for trial in self.unconfirmed():
-            key = _CONFIRMED.format(self.index(trial))
-            settings = self.settings(trial)
             try:
-                values = tuning_trial.confirm(self.task, settings, self.config.confirm)
+                values = tuning_trial.confirm(self.config, self.settings(trial))
             except tuning_trial.FAILURES as error:  # these settings do not always train
                 values = _failure(error)
             else:
                 if not all(map(math.isfinite, values)):
                     values = f"a value is not finite: {values}"
-            self.study.set_user_attr(key, values)
+            self.study.set_user_attr(_CONFIRMED.format(self.index(trial)), values)
             notify(self.index(trial))
 
     def unconfirmed(self):
         """Returns the list of the trials that `confirm` trains."""
         best = self.ranked()[: NUM_FINALISTS if self.config.confirm else 0]
-        stored = self.study.user_attrs
-        return [x for x in best if _CONFIRMED.format(self.index(x)) not in stored]
+        return [trial for trial in best if self._confirmation(trial) is None]
 
     def confirmed(self, trial):
         """Returns the mean value of a trial over all its trainings, or `None`.
@@ -328,8 +269,7 @@ class Search:
 
     def settings(self, trial):
         """Returns the settings of a trial, with which `runs.train` trains."""
-        fixed = optuna.trial.FixedTrial(trial.params)
-        return search_space.suggest(self.task.ranges, self.config.settings, fixed)
+        return self.config.suggest(optuna.trial.FixedTrial(trial.params))
 
     def run_trial(self, index):
         """Trains the trial with an index, and stores its result.
@@ -347,7 +287,7 @@ class Search:
         if tries >= _MAX_TRIES:
             return self._fail(trial, f"the trial has begun {tries} times without an end")
         try:
-            value = tuning_trial.run(self.task, trial, index)
+            value = tuning_trial.run(self.config, trial, index)
         except optuna.TrialPruned:
             self.study.tell(trial, state=_STATES.PRUNED)
         except tuning_trial.FAILURES as error:
@@ -367,19 +307,12 @@ class Search:
 
     def check_failures(self):
         """Raises `ValueError` if the last trials have all failed."""
-        errors = [x.user_attrs.get(ERROR) for x in self.finished()]
-        recent = errors[-_MAX_FAILURES:]
-        if len(recent) == _MAX_FAILURES and None not in recent:
+        errors = [x.user_attrs.get(ERROR) for x in self.finished()][-_MAX_FAILURES:]
+        if len(errors) == _MAX_FAILURES and None not in errors:
             raise ValueError(
                 f"The last {_MAX_FAILURES} trials have failed. Correct the environment, "
-                f"the settings or the ranges. The last error: {recent[-1]}"
+                f"the settings or the ranges. The last error: {errors[-1]}"
             )
-
-
-def _is_finished(trial):
-    """Returns whether a trial is complete, pruned, or failed by itself."""
-    is_ended = trial.state in (_STATES.COMPLETE, _STATES.PRUNED)
-    return is_ended or trial.state == _STATES.FAIL and ERROR in trial.user_attrs
 
 
 def _failure(error):
@@ -391,6 +324,106 @@ def _pruner(config):
         return optuna.pruners.NopPruner()
     return optuna.pruners.MedianPruner(
         n_startup_trials=_NUM_UNPRUNED,
-        n_warmup_steps=config.settings["fit"]["steps"] // _WARMUP,
+        n_warmup_steps=config.budget // _WARMUP,
         n_min_trials=_NUM_UNPRUNED,
     )
+
+
+def run_trials(search, num_trials, jobs, notify, start_child):
+    """Runs trials until a search has enough finished trials.
+
+    Args:
+        search: `Search`.
+        num_trials: Int, the number of finished trials of the search at the end, with the
+            trials that are already finished.
+        jobs: Int, the number of processes side by side. With 1, up to 25 trials run in
+            this process, and more trials in one child process after the other.
+        notify: Function that is called with the index of each finished trial.
+        start_child: Function that calls `end_with_parent`, in each new child process. The
+            process imports the module of the function first.
+
+    Raises:
+        ValueError: If the last trials have all failed, or child processes die.
+        UnknownLogKey: If the log key of the objective does not exist.
+    """
+    missing = search.missing(num_trials)
+    if len(missing) <= (_MAX_TRIALS if jobs == 1 else 1):
+        _use_one_thread_per_operation()
+        for index in missing:
+            search.run_trial(index)
+            notify(index)
+            search.check_failures()
+        return
+    for _ in range(_MAX_DEATHS):
+        try:
+            return _run_in_processes(search, num_trials, jobs, notify, start_child)
+        except process.BrokenProcessPool:
+            _repair(search.directory)
+            search.retry_unfinished()
+    raise ValueError(
+        f"{_MAX_DEATHS} processes of the search have died. Use fewer --jobs if the "
+        "memory is full, or --jobs 1 to see the error."
+    )
+
+
+def _use_one_thread_per_operation():
+    """Uses one thread per TensorFlow operation, unless the user set the thread count.
+
+    With more threads, the results of a trial could depend on the number of cores.
+    """
+    if "TF_NUM_INTRAOP_THREADS" not in os.environ:
+        with contextlib.suppress(RuntimeError):  # TensorFlow has already started
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+
+
+def end_with_parent():
+    """Ends the current child process when its parent process dies."""
+    _use_one_thread_per_operation()
+    threading.Thread(target=_wait_and_exit, daemon=True).start()
+
+
+def _wait_and_exit():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def _run_in_processes(search, num_trials, jobs, notify, start_child):
+    context = multiprocessing.get_context("spawn")
+    resource_tracker.ensure_running()  # its start would unblock SIGINT
+    running, options = {}, dict(max_tasks_per_child=_MAX_TRIALS)
+    with concurrent.futures.ProcessPoolExecutor(
+        jobs, context, start_child, **options
+    ) as pool:
+        try:
+            while True:
+                missing = search.missing(num_trials, running.values())
+                for index in missing[: jobs - len(running)]:
+                    with _without_interrupts():
+                        future = pool.submit(_run, search.directory, search.config, index)
+                    running[future] = index
+                if not running:
+                    return
+                done, _ = concurrent.futures.wait(running, return_when="FIRST_COMPLETED")
+                for future in done:
+                    future.result()
+                    notify(running.pop(future))
+                    search.check_failures()
+        except BaseException:  # also Ctrl-C: end the running trials
+            for child in multiprocessing.active_children():
+                child.kill()
+            raise
+
+
+@contextlib.contextmanager
+def _without_interrupts():
+    """Blocks SIGINT, also in the threads and processes that start in a `with` block."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _run(directory, config, index):
+    """Runs one trial in a child process."""
+    Search(directory, config).run_trial(index)

@@ -1,6 +1,8 @@
 """Trains with the settings of one trial of a search, and computes its value."""
 
 import dataclasses
+import functools
+import json
 import math
 import time
 from typing import Any
@@ -32,52 +34,82 @@ FAILURES = (
 )
 
 
+class UnknownLogKey(ValueError):
+    """The error that the log key of an objective does not exist."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Objective:
-    """What a search optimizes.
+class SearchConfig:
+    """All settings that determine a search, as they are stored in `config.json`.
 
     Attributes:
-        key: `"steps"` for the environment steps until an evaluation reaches `target`,
-            `"return"` for the mean return of the evaluation at the end of the budget, or
-            a log key, whose mean over the last tenth of the updates counts.
+        env: String, the environment id.
+        settings: Dict of the settings of a training, as for `runs.train`. `fit` contains
+            `steps`, the budget of each training.
+        ranges: Dict, the table `ranges` of a preset.
+        engine: `"host"`, or `"compiled"` for trainings on the twin of the environment.
+        objective: `"steps"` for the environment steps until an evaluation reaches
+            `target`, `"return"` for the mean return of the evaluation at the end of the
+            budget, or a log key, whose mean over the last tenth of the updates counts.
         minimize: Bool, whether smaller values are better.
         target: Float, the target return for `"steps"`, or `None`.
-        budget: Int, the environment steps of a training.
+        seed: Int, from which all random numbers of the search are derived.
+        seeds: Int, the number of trainings of each trial.
+        confirm: Int, the number of further trainings of the best trials.
+        sampler: `"tpe"`, or `"random"`.
+        prune: Bool, whether trials end early if they are worse than the median.
     """
 
-    key: str
+    env: str
+    settings: dict[str, Any]
+    ranges: dict[str, Any]
+    engine: str
+    objective: str
     minimize: bool
     target: float | None
-    budget: int
+    seed: int = 0
+    seeds: int = 3
+    confirm: int = 7
+    sampler: str = "tpe"
+    prune: bool = True
+
+    @property
+    def budget(self):
+        """Returns the environment steps of a training."""
+        return self.settings["fit"]["steps"]
 
     @property
     def needs_evaluation(self):
         """Returns whether the agent must be evaluated to compute the value."""
-        return self.key in ("steps", "return")
+        return self.objective in ("steps", "return")
+
+    @functools.cached_property
+    def space(self):
+        """Returns the tuple of `search_space.Range`s."""
+        return search_space.parse(self.ranges)
+
+    def content(self):
+        """Returns the dict of the fields, as `json` reads them from `config.json`."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    def suggest(self, trial):
+        """Returns the settings of a training with the parameters of a trial."""
+        return search_space.suggest(self.space, self.settings, trial)
+
+    def trial_seeds(self, index):
+        """Returns the seeds of the trainings of a trial; no two trials share a seed."""
+        first = self.seed + index * self.seeds
+        return range(first, first + self.seeds)
 
     def missed(self, best_return):
         """Returns the value for `"steps"` if no evaluation has reached the target.
 
-        The value is between one and two budgets, and increases with the distance from the
-        best mean return to the target, so that all values can be compared.
-
-        Example:
-
-        >>> objective = Objective("steps", True, target=475.0, budget=1000)
-        >>> objective.missed(475.0), objective.missed(0.0)
-        (1000.0, 1500.0)
+        It is between one and two budgets, and increases with the distance from the best
+        mean return to the target, so all values can be compared.
         """
         distance = max(0.0, self.target - best_return) / max(1.0, abs(self.target))
         share = 1.0 if math.isinf(distance) else distance / (1.0 + distance)
         return self.budget * (1.0 + share)
-
-
-# The numbers among the results of a training, in the dict for the storage.
-NUMBERS = "seed", "env_steps", "value", "reached", "seconds"
-
-
-class UnknownLogKey(ValueError):
-    """The error that the log key of an objective does not exist."""
 
 
 class TrialCallback(keras.callbacks.Callback):
@@ -87,7 +119,7 @@ class TrialCallback(keras.callbacks.Callback):
     if `report` returns True.
 
     Args:
-        objective: `Objective`.
+        config: `SearchConfig`.
         evaluator: `EvaluationCallback` that evaluates the agent.
         report: Function of the number of a report, counted from 1, and the value that the
             training would have if it ended now. Returns whether to end the training.
@@ -98,9 +130,9 @@ class TrialCallback(keras.callbacks.Callback):
         reached: Bool, whether an evaluation has reached the target.
     """
 
-    def __init__(self, objective, evaluator, report):
+    def __init__(self, config, evaluator, report):
         super().__init__()
-        self.objective = objective
+        self.config = config
         self.evaluator = evaluator
         self.report = report
         self.value = math.nan
@@ -117,24 +149,22 @@ class TrialCallback(keras.callbacks.Callback):
         return 1
 
     def on_epoch_end(self, epoch, logs=None):
-        steps, budget = logs["env_steps"], self.objective.budget
-        due = min(NUM_REPORTS, int(steps * NUM_REPORTS // budget))
-        if not self.objective.needs_evaluation:
+        due = min(NUM_REPORTS, int(logs["env_steps"] * NUM_REPORTS // self.config.budget))
+        if not self.config.needs_evaluation:
             self._history.append(self._metric(logs))
         if due <= self.num_reports or self.is_pruned:
             return
         self.value = self._value(logs)
         if self.reached:
             due = NUM_REPORTS
-            self.model.stop_training = True
         while self.num_reports < due and not self.is_pruned:
             self.num_reports += 1
             self.is_pruned = self.report(self.num_reports, self.value)
-        if self.is_pruned:
+        if self.reached or self.is_pruned:
             self.model.stop_training = True
 
     def _metric(self, logs):
-        key = self.objective.key
+        key = self.config.objective
         if key not in logs:
             raise UnknownLogKey(
                 "The objective must be `steps`, `return` or a log key. Expected one of: "
@@ -144,68 +174,34 @@ class TrialCallback(keras.callbacks.Callback):
 
     def _value(self, logs):
         """Returns the value of the training if it ended after this update."""
-        if not self.objective.needs_evaluation:
+        if not self.config.needs_evaluation:
             recent = self._history[-math.ceil(len(self._history) / 10) :]
             return float(np.mean(recent))
         self.evaluator.evaluate(logs)
-        if self.objective.key == "return":
+        if self.config.objective == "return":
             return logs["val_episode_return"]
-        self.reached = logs["val_episode_return"] >= self.objective.target
+        self.reached = logs["val_episode_return"] >= self.config.target
         if self.reached:
-            return float(min(logs["env_steps"], self.objective.budget))
-        return self.objective.missed(self.evaluator.best_return)
+            return float(min(logs["env_steps"], self.config.budget))
+        return self.config.missed(self.evaluator.best_return)
 
 
-@dataclasses.dataclass(frozen=True)
-class TrialTask:
-    """What each trial of a search trains.
-
-    Attributes:
-        env: String, the environment id.
-        settings: Dict of the settings of a training, as for `runs.train`.
-        ranges: Tuple of `search_space.Range`s.
-        objective: `Objective`.
-        is_compiled: Bool, whether trainings use the twin of the environment.
-        seed: Int, the seed of the search.
-        num_seeds: Int, the number of trainings of each trial.
-    """
-
-    env: str
-    settings: dict[str, Any]
-    ranges: tuple[search_space.Range, ...]
-    objective: Objective
-    is_compiled: bool
-    seed: int
-    num_seeds: int
-
-    def seeds(self, index):
-        """Returns the seeds of the trainings of a trial; no two trials share a seed."""
-        first = self.seed + index * self.num_seeds
-        return range(first, first + self.num_seeds)
-
-
-def check_objective(task):
+def check_objective(config):
     """Trains one update if the objective of a search is a log key, to see the log keys.
 
     The log keys depend on head, baseline and environment.
-
-    Args:
-        task: `TrialTask`.
 
     Raises:
         UnknownLogKey: If the log key does not exist.
         FloatingPointError, EnvironmentFault, ValueError: If the training fails.
     """
-    if task.objective.needs_evaluation:
-        return
-    settings = {**task.settings, "fit": {**task.settings["fit"], "steps": 1}}
-    objective = dataclasses.replace(task.objective, budget=1)
-    task = dataclasses.replace(task, settings=settings, objective=objective)
-    agent = _make_agent(task, settings, task.seed, None)
-    _train(task, settings, task.seed, agent, lambda *_: False)
+    if not config.needs_evaluation:
+        settings = {**config.settings, "fit": {**config.settings["fit"], "steps": 1}}
+        config = dataclasses.replace(config, settings=settings)
+        _train(config, settings, config.seed)
 
 
-def run(task, trial, index):
+def run(config, trial, index):
     """Trains with the settings of a trial, once for each of its seeds.
 
     The value of the trial is the mean of the values of its trainings. After each part of
@@ -213,7 +209,7 @@ def run(task, trial, index):
     Optuna, whose pruner may end the trial.
 
     Args:
-        task: `TrialTask`.
+        config: `SearchConfig`.
         trial: `optuna.Trial`.
         index: Int, the number of the trial, which determines its seeds.
 
@@ -225,18 +221,16 @@ def run(task, trial, index):
         UnknownLogKey: If the log key of the objective does not exist.
         FloatingPointError, EnvironmentFault, ValueError: If a training fails.
     """
-    settings = search_space.suggest(task.ranges, task.settings, trial)
-    values, trainings, budget = [], [], task.objective.budget
-    agent = None
-    for seed in task.seeds(index):
+    settings = config.suggest(trial)
+    values, trainings, agent = [], [], None
+    for seed in config.trial_seeds(index):
 
         def report(number, value):
-            step = len(values) * budget + number * budget // NUM_REPORTS
+            step = len(values) * config.budget + number * config.budget // NUM_REPORTS
             trial.report(float(np.mean([*values, value])), step)
             return trial.should_prune()
 
-        agent = _make_agent(task, settings, seed, agent)
-        callback, training = _train(task, settings, seed, agent, report)
+        agent, callback, training = _train(config, settings, seed, agent, report)
         trainings.append(training)
         trial.set_user_attr("trainings", trainings)
         if callback.is_pruned:
@@ -245,42 +239,29 @@ def run(task, trial, index):
     return float(np.mean(values))
 
 
-def confirm(task, settings, count):
-    """Trains with further seeds, which no trial uses, and returns the values.
+def confirm(config, settings):
+    """Trains with the further seeds of `config.confirm`, and returns the list of values.
 
-    All settings are confirmed with the same seeds.
-
-    Args:
-        task: `TrialTask`.
-        settings: Dict of the settings of a trial.
-        count: Int, the number of trainings.
-
-    Returns:
-        List of floats, the values of the trainings.
+    All settings are confirmed with the same seeds, which no trial uses.
 
     Raises:
         FloatingPointError, EnvironmentFault, ValueError: If a training fails.
     """
-    agent, values, first = None, [], _CONFIRMATION_SEED + task.seed
-    for seed in range(first, first + count):
-        agent = _make_agent(task, settings, seed, agent)
-        callback, _ = _train(task, settings, seed, agent, lambda *_: False)
+    agent, values, first = None, [], _CONFIRMATION_SEED + config.seed
+    for seed in range(first, first + config.confirm):
+        agent, callback, _ = _train(config, settings, seed, agent)
         values.append(callback.value)
     return values
 
 
-def _make_agent(task, settings, seed, trained):
+def _make_agent(config, settings, seed, trained=None):
     """Returns an agent with the initial state of a seed.
 
-    Args:
-        task: `TrialTask`.
-        settings: Dict of the settings of the trial.
-        seed: Int, the seed of the training.
-        trained: Agent of another seed with the same settings, or `None`. The function
-            replaces its state and returns it, because its programs are compiled.
+    A `trained` agent of another seed with the same settings is used again, because its
+    programs are compiled.
     """
     agent = agents.Reinforce.for_env(
-        task.env, seed=seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
+        config.env, seed=seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
     )
     if trained is None:
         return agent
@@ -291,16 +272,24 @@ def _make_agent(task, settings, seed, trained):
     return trained
 
 
-def _train(task, settings, seed, agent, report):
-    """Trains once; returns the `TrialCallback`, and a dict of results for the storage."""
-    env = envs.make(task.env) if task.is_compiled else task.env
+def _train(config, settings, seed, trained=None, report=lambda number, value: False):
+    """Trains once.
+
+    Returns:
+        The agent, the `TrialCallback`, and a dict of results for the storage.
+    """
+    agent = _make_agent(config, settings, seed, trained)
+    is_compiled = config.engine == "compiled"
+    env = envs.make(config.env) if is_compiled else config.env
+    options = runs.evaluation_options(settings)
+    if is_compiled:  # a twin supports no others
+        names = "episodes", "deterministic", "max_episode_steps"
+        options = {name: options[name] for name in names}
     evaluator = evaluation.EvaluationCallback(
-        env, _evaluation_options(task, settings), seed, None, every=1, target=None
+        env, options, seed, None, every=1, target=None
     )
-    callback, start = (
-        TrialCallback(task.objective, evaluator, report),
-        time.perf_counter(),
-    )
+    callback = TrialCallback(config, evaluator, report)
+    start = time.perf_counter()
     agent.fit(
         env,
         callbacks=[callback],
@@ -309,20 +298,13 @@ def _train(task, settings, seed, agent, report):
         env_kwargs=settings["env_kwargs"],
         **settings["fit"],
     )
-    best_return = evaluator.best_return if task.objective.needs_evaluation else None
-    return callback, {
+    training = {
         "seed": seed,
         "env_steps": agent.env_steps,
         "updates": agent.updates,
         "value": callback.value,
-        "best_return": best_return,
+        "best_return": evaluator.best_return if config.needs_evaluation else None,
         "reached": callback.reached,
         "seconds": round(time.perf_counter() - start, 2),
     }
-
-
-def _evaluation_options(task, settings):
-    """Returns the arguments of `Reinforce.evaluate`, which a twin supports if used."""
-    options = runs.evaluation_options(settings)
-    names = "episodes", "deterministic", "max_episode_steps"
-    return {name: options[name] for name in names} if task.is_compiled else options
+    return agent, callback, training

@@ -408,18 +408,24 @@ def expect_space(path, size):
             os.posix_fallocate(file.fileno(), 0, size)
 
 
-def expect_regular_file(path):
+def expect_regular_file(path, max_bytes=None):
     """Raises an error unless `path` is a regular file; never waits for a pipe or device.
 
     Raises:
         FileNotFoundError: If there is nothing at `path`.
-        ValueError: If `path` is a folder, a pipe, a device or a socket.
+        ValueError: If `path` is a folder, a pipe, a device or a socket, or if it has more
+            than `max_bytes`.
     """
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no file {path}.")
     if not os.path.isfile(path):
         raise ValueError(
             f"{path} must be a regular file, not a folder, pipe, device or socket."
+        )
+    size = os.path.getsize(path)
+    if max_bytes is not None and size > max_bytes:
+        raise ValueError(
+            f"{path} must have at most {max_bytes} bytes. Received: {size} bytes"
         )
 
 
