@@ -60,14 +60,12 @@ class EvaluationCallback(keras.callbacks.Callback):
     Args:
         record: Dict, the content of the run's JSON file; the callback changes `record`.
         path: Path of the run's JSON file.
-        until: Int, the environment steps after which training pauses.
     """
 
-    def __init__(self, record, path, until):
+    def __init__(self, record, path):
         super().__init__()
         self.record = record
         self.path = path
-        self.until = until
 
     def on_train_begin(self, logs=None):
         self.training_start = time.perf_counter()
@@ -79,8 +77,6 @@ class EvaluationCallback(keras.callbacks.Callback):
         due = min((last // every + 1) * every, self.record["steps"])
         if self.model.env_steps >= due:
             self.evaluate_and_save()
-            if self.model.env_steps >= self.until:
-                self.model.stop_training = True
 
     def evaluate_and_save(self):
         agent, record = self.model, self.record
@@ -186,39 +182,29 @@ def lock_run(path):
         yield
 
 
-def make_agent(settings, seed):
-    """Returns a new agent with the settings of a preset."""
-    options = {**settings["agent"], "env_kwargs": settings["env_kwargs"]}
-    return tfr.Reinforce.for_env(settings["env"], seed=seed, **options)
-
-
-def train(path, settings, seed, steps, every, make_agent=make_agent, until=None):
-    """Trains one run to its end, from the start or from its last evaluation.
-
-    With `until`, training pauses at the first evaluation after so many environment steps.
-    """
-    until = until or steps
+def train(path, settings, seed, steps, every):
+    """Trains one run to its end, from the start or from its last evaluation."""
     with lock_run(path):
         record = load_or_create(path, settings, seed, steps, every)
-        if is_trained(record, until):
+        if record["finished"]:
             return
-        fit = {**settings["fit"], "steps": steps}
-        fit.pop("epochs", None)
-        agent = make_agent(settings, seed)
+        env, env_kwargs = settings["env"], settings["env_kwargs"]
+        fit = {x: y for x, y in settings["fit"].items() if x not in ("epochs", "steps")}
         if record["agent"]:
             agent = tfr.load(path.with_name(record["agent"]))
-        fit["steps"] -= agent.env_steps
-        if fit["steps"] > 0:
+        else:
+            options = {**settings["agent"], "env_kwargs": env_kwargs}
+            agent = tfr.Reinforce.for_env(env, seed=seed, **options)
+        if agent.env_steps < steps:
             agent.fit(
-                settings["env"],
+                env,
                 **fit,
+                steps=steps - agent.env_steps,
                 seed=seed,
-                env_kwargs=settings["env_kwargs"],
-                callbacks=[EvaluationCallback(record, path, until)],
+                env_kwargs=env_kwargs,
+                callbacks=[EvaluationCallback(record, path)],
                 verbose=0,
             )
-        if agent.env_steps < steps:
-            return
         start = time.perf_counter()
         record["final"] = evaluate(agent, record, seed, GREEDY)
         record["evaluation_seconds"] += time.perf_counter() - start
@@ -227,14 +213,8 @@ def train(path, settings, seed, steps, every, make_agent=make_agent, until=None)
         write_record(path, record)
 
 
-def is_trained(record, until):
-    """Returns whether a run has ended, or has an evaluation at `until` steps or later."""
-    is_paused = until < record["steps"] and record["curve"]
-    return record["finished"] or bool(is_paused and record["curve"][-1][0] >= until)
-
-
 def run(arguments):
-    """Trains every run that is not finished, each in its own process."""
+    """Trains every run that is not finished, each in its own process, on one thread."""
     commands = []
     for seed, preset in itertools.product(arguments.seeds, arguments.presets):
         steps = learning_settings.steps_of(preset, arguments.steps)
@@ -245,23 +225,10 @@ def run(arguments):
             print(f"{path} is finished.")
             continue
         options = dict(seeds=seed, steps=steps, every=arguments.every)
-        commands.append(one_run(preset, arguments.results, **options))
-    run_commands(commands, arguments.jobs)
-
-
-def one_run(preset, results, **options):
-    """Returns the command that trains one run."""
-    options = [f"--{name}={value}" for name, value in options.items()]
-    command = [sys.executable, str(HERE / "learning.py"), "run_one", str(preset)]
-    return [*command, *options, f"--results={results}"]
-
-
-def run_commands(commands, jobs):
-    """Runs up to `jobs` commands at the same time, each command on one thread.
-
-    The function raises `SystemExit` with the commands that failed.
-    """
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        options["results"] = arguments.results
+        command = [sys.executable, str(HERE / "learning.py"), "run_one", str(preset)]
+        commands.append([*command, *(f"--{x}={y}" for x, y in options.items())])
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         futures = [pool.submit(subprocess.run, c, env=environment) for c in commands]
         try:
@@ -269,23 +236,18 @@ def run_commands(commands, jobs):
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             raise
-    failed = [process.args for process in processes if process.returncode]
+    failed = [" ".join(x.args) for x in processes if x.returncode]
     if failed:
-        raise SystemExit("\n".join(["These commands failed:", *map(" ".join, failed)]))
+        raise SystemExit("\n".join(["These commands failed:", *failed]))
 
 
 def run_one(arguments):
-    use_one_thread()
-    (preset,), (seed,), steps = arguments.presets, arguments.seeds, arguments.steps
-    path = record_path(arguments.results, preset, seed, steps)
-    settings = learning_settings.read(preset)
-    train(path, settings, seed, steps, arguments.every, until=arguments.until)
-
-
-def use_one_thread():
-    """Limits TensorFlow to one thread, so that the order of summation is fixed."""
+    # With one thread, the order of summation is fixed.
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
+    (preset,), (seed,), steps = arguments.presets, arguments.seeds, arguments.steps
+    path = record_path(arguments.results, preset, seed, steps)
+    train(path, learning_settings.read(preset), seed, steps, arguments.every)
 
 
 def report(arguments):
@@ -340,7 +302,6 @@ def main():
             "--jobs", type=positive_int, default=1, help="number of parallel processes"
         )
         run_parser.add_argument("--results", default=HERE / "results")
-    subparsers.choices["run_one"].add_argument("--until", type=positive_int)
     report_parser = subparsers.add_parser("report")
     report_parser.set_defaults(command=report)
     report_parser.add_argument("--results", default=HERE / "results")
