@@ -115,7 +115,7 @@ def test_file_without_ranges_and_unknown_tables_are_refused(tmp_path):
         ("[ranges.agent]\n[ranges.fit]", "no ranges"),
         ("[range.agent]", "invalid key 'range'"),
         ("[ranges.evaluation]\nepisodes = {low = 1, high = 2}", "'evaluation'"),
-        ("ranges = 3", "TOML table"),
+        ("ranges = 3", "must be a table"),
         ("ranges =", "not valid TOML"),
     ):
         path.write_text(text)

@@ -5,8 +5,6 @@ import csv
 import inspect
 import io
 import json
-import os
-import pathlib
 
 import gymnasium as gym
 import keras
@@ -17,15 +15,12 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import agent as agents
-from tf_reinforce import baselines
 from tf_reinforce import cli
 from tf_reinforce import heads
 from tf_reinforce import presets
-from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train_options
-from tf_reinforce.cli import train_settings
-from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
+from tf_reinforce.settings import config
 from tf_reinforce.settings import toml_files
 
 SMALL = """
@@ -182,168 +177,6 @@ def next_state(state, action):
     return 4 * min(max(row + down, 0), 3) + min(max(column + right, 0), 3)
 
 
-@pytest.mark.slow
-def test_preset_env_kwargs_do_not_apply_to_environment_objects():
-    made = [
-        gym.make("FrozenLake-v1", is_slippery=False),
-        lambda: gym.make("FrozenLake-v1"),
-    ]
-    for env in made:
-        agent = agents.Reinforce.for_env(env, preset="FrozenLake-v1-dry")
-        agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
-    assert agent.evaluate(made[1], 2)["episodes"] == 2
-    made[0].close()
-
-
-def test_safe_defaults_drops_strings_from_env_kwargs():
-    """A string could be any path, and the file could be from a stranger."""
-    found = toml_files.safe_defaults(
-        {"steps": 9, "env_kwargs": {"map": "x", "n": 1}, "more": 2}
-    )
-    assert found == {"steps": 9, "env_kwargs": {"n": 1}}
-
-
-@pytest.mark.parametrize(
-    "content, match",
-    [
-        (
-            '[env_kwargs]\nxml_file = "evil.xml"',
-            "argument xml_file='evil.xml'",
-        ),
-        ("[env_kwargs]\na = [1]", "environment argument a="),
-        ("[env_kwargs]\na = nan", "environment argument a=nan"),
-        ("[fit]\nworkers = 65", "`workers` of at most 64. Received: workers=65"),
-        ("[fit]\nnum_envs = 1025", "`num_envs` of at most 1,024"),
-        ("a = " + "[" * 10**4, "not valid TOML"),
-        ("a = 1 #" + "x" * 2**20, "more than 1,048,576 bytes"),
-    ],
-)
-def test_preset_file_with_harmful_settings_is_refused(tmp_path, content, match):
-    path = tmp_path / "own.toml"
-    path.write_text(f'env = "CartPole-v1"\n{content}')
-    with pytest.raises(ValueError, match=match):
-        presets.read(str(path))
-    # An editor may mark the text as UTF-8 with a byte order mark.
-    path.write_text('\ufeffenv = "CartPole-v1"\n[env_kwargs]\na = 1\n[fit]\nworkers = 64')
-    assert presets.read(str(path))["env_kwargs"] == {"a": 1}
-
-
-def test_preset_that_is_a_pipe_is_refused_without_reading(tmp_path):
-    os.mkfifo(tmp_path / "own.toml")
-    with pytest.raises(ValueError, match="must be a regular file"):
-        presets.read(str(tmp_path / "own.toml"))
-
-
-@pytest.mark.parametrize(
-    "env", ["CartPole-v1", "a_module:CartPole-v1", "CartPole", gym.spec("CartPole-v1")]
-)
-def test_for_env_refuses_a_preset_of_another_environment(env):
-    toml_files.expect_same_env({"env": "CartPole-v1"}, env)
-    with pytest.raises(ValueError, match="Expected: Pendulum-v1. Received: env='CartPo"):
-        tfr.Reinforce.for_env(env, preset="Pendulum-v1")
-
-
-def test_preset_fits_an_environment_without_an_id():
-    toml_files.expect_same_env({"env": "CartPole-v1"}, toys.Bandit)
-    toml_files.expect_same_env({"env": "CartPole-v1"}, tfr.envs.CartPole())
-
-
-def test_command_line_passes_environment_arguments_of_any_type():
-    command = ["train", "FrozenLake-v1", "--preset", "FrozenLake-v1-dry"]
-    command += ["--env-arg", "map_name=8x8", "--env-arg", "success_rate=0.5"]
-    options = parsers.make_parser().parse_args(command)
-    _, settings = train_settings.check_train_options(options)
-    expected = {"is_slippery": False, "map_name": "8x8", "success_rate": 0.5}
-    assert settings["env_kwargs"] == expected
-
-
-def test_argument_without_a_value_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["train", "FrozenLake-v1", "--env-arg", "map_name"])
-    assert "must have the form NAME=VALUE" in capsys.readouterr().err
-
-
-def test_text_in_a_run_is_used_only_if_the_user_passes_the_same_argument(tmp_path):
-    config = {"env": "FrozenLake-v1", "env_kwargs": {"map_name": "8x8", "n": 1}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="map_name='8x8'.*--env-arg NAME=VALUE"):
-        run_config.read_env(tmp_path)
-    env, options = run_config.read_env(tmp_path, {"map_name": "4x4"})
-    assert options["env_kwargs"] == {"map_name": "4x4", "n": 1}
-
-
-@pytest.mark.slow
-def test_custom_optimizer_keeps_its_learning_rate(plain):
-    folder, *_ = plain
-    agent = agents.Reinforce.for_env("CartPole-v1", preset=str(folder / "small.toml"))
-    agent.compile(keras.optimizers.Adam(1e-4))
-    history = agent.fit("CartPole-v1", epochs=3, verbose=0).history
-    assert history["learning_rate"] == pytest.approx([1e-4] * 3)
-    assert float(agent.baseline.optimizer.learning_rate) < 0.1
-
-
-def test_unknown_preset_error_names_a_similar_preset_and_the_list(capsys):
-    assert cli.main(["train", "CartPole-v1", "--preset", "CartPole"]) == 2
-    said = capsys.readouterr().err
-    assert "There is no preset 'CartPole'. Did you mean 'CartPole-v1'?" in said
-    assert "tfr.presets.names()" in said and "`tf-reinforce presets`" in said
-
-
-def test_preset_of_another_environment_is_refused(capsys):
-    assert cli.main(["train", "Acrobot-v1", "--preset", "CartPole-v1"]) == 2
-    said = capsys.readouterr().err
-    assert "another environment" in said and "Acrobot-v1" in said
-
-
-@pytest.mark.parametrize(
-    "more, words",
-    [
-        ({"top": "gamma = 1"}, "'gamma'"),
-        ({"agent": "gama = 1"}, r"\[agent\].*'gama'.*gamma"),
-        ({"fit": "learning_rate = 1"}, r"\[fit\].*'learning_rate'"),
-        ({"fit": "callbacks = []"}, r"\[fit\].*'callbacks'"),
-        ({"evaluation": "goal = 1"}, r"\[evaluation\].*'goal'.*target"),
-        ({"top": "env_kwargs = 3\nagents = 4"}, "'agents'"),
-        ({"agent": "gamma = 0.5"}, "not valid TOML.*"),
-    ],
-)
-def test_read_error_names_the_invalid_key(more, words, tmp_path):
-    with pytest.raises(ValueError, match=words):
-        presets.read(str(write_preset(tmp_path, **more)))
-
-
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("", "must name its environment"),
-        ("env = 3", "must name its environment"),
-        ('env = "CartPole-v1"\nagent = 3', r"\[agent\].*must be a TOML table"),
-        ('env = "CartPole-v1"\nenv_kwargs = 3', "env_kwargs.*must be a TOML table"),
-    ],
-)
-def test_read_raises_if_the_file_is_no_preset(text, words, tmp_path):
-    path = tmp_path / "none.toml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=words):
-        presets.read(str(path))
-
-
-@pytest.mark.parametrize(
-    "agent, words",
-    [
-        ({"learning_rate": {"first": 1.0}}, "{first = 0.01, last = 0.001}"),
-        ({"learning_rate": {"start": 1.0}}, "'start'"),
-        ({"baseline": {"kind": "mean"}}, 'kind = "value"'),
-        ({"baseline": {"kind": "value", "layers": 3}}, "'layers'"),
-        ({"baseline": "median"}, "`baseline`"),
-    ],
-)
-def test_invalid_part_in_agent_settings_raises(agent, words):
-    settings = {"env_kwargs": {}, "agent": agent, "fit": {}, "evaluation": {}}
-    with pytest.raises(ValueError, match=words):
-        make_agent("CartPole-v1", settings)
-
-
 def test_value_network_has_its_own_layers_and_weights(tmp_path):
     settings = presets.read(str(write_preset(tmp_path)))
     agent = make_agent("CartPole-v1", settings)
@@ -363,14 +196,6 @@ def test_learning_rate_is_linear_in_the_steps(plain):
     assert config["fit"]["steps"] == 400
     rates = [float(row["learning_rate"]) for row in rows]
     assert rates == pytest.approx(rates_by_hand(rows, 400), rel=1e-6)
-
-
-@pytest.mark.slow
-def test_steps_option_rescales_the_learning_rate_schedule(tmp_path):
-    config, rows = train_preset(tmp_path, "--steps", "1200")
-    assert config["fit"]["steps"] == 1200
-    rates = [float(row["learning_rate"]) for row in rows]
-    assert rates == pytest.approx(rates_by_hand(rows, 1200), rel=1e-6)
 
 
 @pytest.mark.slow
@@ -477,30 +302,6 @@ def test_step_limit_in_fit_applies_to_the_training_only(tmp_path, capsys):
     assert ", target 2 reached\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["Gaussian", "ClippedGaussian", "TanhGaussian", "Beta"])
-def test_head_by_name_gets_the_bounds_of_the_environment(kind):
-    settings = {"env_kwargs": {}, "agent": {"head": kind}, "fit": {}, "evaluation": {}}
-    agent = make_agent("Pendulum-v1", settings)
-    assert type(agent.head) is getattr(heads, kind)
-    assert (agent.head.size, agent.head.low, agent.head.high) == (1, -2.0, 2.0)
-
-
-def test_head_by_name_accepts_keywords():
-    head = {"kind": "TanhGaussian", "initial_scale": 0.25, "state_dependent_scale": True}
-    settings = {"env_kwargs": {}, "agent": {"head": head}, "fit": {}, "evaluation": {}}
-    agent = make_agent("Pendulum-v1", settings)
-    assert agent.head.initial_scale == 0.25 and agent.head.outputs_size == 2
-
-
-@pytest.mark.parametrize(
-    "env, head", [("Pendulum-v1", "Categorical"), ("CartPole-v1", "Beta")]
-)
-def test_head_that_does_not_fit_the_action_space_is_refused(env, head):
-    settings = {"env_kwargs": {}, "agent": {"head": head}, "fit": {}, "evaluation": {}}
-    with pytest.raises(ValueError, match=f"Beta.*Received: head='{head}'"):
-        make_agent(env, settings)
-
-
 def test_random_return_uses_legal_actions_only():
     """Without a mask, a random taxi often gets reward -10 for illegal actions."""
     evaluation = {"episodes": 5, "max_episode_steps": 200}
@@ -527,54 +328,6 @@ def test_random_return_is_the_return_of_action_space_samples():
             lengths[-1] += 1
     noise = np.std(lengths) / np.sqrt(400)
     assert abs(ours - np.mean(lengths)) < 4 * np.sqrt(2) * noise
-
-
-def test_presets_are_installed_as_package_data():
-    config = (pathlib.Path(__file__).parents[2] / "setup.cfg").read_text()
-    assert "tf_reinforce.settings.presets = *.toml" in config
-
-
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        ('[evaluation]\ntarget = "x"', "`target` must be a finite number"),
-        ("[evaluation]\nevery = 0", "`every` must be a whole number of at least 1"),
-        ("[evaluation]\nepisodes = 0.5", "`episodes` must be a whole number"),
-        ('[evaluation]\ndeterministic = "no"', "`deterministic` must be one of"),
-        ("[agent]\nhidden = 64", "`hidden` must be a list of whole numbers"),
-        ('[agent]\nscale_rewards = "no"', "`scale_rewards` must be True or False"),
-        ("[agent]\ngamma = true", "`gamma` must be a finite number"),
-        ("[agent]\nlearning_rate = -0.1", "`learning_rate` must be a finite number"),
-        ('[agent]\nlearning_rate = "0.1"', "Received: learning_rate='0.1'"),
-        ("[agent]\nlearning_rate = {first = 1, last = nan}", "`learning_rate.last` must"),
-        ("[agent]\nhidden = [64, 0]", "`hidden` must be a whole number of at least 1"),
-        ('[agent]\nbaseline = {kind = "value", scale = "50"}', "`scale` must be"),
-        ('[agent]\nhead = {kind = "Beta", initial_scale = 1}', "key 'initial_scale'"),
-        (
-            '[agent]\nhead = {kind = "Gaussian", initial_scal = 3}',
-            "Expected one of: initial_scale",
-        ),
-    ],
-)
-def test_invalid_preset_value_raises_before_training(text, said, tmp_path):
-    path = tmp_path / "my.toml"
-    path.write_text(f'env = "Pendulum-v1"\n{text}\n')
-    with pytest.raises(ValueError, match=said):
-        make_agent("Pendulum-v1", presets.read(str(path)))
-
-
-def test_baseline_value_makes_a_default_value_baseline(tmp_path):
-    path = tmp_path / "my.toml"
-    path.write_text('env = "Pendulum-v1"\n[agent]\nbaseline = "value"\n')
-    agent = make_agent("Pendulum-v1", presets.read(str(path)))
-    assert isinstance(agent.baseline, baselines.Value)
-
-
-@pytest.mark.parametrize("kind", ["Gaussian", "ClippedGaussian"])
-def test_head_by_name_has_initial_scale_from_the_bounds(kind):
-    settings = {**presets.read("Pendulum-v1"), "agent": {"head": kind}}
-    agent = make_agent("MountainCarContinuous-v0", settings)
-    assert agent.head.initial_scale == 0.5
 
 
 LINE = {"first": 1.0, "last": 0.0}
@@ -612,11 +365,6 @@ def test_preset_env_kwargs_do_not_apply_to_validation_env_objects():
         assert history["val_episode_return"] == [1.0]
 
 
-def test_preset_names_begin_with_their_environment():
-    for name in presets.names():
-        assert name in toml_files.names_for(presets.read(name)["env"])
-
-
 def test_for_env_without_the_preset_logs_that_a_preset_exists(caplog):
     with caplog.at_level("INFO", logger="tf_reinforce"):
         agents.Reinforce.for_env("FrozenLake-v1")
@@ -626,3 +374,99 @@ def test_for_env_without_the_preset_logs_that_a_preset_exists(caplog):
         "There is a preset for FrozenLake-v1, which is not used. To use the preset, call "
         "`Reinforce.for_env('FrozenLake-v1', preset='FrozenLake-v1')`."
     ]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("", r"must contain `env`"),
+        ("env = 3", "`env` must be text. Received: env=3"),
+        ("env =", "not valid TOML"),
+        ("a = " + "[" * 10**4, "not valid TOML"),
+        ("a = 1 #" + "x" * 2**20, "at most 1048576 bytes"),
+        ("{env}agent = 3", "`agent` must be a table"),
+        ("{env}env_kwargs = 3", "`env_kwargs` must be a table"),
+        ("{env}gamma = 1", "invalid key 'gamma'"),
+        ("{env}[agent]\ngama = 1", r"\[agent\].*'gama'. Did you mean 'gamma'"),
+        ("{env}[agent]\ngamma = 2", "`gamma` must be .* in .0, 1.*gamma=2"),
+        ("{env}[agent]\ngae_lambda = 0.5", "`gae_lambda` below 1 needs a value"),
+        ("{env}[fit]\ncallbacks = []", r"\[fit\].*'callbacks'"),
+        ("{env}[fit]\nepochs = true", "`epochs` must be a whole number"),
+        ("{env}[fit]\nworkers = 65", "`workers` of at most 64. Received: workers=65"),
+        ("{env}[fit]\nnum_envs = 1025", "`num_envs` of at most 1,024"),
+        ("{env}[evaluation]\ngoal = 1", r"\[evaluation\].*'goal'.*target"),
+        ("{env}[evaluation]\ntarget = nan", "`target` must be a finite number"),
+        ('{env}[env_kwargs]\nxml_file = "evil.xml"', "argument xml_file='evil.xml'"),
+        ("{env}[env_kwargs]\na = [1]", "environment argument a="),
+        ("{env}[env_kwargs]\na = nan", "environment argument a=nan"),
+    ],
+)
+def test_preset_file_that_is_wrong_or_harmful_is_refused(text, words, tmp_path):
+    """A string in `env_kwargs` could be any path, and the file could be from a stranger.
+
+    An editor may mark the text as UTF-8 with a byte order mark.
+    """
+    path = tmp_path / "own.toml"
+    path.write_text(text.replace("{env}", 'env = "CartPole-v1"\n'))
+    with pytest.raises(ValueError, match=words):
+        presets.read(str(path))
+    path.write_text('\ufeffenv = "CartPole-v1"\n[env_kwargs]\na = 1\n[fit]\nworkers = 64')
+    assert presets.read(str(path))["env_kwargs"] == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", "a_module:CartPole-v1", "CartPole", gym.spec("CartPole-v1")]
+)
+def test_for_env_refuses_a_preset_of_another_environment(env):
+    """A preset fits every environment without an id."""
+    for same in (env, toys.Bandit, tfr.envs.CartPole()):
+        toml_files.expect_same_env({"env": "CartPole-v1"}, same)
+    with pytest.raises(ValueError, match="Expected: Pendulum-v1. Received: env='CartPo"):
+        tfr.Reinforce.for_env(env, preset="Pendulum-v1")
+
+
+@pytest.mark.parametrize("kind", config.BOX_HEADS)
+def test_head_by_name_gets_the_bounds_of_the_environment(kind):
+    agent = tfr.Reinforce.for_env("MountainCarContinuous-v0", head=kind)
+    assert type(agent.head) is getattr(heads, kind)
+    assert (agent.head.size, agent.head.low, agent.head.high) == (1, -1.0, 1.0)
+    if kind.endswith("Gaussian") and kind != "TanhGaussian":
+        assert agent.head.initial_scale == 0.5
+
+
+def test_head_by_name_accepts_its_own_keywords():
+    head = {"kind": "TanhGaussian", "initial_scale": 0.25, "state_dependent_scale": True}
+    agent = tfr.Reinforce.for_env("Pendulum-v1", head=head)
+    assert agent.head.initial_scale == 0.25 and agent.head.outputs_size == 2
+    for env, wrong, words in (
+        ("Pendulum-v1", {"kind": "Beta", "initial_scale": 1}, "key 'initial_scale'"),
+        ("Pendulum-v1", "Categorical", "Beta.*Received: head='Categorical'"),
+        ("CartPole-v1", "Beta", "Box. Received: head='Beta' for Discrete"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            tfr.Reinforce.for_env(env, head=wrong)
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_every_preset_is_equal_after_writing_and_reading(name, tmp_path):
+    settings, path = toml_files.read(name), tmp_path / "copy.toml"
+    toml_files.write(path, settings, "a comment")
+    assert path.read_text().startswith("# a comment\n")
+    assert toml_files.read(path) == settings
+    assert name in toml_files.names_for(settings["env"])
+
+
+def test_settings_that_no_file_may_contain_are_left_out(tmp_path):
+    """A value that TOML does not have is refused, and no file is written."""
+    path = tmp_path / "own.toml"
+    settings = {"env": "Own-v0", "env_kwargs": {"file": "/etc/passwd", "size": 3}}
+    with pytest.raises(TypeError, match="not TOML serializable"):
+        toml_files.write(path, {**settings, "agent": {"gamma": object()}}, "")
+    assert not path.exists()
+    agent = {"head": None, "gamma": 0.5, "baseline": {"kind": "value", "passes": None}}
+    toml_files.write(path, {**settings, "agent": agent}, "a comment")
+    content = toml_files.read(path)
+    assert content["env_kwargs"] == {"size": 3}
+    assert content["agent"] == {"gamma": 0.5, "baseline": {"kind": "value"}}
+    saved = {"steps": 9, "workers": 2, "env_kwargs": {"map": "x", "n": 1}, "more": 2}
+    assert toml_files.safe_defaults(saved) == {"steps": 9, "env_kwargs": {"n": 1}}

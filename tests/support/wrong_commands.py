@@ -130,7 +130,7 @@ def train_commands():
     yield from options(ONCE, "--set", "gamma=2", name="gamma")
     yield Command((*ONCE, "--set", "gamma=high"), "gamma", "'high'")
     command = (*ONCE, "--set", "baseline.passes=2")
-    yield Command(command, "baseline", "agent.baseline.passes=2")
+    yield Command(command, "baseline", "agent.baseline.passes")
     yield from options(ONCE, "--import", "no_module", name="module")
     yield from options(ONCE, "--preset", "NoSuch", "none.toml", name="preset")
     yield Command((*CARTPOLE, "--preset", "Pendulum-v1"), "preset", "CartPole-v1")

@@ -226,7 +226,7 @@ TRAIN_OPTIONS = (
         "--baseline",
         ("agent.baseline",),
         dict(
-            choices=config.PRESET_BASELINES,
+            choices=(*config.BASELINES, "value", "none"),
             help="baseline (without a preset, the environment determines the default; "
             f"plain REINFORCE: {DEFAULTS['baseline']})",
         ),
@@ -262,7 +262,7 @@ TRAIN_OPTIONS = (
         "--on-bad-env",
         ("fit.on_bad_env",),
         dict(
-            choices=config.FAULT_OPTIONS["on_bad_env"],
+            choices=("raise", "drop_episode"),
             help="if the environment returns an invalid value: stop with an error, or "
             f"replace the episode ({config.FitOptions.on_bad_env}); host only",
         ),
@@ -271,7 +271,7 @@ TRAIN_OPTIONS = (
         "--on-env-error",
         ("fit.on_env_error",),
         dict(
-            choices=config.FAULT_OPTIONS["on_env_error"],
+            choices=("raise", "restart"),
             help="if the environment raises an exception: stop with an error, or make "
             "the environment again and replace the episode "
             f"({config.FitOptions.on_env_error}); host only",

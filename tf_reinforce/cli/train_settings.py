@@ -44,7 +44,6 @@ def check_train_options(options):
     Raises:
         ValueError, OSError: If an option or a setting of the training is invalid.
     """
-    from tf_reinforce.settings import toml_files
 
     if options.env is None:
         raise ValueError(
@@ -116,7 +115,6 @@ def _settings(options, preset):
     for path, value in options.set or ():
         settings = overrides.apply(settings, path, value)
     _expand_value(settings["agent"])
-    toml_files.validate_evaluation(settings["evaluation"])
     return settings
 
 
@@ -170,12 +168,9 @@ def _checkpoint_settings(options):
 
 def _callback_settings(options):
     """Returns the settings of the callbacks that the options of the command set."""
-    from tf_reinforce.experiments import run_config
-
     values = {"diagnose": options.diagnose, "tensorboard": options.tensorboard}
     values["video"] = options.video
     settings = {name: value for name, value in values.items() if value is not None}
-    run_config.check_callbacks("The command", settings)
     return settings
 
 
@@ -285,7 +280,7 @@ def check_env_settings(env, settings):
     TensorFlow.
     """
     from tf_reinforce.engine.collect import env_arguments
-    from tf_reinforce.settings import agent_settings
+    from tf_reinforce.settings import default_settings
 
     env_kwargs, head = settings["env_kwargs"], settings["agent"].get("head")
     if ":" in env or (head is None and not env_kwargs):
@@ -296,7 +291,7 @@ def check_env_settings(env, settings):
         gym_env = gymnasium.make(env, disable_env_checker=True, **env_kwargs)
     gym_env.close()
     if head is not None:
-        agent_settings.head_settings(head, gym_env.action_space)
+        default_settings.head_settings(head, gym_env.action_space)
 
 
 def check_engine(options, settings):

@@ -6,8 +6,9 @@ from tf_reinforce import baselines
 from tf_reinforce import heads
 from tf_reinforce.data import seeding
 from tf_reinforce.policies import default_policy
-from tf_reinforce.settings import agent_settings
-from tf_reinforce.settings import toml_files
+from tf_reinforce.settings import config
+from tf_reinforce.settings import default_settings
+from tf_reinforce.settings import schema
 
 
 def build_parts(settings, observation_space, action_space, seed):
@@ -46,7 +47,8 @@ def _learning_rates(setting):
     """Returns the first and the last learning rate that a setting describes."""
     if isinstance(setting, keras.optimizers.schedules.LearningRateSchedule):
         return setting, setting
-    return agent_settings.learning_rates("learning_rate", setting)
+    config.check_option("agent", "learning_rate", setting)
+    return config.learning_rates(setting)
 
 
 def _baseline(setting, observation_space, seed, normalizes):
@@ -55,12 +57,10 @@ def _baseline(setting, observation_space, seed, normalizes):
     A value network has a first and a last learning rate. For any other baseline, the
     tuple of learning rates is empty.
     """
-    options = agent_settings.value_settings(setting)
+    options = default_settings.value_network(setting)
     if options is None:
         return None if setting == "none" else setting, ()
-    rates = agent_settings.learning_rates(
-        "baseline.learning_rate", options["learning_rate"]
-    )
+    rates = config.learning_rates(options["learning_rate"])
     # The same architecture as the policy, with other initial weights.
     value_seed = int(seeding.generator(seed, "weights", 1).integers(2**31))
     model = default_policy.default_policy(
@@ -72,9 +72,8 @@ def _baseline(setting, observation_space, seed, normalizes):
         is_normalized=normalizes,
     )
     optimizer = keras.optimizers.Adam(rates[0])
-    arguments = {
-        name: options[name] for name in agent_settings.VALUE_ARGUMENTS if name in options
-    }
+    names = "passes", "minibatch_size", "scale"
+    arguments = {name: options[name] for name in names if name in options}
     return baselines.Value(model, optimizer, **arguments), rates
 
 
@@ -82,7 +81,7 @@ def _head(setting, action_space):
     """Returns the head that a setting describes, or the default head of the space."""
     if setting is None:
         return heads.for_space(action_space)
-    kind, options = agent_settings.head_settings(setting, action_space)
+    kind, options = default_settings.head_settings(setting, action_space)
     head_class = getattr(heads, kind)
-    toml_files.expect_keys(f"The head {kind}", options, head_class.setting_names)
+    schema.expect_keys(f"The head {kind}", options, head_class.setting_names)
     return head_class.from_space(action_space, **options)

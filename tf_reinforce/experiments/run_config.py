@@ -2,34 +2,32 @@
 
 import difflib
 import json
-import math
 import numbers
 import pathlib
 import shlex
+from typing import Literal
 
-from tf_reinforce.settings import agent_settings
 from tf_reinforce.settings import config as options
+from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
 from tf_reinforce.support import files
-from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
 FILE_NAME = "config.json"
 _MAX_BYTES = 2**20
 _MAX_NAMED = 8  # runs that a message names
-_TABLES = ("env_kwargs", "agent", "fit", "evaluation", "checkpoint", "callbacks")
-_KEYS = {"env", "engine", "seed", "seeds", "target_return", "preset", *_TABLES}
-_KEYS |= {version.CONFIG_KEY}
-CHECKPOINT_KEYS = ("every_seconds", "every_updates", "grace_seconds")
-# The settings of the callbacks of a run, and the valid values of each.
-TENSORBOARD = ("scalars", "histograms")
-_CALLBACKS = {
-    "diagnose": lambda name, value: validation.boolean(name, value),
-    "tensorboard": lambda name, value: validation.one_of(name, value, TENSORBOARD),
-    "video": lambda name, value: validation.positive_int(name, value),
+_HINTS = {
+    "env": str,
+    "engine": Literal["host", "compiled"],
+    "seed": schema.Seed,
+    "seeds": list,
+    "target_return": schema.Finite | None,
+    "preset": str | None,
+    version.CONFIG_KEY: str,
+    **dict.fromkeys(("env_kwargs", *options.TABLES), dict),
 }
 # Each seed has an environment of its own.
-MAX_SEEDS = toml_files.FIT_LIMITS["num_envs"]
+MAX_SEEDS = options.FIT_LIMITS["num_envs"]
 # The arguments of `fit` that do not change the result of a training.
 MAY_DIFFER = ("num_envs", "workers", "step_timeout")
 
@@ -90,19 +88,16 @@ def write(directory, content):
 def read(directory):
     """Returns the content of `config.json` of a run, or an empty dict without the file.
 
-    The file may come from an untrusted source: the function checks the type of every
-    table.
+    The file may come from an untrusted source: the tables are dicts, all else is unknown.
 
     Raises:
         ValueError: If the file is not a JSON object, or a table has the wrong type.
     """
     path = pathlib.Path(directory) / FILE_NAME
     content = read_json(path)
-    for name in _TABLES:
-        if not isinstance(content.get(name, {}), dict):
-            raise ValueError(
-                f"`{name}` in {path} must be a JSON object. Received: {content[name]!r}"
-            )
+    for name in ("env_kwargs", *options.TABLES):
+        table = content.get(name, {})
+        schema.expect_keys(f"`{name}` in {path}", table, table)
     return content
 
 
@@ -116,9 +111,7 @@ def read_json(path):
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON file: {error}") from None
     if not isinstance(content, dict):
-        raise ValueError(
-            f"{path} must contain a JSON object. Received: {type(content).__name__}"
-        )
+        raise ValueError(f"{path} must contain a JSON object, and is a {type(content)}.")
     return content
 
 
@@ -127,8 +120,8 @@ def read_env(run, env_kwargs=None):
 
     The config file of a run may come from an untrusted source. An id of the form
     `module:Id` is not returned, because making the environment would import the module.
-    Keyword arguments of the environment's constructor may only be numbers and booleans
-    (`toml_files.SAFE_TYPES`), unless the user has passed the same argument.
+    Keyword arguments of the environment's constructor may only be numbers and booleans,
+    unless the user has passed the same argument.
 
     Args:
         run: Path of the run directory.
@@ -146,29 +139,17 @@ def read_env(run, env_kwargs=None):
     path, config = pathlib.Path(run) / FILE_NAME, read(run)
     env, in_file = config.get("env"), config.get("env_kwargs", {})
     env_kwargs = toml_files.merge_env_kwargs(path, in_file, env_kwargs)
-    options = {
-        "env_kwargs": env_kwargs,
-        "max_episode_steps": config.get("evaluation", {}).get("max_episode_steps"),
-    }
-    return env if isinstance(env, str) and ":" not in env else None, options
-
-
-def _check_agent(path, agent):
-    """Checks the table `agent`, and writes the settings of a named value baseline."""
-    for name in ("hidden", "learning_rate", "baseline"):
-        if name not in agent:
-            raise ValueError(f"`agent` in {path} must contain `{name}`.")
-    if agent["baseline"] == "value":
-        # `Reinforce.for_env` would choose other settings than those in the file.
-        agent["baseline"] = {"kind": "value"}
+    limit = config.get("evaluation", {}).get("max_episode_steps")
+    env = env if isinstance(env, str) and ":" not in env else None
+    return env, {"env_kwargs": env_kwargs, "max_episode_steps": limit}
 
 
 def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
     """Returns the content of `config.json` with all settings of a training, checked.
 
     The file may come from an untrusted source. It must not start more processes,
-    environments, episodes or seeds than `toml_files.FIT_LIMITS` allows, unless the user
-    has passed the number.
+    environments, episodes or seeds than `config.FIT_LIMITS` allows, unless the user has
+    passed the number.
 
     Args:
         directory: Path of the run directory.
@@ -185,7 +166,7 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
 
     Raises:
         FileNotFoundError: If the folder contains no `config.json`.
-        ValueError, TypeError: If a setting is missing or invalid.
+        ValueError: If a setting is missing or invalid.
     """
     path = pathlib.Path(directory) / FILE_NAME
     content = read(directory)
@@ -195,35 +176,19 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
             "Start a training with `tf-reinforce train ENV --run-dir DIR`."
         )
     version.expect_not_newer(path, content.get(version.CONFIG_KEY))
-    toml_files.expect_keys(str(path), content, _KEYS)
     content.setdefault("callbacks", {})
     seed_key = "seeds" if "seeds" in content else "seed"
-    for name in ("env", "engine", seed_key, *_TABLES):
-        if name not in content:
-            raise ValueError(f"{path} must contain `{name}`, and does not contain it.")
-    env = content["env"]
-    if not isinstance(env, str):
-        raise ValueError(f"`env` in {path} must be a string. Received: {env!r}")
-    validation.one_of(f"engine in {path}", content["engine"], ("host", "compiled"))
-    _check_seeds(path, seed_key, content[seed_key], num_seeds)
-    for table, keys in toml_files.TABLE_KEYS.items():
-        toml_files.expect_keys(f"`{table}` in {path}", content[table], keys)
-    toml_files.validate_evaluation(content["evaluation"])
-    toml_files.expect_keys(
-        f"`checkpoint` in {path}", content["checkpoint"], CHECKPOINT_KEYS
-    )
-    for name, value in content["checkpoint"].items():
-        if value is not None:
-            validation.within(name, value, 0, math.inf)
-    check_callbacks(f"`callbacks` in {path}", content["callbacks"])
-    preset = content.get("preset")
-    if not isinstance(preset, (str, type(None))):
-        raise ValueError(f"`preset` in {path} must be a string. Received: {preset!r}")
-    if content.get("target_return") is not None:
-        validation.within("target_return", content["target_return"], -math.inf, math.inf)
-    _check_agent(path, content["agent"])
+    required = "env", "engine", seed_key, "env_kwargs", *options.TABLES
+    content = schema.check_table(str(path), _HINTS, content, required=required)
+    _check_seeds(path, content, num_seeds)
+    for name in ("hidden", "learning_rate", "baseline"):
+        if name not in content["agent"]:
+            raise ValueError(f"`agent` in {path} must contain `{name}`.")
+    if content["agent"]["baseline"] == "value":
+        # `Reinforce.for_env` would choose other settings than those in the file.
+        content["agent"]["baseline"] = {"kind": "value"}
     content["fit"] = _merge_fit(path, content["fit"], fit or {})
-    check_settings(content)
+    check_settings(content, f" in {path}")
     merged = toml_files.merge_env_kwargs(path, content["env_kwargs"], env_kwargs)
     if merged != content["env_kwargs"]:
         raise ValueError(
@@ -231,6 +196,22 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
             f"{content['env_kwargs']}. Received: {env_kwargs}"
         )
     return content
+
+
+def check_settings(settings, place=""):
+    """Raises `ValueError` if a table of settings contains an invalid value.
+
+    Args:
+        settings: Dict of tables, at least `agent` and `fit`.
+        place: String, the end of the name of a table in messages.
+    """
+    for table in options.TABLES.keys() & settings.keys():
+        source, hints = f"`{table}`{place}", options.TABLES[table]
+        schema.check_table(source, hints, settings[table])
+    options.check_agent(settings["agent"], f"`agent`{place}")
+    fit = settings["fit"]
+    has_budget = fit.keys() & {"epochs", "steps"}
+    options.FitOptions(**({} if has_budget else {"epochs": 1}), **fit)
 
 
 def resume_command(directory, config):
@@ -261,11 +242,8 @@ def resume_words(directory, config):
     workers = config["fit"].get("workers")
     if isinstance(workers, options.RayWorkers):
         words += ["--ray", workers.address, "--workers", str(workers.num_workers)]
-        if (
-            cores := workers.num_cpus_per_worker
-        ) != options.RayWorkers.num_cpus_per_worker:
-            words += ["--num-cpus-per-worker", f"{cores:g}"]
-    for name, limit in toml_files.FIT_LIMITS.items():
+        words += ["--num-cpus-per-worker", f"{workers.num_cpus_per_worker:g}"]
+    for name, limit in options.FIT_LIMITS.items():
         value = config["fit"].get(name)
         if isinstance(value, numbers.Real) and value > limit:
             words += [f"--{name.replace('_', '-')}", str(value)]
@@ -297,29 +275,29 @@ def _merge_fit(path, in_file, explicit):
     """Returns the arguments of `fit`, of which those of the user must fit the file."""
     for name, value in explicit.items():
         if name not in MAY_DIFFER and in_file.get(name) != value:
-            text = (
+            raise ValueError(
                 f"The training has another `{name}`. Expected: the value in {path}, "
                 f"{in_file.get(name)}. Received: {name}={value}. A training continues "
-                "with its own settings: omit the option."
+                "with its own settings: omit the option. To train its last agent for "
+                "longer, use Python: tfr.load(…).fit(…)."
             )
-            if (last := path.parent / "last.keras").exists():
-                text += " To train its last agent for longer, use Python: "
-                text += f"tfr.load({str(last)!r}).fit(…)."
-            raise ValueError(text)
-    return toml_files.merge_fit_options(f"`fit` in {path}", in_file, explicit)
+    others = {name: x for name, x in in_file.items() if name not in explicit}
+    remedy = "To start the training with this value, pass the option {}."
+    toml_files.check_limits(f"`fit` in {path}", others, remedy)
+    return {**in_file, **explicit}
 
 
-def _check_seeds(path, name, value, num_seeds):
-    """Raises an error unless `seed` is a seed, or `seeds` is a list of next seeds."""
-    values = value if name == "seeds" and isinstance(value, list) else [value]
-    seeds = [validation.check_seed(validation.whole_number(name, x)) for x in values]
-    expected = list(range(seeds[0], seeds[0] + len(seeds))) if seeds else None
-    if name == "seeds" and value != expected:
-        raise ValueError(
-            f"`seeds` in {path} must be a list of whole numbers, one after the other. "
-            f"Received: seeds={repr(value)[:100]}"
-        )
-    count = len(value) if name == "seeds" else None
+def _check_seeds(path, content, num_seeds):
+    """Raises an error unless `seeds` is a list of next seeds, as many as expected."""
+    seeds = content.get("seeds")
+    if seeds is not None:
+        first = schema.check("seeds", schema.Seed, seeds[0] if seeds else None)
+        if seeds != list(range(first, first + len(seeds))):
+            raise ValueError(
+                f"`seeds` in {path} must be a list of whole numbers, one after the "
+                f"other. Received: seeds={repr(seeds)[:100]}"
+            )
+    count = None if seeds is None else len(seeds)
     if num_seeds not in (None, count):
         raise ValueError(
             f"The training has another number of seeds. Expected: that of {path}, "
@@ -330,24 +308,3 @@ def _check_seeds(path, name, value, num_seeds):
             f"`seeds` in {path} may contain at most {MAX_SEEDS:,} seeds. Received: "
             f"{count} seeds. To train all of them, pass the option --seeds {count}."
         )
-
-
-def check_callbacks(source, settings):
-    """Raises an error if a setting of the callbacks of a run is invalid.
-
-    Args:
-        source: Start of the error message.
-        settings: Dict of `diagnose` (bool, whether to print advice), `tensorboard` (one
-            of `TENSORBOARD`) and `video` (number of updates between two videos).
-    """
-    toml_files.expect_keys(source, settings, _CALLBACKS)
-    for name, value in settings.items():
-        _CALLBACKS[name](name, value)
-
-
-def check_settings(settings):
-    """Raises an error if the tables `agent` or `fit` contain an invalid value."""
-    agent_settings.check(settings["agent"])
-    fit = settings["fit"]
-    has_budget = fit.keys() & {"epochs", "steps"}
-    options.FitOptions(**({} if has_budget else {"epochs": 1}), **fit)

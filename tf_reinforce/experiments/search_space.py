@@ -11,32 +11,21 @@ A range belongs to a setting in the table `agent` or `fit` of a preset. In a TOM
     episodes_per_epoch = {low = 4, high = 64, log = true}
 """
 
-import copy
 import dataclasses
 import json
 import math
-from typing import Any
+from typing import Annotated, Any
 
 from tf_reinforce.experiments import run_config
-from tf_reinforce.settings import agent_settings
 from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
+from tf_reinforce.settings import overrides
+from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
-from tf_reinforce.support import validation
 
 _KEYS = {"low", "high", "log", "choices"}
-# Settings that are whole numbers. The ranges of all other settings are real numbers.
-_WHOLE = {
-    "episodes_per_epoch",
-    "steps_per_epoch",
-    "max_episode_steps",
-    "num_envs",
-    "minibatch_size",
-    "passes",
-}
 # Settings that a search does not change: the budget, and the use of the machine.
-_FIXED = {"steps", "epochs", "workers", "num_envs"}
-_FIXED |= {"step_timeout", "steps_per_execution"}
+_FIXED = {"steps", "epochs", "workers", "num_envs", "step_timeout", "steps_per_execution"}
 _DISCOUNTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 _HIDDEN = ([32], [64], [32, 32], [64, 64], [128, 128])
 
@@ -68,7 +57,7 @@ class Range:
     @property
     def is_whole(self):
         """Returns whether the setting is a whole number."""
-        return self.path[-1] in _WHOLE
+        return _number_hint(self.path) is int
 
     @property
     def ends(self):
@@ -134,6 +123,15 @@ def _label(value):
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def _number_hint(path):
+    """Returns `int` for a setting that is a whole number, else `float`."""
+    hints = config.TABLES[path[0]]
+    if path[:2] == ("agent", "baseline"):
+        hints = schema.hints(config.ValueBaseline)
+    kinds = [kind for kind, _ in schema.numbers(hints.get(path[-1]))]
+    return int if kinds == [int] else float
+
+
 def read(path):
     """Returns the ranges in the table `ranges` of a TOML file.
 
@@ -144,7 +142,7 @@ def read(path):
         ValueError, OSError: If the file or a range is invalid.
     """
     content = toml_files.read_toml(path, "file of ranges")
-    toml_files.expect_keys(f"The file {path}", content, toml_files.PRESET_KEYS)
+    schema.expect_keys(f"The file {path}", content, toml_files.PRESET_HINTS)
     ranges = parse(content.get("ranges", {}))
     if not ranges:
         raise ValueError(
@@ -166,7 +164,7 @@ def parse(table):
     >>> parse({"agent": {"gamma": {"low": 0.9, "high": 0.99}}})[0].name
     'agent.gamma'
     """
-    toml_files.expect_keys("The table `ranges`", table, ("agent", "fit"))
+    schema.expect_keys("The table `ranges`", table, ("agent", "fit"))
     return tuple(x for name in table for x in _parse_table((name,), table[name]))
 
 
@@ -184,72 +182,43 @@ def to_table(ranges):
 
 
 def _parse_table(path, table):
-    name = ".".join(path)
-    if not isinstance(table, dict) or (len(path) == 1 and table.keys() & _KEYS):
-        raise ValueError(
-            f"The range of `{name}` must have the form {{low = 0.001, high = 0.1, "
-            "log = true} or {choices = [32, 64]}. Received: "
-            f"{name} = {repr(table)[:100]}"
-        )
-    if table.keys() & _KEYS:
-        toml_files.expect_keys(f"The range of `{name}`", table, _KEYS)
-        yield _parse_range(path, table)
-    else:
+    if isinstance(table, dict) and not table.keys() & _KEYS:
         for key, inner in table.items():
             yield from _parse_table((*path, key), inner)
+        return
+    name = ".".join(path)
+    try:
+        yield _parse_range(path, table)
+    except ValueError as error:
+        raise ValueError(
+            f"The range of `{name}` must have the form {{low = 0.001, high = 0.1, "
+            f"log = true}} or {{choices = [32, 64]}}: {error} "
+            f"Received: {name} = {repr(table)[:100]}"
+        ) from None
 
 
 def _parse_range(path, table):
-    name = ".".join(path)
-    if path[0] in ("agent", "fit") and path[1] in _FIXED:
+    schema.expect_keys("It", table, _KEYS)
+    if len(path) < 2 or path[1] in _FIXED:
         raise ValueError(
-            f"`{name}` must not have a range, because all trainings of a search have the "
-            "same budget and use the machine in the same way. Received: "
-            f"{name} = {table!r}. Remove the range."
+            "All trainings of a search have the same budget and use of the machine."
         )
     if "choices" in table:
-        return _parse_choices(path, table)
-    missing = [key for key in ("low", "high") if key not in table]
-    if missing:
-        raise ValueError(
-            f"The range of `{name}` needs `{missing[0]}`. Received: {name} = {table!r}"
-        )
-    log = validation.boolean(f"{name}.log", table.get("log", False))
-    ends = [_number(path, key, table[key]) for key in ("low", "high")]
-    if ends[0] >= ends[1]:
-        raise ValueError(
-            f"In the range of `{name}`, `low` must be smaller than `high`. Received: "
-            f"low={ends[0]!r}, high={ends[1]!r}"
-        )
-    if log and ends[0] <= 0:
-        raise ValueError(
-            f"In the range of `{name}`, `low` must be larger than 0 if `log = true`. "
-            f"Received: low={ends[0]!r}"
-        )
-    return Range(path, *ends, log)
-
-
-def _number(path, key, value):
-    name = f"{'.'.join(path)}.{key}"
-    if path[-1] in _WHOLE:
-        return validation.whole_number(name, value)
-    return validation.within(name, value, -math.inf, math.inf)
-
-
-def _parse_choices(path, table):
-    name, choices = ".".join(path), table["choices"]
-    is_list = isinstance(choices, list) and len(choices) >= 2
-    if not is_list or table.keys() != {"choices"}:
-        raise ValueError(
-            f"The range of `{name}` must be {{choices = […]}} with at least two values, "
-            f"and without other keys. Received: {name} = {repr(table)[:100]}"
-        )
-    result = Range(path, choices=tuple(choices))
-    if len(set(result.labels())) < len(choices):
-        raise ValueError(
-            f"The choices of `{name}` must be different. Received: choices={choices!r}"
-        )
-    return result
+        choices = schema.check("choices", list, table["choices"])
+        result = Range(path, choices=tuple(choices))
+        if len(choices) < 2 or table.keys() != {"choices"}:
+            raise ValueError("There must be at least two values, and no other keys.")
+        if len(set(result.labels())) < len(choices):
+            raise ValueError("The choices must be different.")
+        return result
+    number = Annotated[_number_hint(path), schema.Range()]
+    hints = {"low": number, "high": number, "log": bool}
+    table = schema.check_table("It", hints, table, required=("low", "high"))
+    if table["low"] >= table["high"]:
+        raise ValueError("`low` must be smaller than `high`.")
+    if table.get("log") and table["low"] <= 0:
+        raise ValueError("`low` must be larger than 0 if `log = true`.")
+    return Range(path, **table)
 
 
 def default_ranges(settings):
@@ -279,7 +248,7 @@ def default_ranges(settings):
 
 def _value_rate(baseline):
     """Returns a list with the range of the learning rate of a value network, if any."""
-    value = agent_settings.value_settings(baseline)
+    value = default_settings.value_network(baseline)
     rate = None if value is None else value["learning_rate"]
     if isinstance(rate, dict) or not rate:
         return []
@@ -298,13 +267,8 @@ def check(ranges, settings):
     for item in ranges:
         for value in item.ends:
             try:
-                changed = substitute(settings, {item.path: value})
-                for table in ("agent", "fit"):
-                    toml_files.expect_keys(
-                        f"[{table}]", changed[table], toml_files.TABLE_KEYS[table]
-                    )
-                run_config.check_settings(changed)
-            except (ValueError, TypeError) as error:
+                run_config.check_settings(substitute(settings, {item.path: value}))
+            except ValueError as error:
                 raise ValueError(f"The range of `{item.name}`: {error}") from error
 
 
@@ -330,7 +294,7 @@ def _value_at(settings, path):
         return settings["fit"].get("episodes_per_epoch") or config.EPISODES_PER_EPOCH
     for depth, key in enumerate(path):
         if depth == 2 and path[:2] == ("agent", "baseline"):
-            settings = agent_settings.value_settings(settings)  # with its defaults
+            settings = default_settings.value_network(settings)  # with its defaults
         settings = settings.get(key) if isinstance(settings, dict) else None
     return settings
 
@@ -352,26 +316,10 @@ def substitute(settings, values):
 
     Example:
 
-    >>> settings = {"agent": {"baseline": "value"}, "fit": {"episodes_per_epoch": 8}}
-    >>> substitute(settings, {("agent", "baseline", "passes"): 4})["agent"]["baseline"]
-    {'kind': 'value', 'learning_rate': 0.001, 'passes': 4, 'minibatch_size': 64}
+    >>> settings = {"agent": {}, "fit": {"episodes_per_epoch": 8}}
     >>> substitute(settings, {("fit", "steps_per_epoch"): 500})["fit"]
     {'steps_per_epoch': 500}
     """
-    result = copy.deepcopy(settings)
     for path, value in values.items():
-        if path[0] == "fit" and len(path) == 2:
-            result["fit"] = config.merge_options(result["fit"], {path[1]: value})
-            continue
-        table = result
-        for key in path[:-1]:
-            if isinstance(table.get(key), str):  # the name of a head or of a baseline
-                table[key] = default_settings.table(table[key])
-            if not isinstance(table.get(key), dict):
-                raise ValueError(
-                    f"`{key}` must be a table of settings, because `{'.'.join(path)}` "
-                    f"has a range. Received: {key}={table.get(key)!r}"
-                )
-            table = table[key]
-        table[path[-1]] = value
-    return result
+        settings = overrides.apply(settings, path, value)
+    return settings

@@ -1,12 +1,20 @@
-"""Holds the options of agents and of training runs, and names of heads and baselines.
+"""Lists all settings of agents and of training runs, once.
 
-The module `config` does not import TensorFlow, so that the command line starts fast.
+Checks, presets, `config.json`, the command line, search spaces and docs/options.md are
+made from these classes (see `schema`). The module does not import TensorFlow, so that the
+command line starts fast.
 """
 
 import dataclasses
-import math
-from typing import Any
+import typing
+from typing import Annotated, Any, Literal, NotRequired
 
+from tf_reinforce.settings import schema
+from tf_reinforce.settings.schema import Count
+from tf_reinforce.settings.schema import Finite
+from tf_reinforce.settings.schema import Fraction
+from tf_reinforce.settings.schema import NonNegative
+from tf_reinforce.settings.schema import Range
 from tf_reinforce.support import validation
 
 # The names of baselines, and the class of each in `baselines`.
@@ -16,9 +24,6 @@ BASELINES = {
     "moving_average": "MovingAverage",
     "time_step": "TimeStep",
 }
-
-# The names of baselines in presets and on the command line; see `presets.factory`.
-PRESET_BASELINES = (*BASELINES, "value", "none")
 
 # The names of heads for a `Box` in presets and on the command line: classes in `heads`.
 BOX_HEADS = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
@@ -36,21 +41,24 @@ TWINS = {
     "Taxi-v4": "Taxi",
 }
 
-# The defaults of `Reinforce.for_env` that are not in `AgentOptions`.
-FOR_ENV_DEFAULTS: dict[str, Any] = {
-    "hidden": (64, 64),
-    "learning_rate": 1e-2,
-    "baseline": "leave_one_out",
-    "steps_per_execution": 1,
-    "jit_compile": "auto",
-}
-JIT_COMPILE = ("auto", True, False)  # the values of `jit_compile`
-
 # The time limit of a Gymnasium environment that states no limit of its own.
 DEFAULT_MAX_EPISODE_STEPS = 10_000
 
 # The default of `FitOptions`, unless `steps_per_epoch` is given.
 EPISODES_PER_EPOCH = 16
+
+Repeats = Annotated[int, Range(1, validation.MAX_REPEATS)]  # of one call, in files
+Sizes = Annotated[list, validation.layer_sizes]
+Low = Annotated[float, Range(0, 1)]
+
+
+@typing.runtime_checkable
+class Schedule(typing.Protocol):
+    """A Keras learning-rate schedule."""
+
+    def __call__(self, step): ...
+
+    def get_config(self): ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,35 +66,46 @@ class AgentOptions:
     """All options of `Reinforce` except policy, head and baseline.
 
     Raises:
-        ValueError, TypeError: If an option is invalid.
+        ValueError: If an option is invalid.
     """
 
-    gamma: float = 0.99
-    gae_lambda: float = 1.0
-    returns: str = "to_go"
+    gamma: Fraction = 0.99
+    """Discount factor."""
+    gae_lambda: Fraction = 1.0
+    """Mixes rewards (1) and predicted values (0) in the returns of a value baseline."""
+    returns: Literal["to_go", "whole"] = "to_go"
+    """Weights an action by the rewards that follow it, or by all of its episode."""
     discount_states: bool = False
-    scale_advantages: str | None = None
+    """Weights step t by gamma to the power t: the exact discounted gradient."""
+    scale_advantages: Literal["batch", "running"] | None = None
+    """Divides advantages by their standard deviation, in the update or so far."""
     scale_rewards: bool = False
-    mean_over: str = "episodes"
-    on_truncation: str = "bootstrap"
-    minibatch_size: int | None = None
-    passes: int = 1
-    ratio_clip: float | tuple[float, float] = 2.0
-    max_kl: float | None = None
-    entropy_coef: Any = 0.0  # float, or a Keras learning-rate schedule
+    """Divides rewards by the running standard deviation of the returns."""
+    mean_over: Literal["episodes", "steps"] = "episodes"
+    """Divides the loss by the number of episodes or of steps."""
+    on_truncation: Literal["bootstrap", "terminal", "drop"] = "bootstrap"
+    """What follows the last step of a truncated episode: its value, nothing, or no use of
+    the episode."""
+    minibatch_size: Count | None = None
+    """Steps of each gradient step (all steps of the update)."""
+    passes: Count = 1
+    """Passes over the steps of an update."""
+    ratio_clip: Annotated[float, Range(1)] | tuple[Low, NonNegative] = 2.0
+    """Largest likelihood ratio, or the limits (low, high) of PPO."""
+    max_kl: NonNegative | None = None
+    """Ends the passes of an update beyond this KL divergence, in nats per step."""
+    entropy_coef: NonNegative | Schedule = 0.0
+    """Coefficient of the entropy bonus."""
     normalize_observations: bool = False
+    """Normalizes observations by their running mean and variance."""
     action_mask: str | None = None
+    """Place of the mask of legal actions, info/KEY or observation/KEY."""
 
     def __post_init__(self):
-        for name, check, *bounds in _CHECKS:
-            # Assignment by `=` fails in a frozen dataclass. The checks of the options
-            # also convert their types.
-            object.__setattr__(self, name, check(name, getattr(self, name), *bounds))
+        schema.check_fields(self)
 
     def check_baseline(self, baseline, is_value_function):
         """Raises `ValueError` if the baseline or `returns` does not allow `gae_lambda`.
-
-        A `gae_lambda` below 1 needs a value baseline and `returns="to_go"`.
 
         Args:
             baseline: `baselines.Baseline` of the agent, or the name of a baseline.
@@ -95,68 +114,78 @@ class AgentOptions:
         if self.gae_lambda < 1 and not is_value_function:
             raise ValueError(
                 "`gae_lambda` below 1 needs a value baseline, "
-                "tfr.baselines.Value(model). Without values, `gae_lambda` would have "
-                "the effect of a smaller discount. Received: "
-                f"gae_lambda={self.gae_lambda}, baseline={baseline!r}"
+                "tfr.baselines.Value(model); without values, it would act as a smaller "
+                f"discount. Received: gae_lambda={self.gae_lambda}, baseline={baseline!r}"
             )
         if self.gae_lambda < 1 and self.returns == "whole":
             raise ValueError(
-                '`returns="whole"` needs `gae_lambda=1`, because `returns="whole"` '
-                "weights every action by all rewards, and `gae_lambda` below 1 replaces "
-                f"later rewards by values. Received: gae_lambda={self.gae_lambda}"
+                '`returns="whole"` needs `gae_lambda=1`: it weights every action by all '
+                f"rewards. Received: gae_lambda={self.gae_lambda}"
             )
 
 
-def _coefficient(name, value):
-    if callable(value) and hasattr(value, "get_config"):  # a Keras schedule
-        return value
-    return validation.within(name, value, 0, math.inf)
+class Rates(typing.TypedDict):
+    """A learning rate that changes linearly over the budget of `fit`."""
+
+    first: NonNegative
+    last: NonNegative
 
 
-def _max_kl(name, value):
-    try:
-        return value if value is None else validation.within(name, value, 0, math.inf)
-    except (TypeError, ValueError):
+class ValueBaseline(typing.TypedDict):
+    """The settings of a value network."""
+
+    kind: Literal["value"]
+    hidden: NotRequired[Sizes]
+    learning_rate: NotRequired[NonNegative | Rates]
+    passes: NotRequired[Repeats | None]
+    minibatch_size: NotRequired[Count | None]
+    scale: NotRequired[Finite]
+
+
+def _head_table(name, value):
+    """Returns the table of a head; the head checks its other arguments."""
+    if value.get("kind") not in BOX_HEADS:
         raise ValueError(
-            f"`{name}` must be a finite number of at least 0, or None for no limit. "
-            f"Received: {name}={value!r}"
-        ) from None
+            f"`{name}` must have a `kind`, one of {BOX_HEADS}. Received: {name}={value!r}"
+        )
+    return value
 
 
-def _ratio_clip(name, value):
-    """Returns a float of at least 1, or a pair of floats: the two limits of a ratio."""
-    if not isinstance(value, (list, tuple)):
-        return validation.within(name, value, 1, math.inf)
-    try:
-        low, high = value
-        low = validation.within("low", low, 0, 1)
-        return low, validation.within("high", high, 0, math.inf)
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"`{name}` must be a number of at least 1, or a pair of numbers (low, high) "
-            "with 0 <= low <= 1 and a finite high >= 0, for example (0.2, 0.2). "
-            f"Received: {name}={value!r}"
-        ) from None
+@dataclasses.dataclass(frozen=True)
+class AgentSettings(AgentOptions):
+    """The arguments of `Reinforce.for_env` that a preset or the command line may set."""
 
+    passes: Repeats = 1
+    """Passes over the steps of an update."""
+    hidden: Sizes = (64, 64)
+    """Hidden layer sizes."""
+    learning_rate: NonNegative | Rates = 1e-2
+    """Learning rate, or {first = 0.01, last = 0.001}."""
+    baseline: Literal[(*BASELINES, "value", "none")] | ValueBaseline = "leave_one_out"
+    """Baseline; {kind = "value", passes = 4} sets options of a value network."""
+    head: Literal[BOX_HEADS] | Annotated[dict, _head_table] | None = None
+    """Head for a Box; {kind = "Gaussian", initial_scale = 0.5} sets its arguments."""
+    steps_per_execution: Repeats = 1
+    """Updates in one call of a TensorFlow program."""
+    jit_compile: Literal["auto", True, False] = "auto"
+    """Compiles gradient steps with XLA; auto: those of at least 100 per update without
+    convolutions."""
 
-_CHECKS = (
-    ("gamma", validation.within, 0, 1),
-    ("gae_lambda", validation.within, 0, 1),
-    ("returns", validation.one_of, ("to_go", "whole")),
-    ("discount_states", validation.boolean),
-    ("scale_advantages", validation.one_of, (None, "batch", "running")),
-    ("scale_rewards", validation.boolean),
-    ("mean_over", validation.one_of, ("episodes", "steps")),
-    ("on_truncation", validation.one_of, ("bootstrap", "terminal", "drop")),
-    ("minibatch_size", validation.positive_int_or_none),
-    ("passes", validation.positive_int),
-    ("ratio_clip", _ratio_clip),
-    ("max_kl", _max_kl),
-    ("entropy_coef", _coefficient),
-    ("normalize_observations", validation.boolean),
-)
 
 AGENT_OPTIONS = tuple(field.name for field in dataclasses.fields(AgentOptions))
+JIT_COMPILE = typing.get_args(schema.hints(AgentSettings)["jit_compile"])
+# The defaults of `Reinforce.for_env` that are not in `AgentOptions`.
+FOR_ENV_DEFAULTS: dict[str, Any] = {
+    field.name: field.default
+    for field in dataclasses.fields(AgentSettings)
+    if field.name not in AGENT_OPTIONS and field.default is not None
+}
+
+
+def learning_rates(setting):
+    """Returns the first and the last learning rate that a checked setting describes."""
+    is_linear = isinstance(setting, dict)
+    return (setting["first"], setting["last"]) if is_linear else (setting, setting)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +220,7 @@ class RayWorkers:
             than this machine. With other versions, results may differ.
 
     Raises:
-        ValueError, TypeError: If an argument is invalid.
+        ValueError: If an argument is invalid.
 
     Example:
 
@@ -200,48 +229,28 @@ class RayWorkers:
     'auto'
     """
 
-    num_workers: int
+    num_workers: Count
     address: str = "auto"
-    num_cpus_per_worker: float = 1
+    num_cpus_per_worker: NonNegative = 1
     restart_failed_workers: bool = True
-    worker_health_probe_timeout_s: float = 30.0
+    worker_health_probe_timeout_s: Annotated[float, Range(0.001)] = 30.0
     allow_other_versions: bool = False
 
     def __post_init__(self):
-        validation.positive_int("num_workers", self.num_workers)
-        validation.within("num_cpus_per_worker", self.num_cpus_per_worker, 0, math.inf)
-        seconds = self.worker_health_probe_timeout_s
-        validation.within("worker_health_probe_timeout_s", seconds, 0.001, math.inf)
-        for name in ("restart_failed_workers", "allow_other_versions"):
-            validation.instance(name, getattr(self, name), bool)
-        _check_address(self.address)
+        schema.check_fields(self)
+        host, _, port = self.address.rpartition(":")
+        is_pair = host and port.isdecimal() and "/" not in host
+        if self.address not in ("auto", "local") and not is_pair:
+            raise ValueError(
+                "`address` must be the address `host:port` of a Ray cluster, on one of "
+                'whose machines this process runs, "auto" or "local". Received: '
+                f"{self.address!r}"
+            )
 
 
 def number_of_workers(workers):
     """Returns the number of workers that the argument `workers` of `fit` describes."""
     return workers.num_workers if isinstance(workers, RayWorkers) else workers
-
-
-def check_workers(workers):
-    """Returns the argument `workers` of `fit`; raises an error if it is invalid.
-
-    Args:
-        workers: Positive int, or `RayWorkers`.
-    """
-    is_ray = isinstance(workers, RayWorkers)
-    return workers if is_ray else validation.positive_int("workers", workers)
-
-
-def _check_address(address):
-    validation.instance("address", address, str)
-    host, _, port = address.rpartition(":")
-    is_pair = host and port.isdecimal() and "/" not in host
-    if address not in ("auto", "local") and not is_pair:
-        raise ValueError(
-            "`address` must be the address `host:port` of a Ray cluster, "
-            '"auto" or "local". The process must run on a machine of the cluster: an '
-            f"address `ray://…` of Ray Client is not supported. Received: {address!r}"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,8 +296,7 @@ def _check_env_setting(name, value):
     if not is_dict:
         raise TypeError(
             f"`{name}` must be a dict with texts as keys, or a function from the number "
-            f"of updates so far to such a dict. Received: {name}={value!r} of type "
-            f"{type(value).__name__}"
+            f"of updates so far to such a dict. Received: {name}={value!r}"
         )
 
 
@@ -297,54 +305,59 @@ class FitOptions:
     """Options of `Reinforce.fit` for the amount of training and the environments.
 
     Exactly one of `epochs` and `steps`, and exactly one of `episodes_per_epoch` and
-    `steps_per_epoch`, is not `None`.
+    `steps_per_epoch`, is not `None`. `Range.in_file` limits what a stranger's preset,
+    agent file or `config.json` can start.
 
     Raises:
-        ValueError, TypeError: If an option is invalid.
+        ValueError: If an option is invalid.
     """
 
-    epochs: int | None = None
-    steps: int | None = None
-    episodes_per_epoch: int | None = None
-    steps_per_epoch: int | None = None
-    num_envs: int = 8
-    workers: int | RayWorkers = 1
-    max_episode_steps: int | None = None
-    on_bad_env: str = "raise"
-    on_env_error: str = "raise"
-    step_timeout: float = 300.0
+    epochs: Annotated[int, Range(1, in_file=10**7)] | None = None
+    """Number of updates."""
+    steps: Annotated[int, Range(1, in_file=10**12)] | None = None
+    """Number of environment steps, instead of epochs."""
+    episodes_per_epoch: Annotated[int, Range(1, in_file=10**6)] | None = None
+    """Episodes per update (16)."""
+    steps_per_epoch: Annotated[int, Range(1, in_file=10**9)] | None = None
+    """Steps per update, instead of episodes."""
+    num_envs: Annotated[int, Range(1, in_file=1024)] = 8
+    """Environments side by side; with the compiled engine, in evaluations only."""
+    workers: Annotated[int, Range(1, in_file=64)] | RayWorkers = 1
+    """Processes that collect the episodes; host engine only."""
+    max_episode_steps: Annotated[int, Range(1, in_file=10**9)] | None = None
+    """Time limit (that of the environment)."""
+    on_bad_env: Literal["raise", "drop_episode"] = "raise"
+    """If the environment returns an invalid value: stop with an error, or replace the
+    episode; host engine only."""
+    on_env_error: Literal["raise", "restart"] = "raise"
+    """If the environment raises an exception: stop with an error, or make it again and
+    replace the episode; host engine only."""
+    step_timeout: Annotated[float, Range(0.001)] = 300.0
+    """Longest time in seconds for one reset or step in a worker."""
     env_settings: EnvSettings = EnvSettings()
 
     def __post_init__(self):
+        schema.check_fields(self)
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(
                 "Give either `epochs` (updates) or `steps` (environment steps). "
                 f"Received: epochs={self.epochs!r}, steps={self.steps!r}"
             )
-        if self.episodes_per_epoch is not None and self.steps_per_epoch is not None:
+        episodes, steps = self.episodes_per_epoch, self.steps_per_epoch
+        if episodes is not None and steps is not None:
             raise ValueError(
                 "Give either `episodes_per_epoch` or `steps_per_epoch`. Received: "
-                f"episodes_per_epoch={self.episodes_per_epoch!r}, "
-                f"steps_per_epoch={self.steps_per_epoch!r}"
+                f"episodes_per_epoch={episodes!r}, steps_per_epoch={steps!r}"
             )
-        if self.episodes_per_epoch is None and self.steps_per_epoch is None:
-            object.__setattr__(self, "episodes_per_epoch", EPISODES_PER_EPOCH)
-        check_fault_options(vars(self))
-        check_step_timeout(self.step_timeout)
-        object.__setattr__(self, "workers", check_workers(self.workers))
-        for name in FIT_OPTIONS:
-            if name in FAULT_OPTIONS or name in ("step_timeout", "workers"):
-                continue
-            value = getattr(self, name)
-            if value is not None or name == "num_envs":
-                object.__setattr__(self, name, validation.positive_int(name, value))
-        episodes, count = self.episodes_per_epoch, number_of_workers(self.workers)
+        if episodes is None and steps is None:
+            episodes = EPISODES_PER_EPOCH
+            object.__setattr__(self, "episodes_per_epoch", episodes)
+        count = number_of_workers(self.workers)
         if episodes is not None and count > episodes:
             raise ValueError(
                 "`workers` must be at most `episodes_per_epoch`, because only one worker "
                 f"plays an episode. Received: workers={count}, "
-                f"episodes_per_epoch={episodes}. Use more episodes for each update, or "
-                "fewer workers."
+                f"episodes_per_epoch={episodes}"
             )
 
     @property
@@ -359,30 +372,27 @@ class FitOptions:
         return self.max_episode_steps, *faults, self.step_timeout
 
 
+# The options of `fit` that a preset or the command line can set.
+FIT_OPTIONS = tuple(
+    field.name for field in dataclasses.fields(FitOptions) if field.name != "env_settings"
+)
 # What to do if an environment returns an invalid value, or raises an exception.
-FAULT_OPTIONS = {
-    "on_bad_env": ("raise", "drop_episode"),
-    "on_env_error": ("raise", "restart"),
-}
-
-
-def check_fault_options(options):
-    """Raises `ValueError` if an option of `FAULT_OPTIONS` has an invalid value."""
-    for name, allowed in FAULT_OPTIONS.items():
-        validation.one_of(name, options[name], allowed)
-
-
-def check_step_timeout(value):
-    """Raises `ValueError` unless a value is a number of seconds of at least 0.001."""
-    validation.within("step_timeout", value, 0.001, math.inf)
+FAULT_OPTIONS = ("on_bad_env", "on_env_error")
+# The options of `fit` that determine each update. They must not change in a training.
+RESULT_OPTIONS = (
+    "episodes_per_epoch",
+    "steps_per_epoch",
+    "max_episode_steps",
+    *FAULT_OPTIONS,
+)
+_ALTERNATIVES = ("epochs", "steps"), ("episodes_per_epoch", "steps_per_epoch")
 
 
 def merge_options(defaults, options):
     """Returns the options of `fit` as a dict, with defaults for options that are `None`.
 
-    An option that is not `None` replaces its own default. `epochs` or `steps` replaces
-    the defaults of both `epochs` and `steps`. `episodes_per_epoch` or `steps_per_epoch`
-    replaces the defaults of both `episodes_per_epoch` and `steps_per_epoch`.
+    `epochs` and `steps` replace each other, and so do `episodes_per_epoch` and
+    `steps_per_epoch`.
 
     Example:
 
@@ -393,12 +403,76 @@ def merge_options(defaults, options):
     replaced = {
         name for pair in _ALTERNATIVES if options.keys() & set(pair) for name in pair
     }
-    kept = {
-        name: value
-        for name, value in defaults.items()
-        if name in FIT_OPTIONS and name not in replaced
-    }
-    return {**kept, **options}
+    names = [x for x in defaults if x in FIT_OPTIONS and x not in replaced]
+    return {**{name: defaults[name] for name in names}, **options}
+
+
+class Evaluation(typing.TypedDict, total=False):
+    """The evaluations of a training run."""
+
+    episodes: Count
+    """Episodes of each evaluation (100)."""
+    every: Count
+    """Updates from one evaluation to the next (10)."""
+    deterministic: bool
+    """Takes the most likely actions instead of sampling them (True)."""
+    target: Finite
+    """Target return (the reward threshold of the environment)."""
+    max_episode_steps: Count | None
+    """Time limit (that of the environment)."""
+
+
+class CheckpointSettings(typing.TypedDict, total=False):
+    """The arguments of `Checkpoints` in a training run."""
+
+    every_seconds: NonNegative | None
+    every_updates: Count | None
+    grace_seconds: NonNegative
+
+
+class CallbackSettings(typing.TypedDict, total=False):
+    """The callbacks of a training run."""
+
+    diagnose: bool
+    """Print advice if the policy does not learn (docs/diagnostics.md)."""
+    tensorboard: Literal["scalars", "histograms"]
+    """Write logs for TensorBoard to RUN/tensorboard; histograms: also of weights and
+    actions."""
+    video: Count
+    """Record a video to RUN/videos before training and every N updates (100)."""
+
+
+# The settings in the tables of a run, of which a preset has the first three.
+TABLES = {
+    "agent": schema.hints(AgentSettings),
+    "fit": {name: schema.hints(FitOptions)[name] for name in FIT_OPTIONS},
+    "evaluation": schema.hints(Evaluation),
+    "checkpoint": schema.hints(CheckpointSettings),
+    "callbacks": schema.hints(CallbackSettings),
+}
+PRESET_TABLES = ("agent", "fit", "evaluation")
+FIT_LIMITS = schema.file_limits(TABLES["fit"])
+
+
+def check_agent(settings, source="`agent`"):
+    """Raises `ValueError` if a preset or the command line sets an invalid value.
+
+    The arguments of a head are checked when it is made for an environment.
+
+    Args:
+        settings: Dict of settings of `AgentSettings`.
+        source: Start of the error messages about keys.
+    """
+    checked = schema.check_table(source, TABLES["agent"], settings)
+    options = {name: x for name, x in checked.items() if name in AGENT_OPTIONS}
+    baseline = settings.get("baseline", AgentSettings.baseline)
+    is_value_function = baseline == "value" or isinstance(baseline, dict)
+    AgentOptions(**options).check_baseline(baseline, is_value_function)
+
+
+def check_option(table, name, value):
+    """Returns the value of one setting, checked."""
+    return schema.check(name, TABLES[table][name], value)
 
 
 def check_twin(id):
@@ -409,18 +483,3 @@ def check_twin(id):
             "Train in the Gymnasium environment instead (`agent.fit(id)`, `--engine "
             "host`), or write a tensor environment: docs/your_tensor_env.md."
         )
-
-
-# The options of `fit` that a preset or the command line can set.
-FIT_OPTIONS = tuple(
-    field.name for field in dataclasses.fields(FitOptions) if field.name != "env_settings"
-)
-# The options of `fit` that determine each update. They must not change in a training.
-RESULT_OPTIONS = (
-    "episodes_per_epoch",
-    "steps_per_epoch",
-    "max_episode_steps",
-    "on_bad_env",
-    "on_env_error",
-)
-_ALTERNATIVES = ("epochs", "steps"), ("episodes_per_epoch", "steps_per_epoch")

@@ -26,15 +26,39 @@ FIT = {"steps_per_epoch": 2048, "num_envs": 4}
 _MIN_GAMMA, _MAX_GAMMA = 0.95, 0.995
 
 
-def table(name):
-    """Returns the table of settings that the name of a head or a baseline stands for.
+def value_network(setting):
+    """Returns the settings of a value network with all defaults, `None` without one.
 
-    Example:
-
-    >>> table("Beta"), table("value")["passes"]
-    ({'kind': 'Beta'}, 10)
+    Args:
+        setting: `"value"`, a dict of settings, or any other value of `baseline`.
     """
-    return dict(VALUE) if name == "value" else {"kind": name}
+    setting = VALUE if setting == "value" else setting
+    if not isinstance(setting, dict):
+        return None
+    config.check_option("agent", "baseline", setting)
+    return {"hidden": (64, 64), "learning_rate": 1e-2, **setting}
+
+
+def head_settings(setting, action_space):
+    """Returns the name of the class and the arguments of a head for a `Box`.
+
+    Args:
+        setting: The name of a head, or a dict of its name `kind` and its arguments.
+        action_space: `gymnasium.Space` of the environment.
+
+    Raises:
+        ValueError: If the name is unknown, or the action space is not a `Box`.
+    """
+    import gymnasium  # not for `tf-reinforce --help`
+
+    config.check_option("agent", "head", setting)
+    if not isinstance(action_space, gymnasium.spaces.Box):
+        raise ValueError(
+            "`head` must be the name of a head for a Box. Received: "
+            f"head={setting!r} for {action_space!r}"
+        )
+    options = dict(setting) if isinstance(setting, dict) else {"kind": setting}
+    return options.pop("kind"), options
 
 
 def gamma(max_episode_steps):
@@ -58,7 +82,7 @@ def for_task(space, max_episode_steps, in_graph=False):
         max_episode_steps: Number, the time limit of the environment in steps.
         in_graph: Bool, whether the environment is a tensor environment.
     """
-    import gymnasium  # not for `tf-reinforce --help`
+    import gymnasium
 
     is_box = isinstance(space, gymnasium.spaces.Box)
     rate, gae_lambda = (3e-4, 0.8) if is_box else (1e-3, 0.95)
@@ -92,22 +116,20 @@ def describe(space, max_episode_steps, agent, fit):
     >>> describe(space, 500, *for_task(space, 500)).partition(": ")[2].split(", ")[:2]
     ['gamma 0.99', 'gae_lambda 0.95']
     """
-    rate, steps = agent["learning_rate"], fit.get("steps_per_epoch")
-    rates = [rate["first"], rate["last"]] if isinstance(rate, dict) else [rate]
+    rates = dict.fromkeys(config.learning_rates(agent["learning_rate"]))
+    steps, limit = fit.get("steps_per_epoch"), agent.get("max_kl")
     episodes = fit.get("episodes_per_epoch") or config.EPISODES_PER_EPOCH
     batch = f"at least {steps:,} steps" if steps else f"{episodes} episodes"
     # Without a limit of the environment, the collector limits an episode.
     is_known = max_episode_steps != config.DEFAULT_MAX_EPISODE_STEPS
-    length = (
-        "of at most {:,} steps" if is_known else "of unknown length (limit {:,} steps)"
-    )
-    limit = agent.get("max_kl")
+    length = "of at most" if is_known else "of unknown length (limit"
     limit = f", max_kl {limit:g}" if limit is not None and agent["passes"] > 1 else ""
     return (
         f"the settings follow from {type(space).__name__} actions and episodes "
-        f"{length.format(max_episode_steps)}: gamma {agent['gamma']:g}, gae_lambda "
-        f"{agent['gae_lambda']:g}, learning rate {' to '.join(f'{x:g}' for x in rates)}, "
-        f"{agent['passes']} passes over {batch}{limit}"
+        f"{length} {max_episode_steps:,} steps{'' if is_known else ')'}: gamma "
+        f"{agent['gamma']:g}, gae_lambda {agent['gae_lambda']:g}, learning rate "
+        f"{' to '.join(f'{x:g}' for x in rates)}, {agent['passes']} passes over "
+        f"{batch}{limit}"
     )
 
 
@@ -125,12 +147,10 @@ def merge(preset, arguments, envs, has_quantities):
         envs: `collect.environments.Environments`.
         has_quantities: Bool, whether observations can be normalized.
     """
-    optional = "hidden", "learning_rate"
-    arguments = {
-        name: value
-        for name, value in arguments.items()
-        if name not in optional or value is not None
-    }
+    arguments = dict(arguments)
+    for name in ("hidden", "learning_rate"):
+        if arguments.get(name) is None:
+            arguments.pop(name, None)
     agent, fit = preset["agent"], preset["fit"]
     if preset is toml_files.EMPTY_PRESET and arguments.get("baseline") == "value":
         task = envs.action_space, _limit(envs)

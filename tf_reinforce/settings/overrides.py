@@ -1,14 +1,11 @@
 """Overrides single settings of a training by name, for example `agent.gamma=0.9`."""
 
-import contextlib
 import copy
-import json
-import tomllib
 
 from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
+from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
-from tf_reinforce.support import validation
 
 
 def parse(text):
@@ -41,37 +38,23 @@ def parse(text):
             "A setting must have the form NAME=VALUE, for example gamma=0.9. Received: "
             f"{text!r}"
         )
-    return _with_table(keys, text), _value(value.strip())
+    if keys[0] not in toml_files.TABLE_KEYS or len(keys) == 1:
+        keys = (_table(keys[0], text), *keys)
+    names = toml_files.TABLE_KEYS[keys[0]]
+    schema.expect_keys(f"The table [{keys[0]}] of {text}", {keys[1]: None}, names)
+    return keys, schema.value(value.strip())
 
 
-def _with_table(keys, text):
-    """Returns the path of the setting of an override, which starts with its table."""
-    tables = [table for table, names in toml_files.TABLE_KEYS.items() if keys[0] in names]
-    if keys[0] in toml_files.TABLE_KEYS and len(keys) > 1:
-        name = f"The table [{keys[0]}] of {text}"
-        toml_files.expect_keys(name, {keys[1]: None}, toml_files.TABLE_KEYS[keys[0]])
-        return keys
-    if len(tables) > 1:
-        names = " or ".join(f"{table}.{keys[0]}" for table in tables)
-        raise ValueError(
-            f"Several tables have the setting {keys[0]!r}. Expected: {names}. Received: "
-            f"{text}"
-        )
-    if not tables:
-        names = sorted({name for x in toml_files.TABLE_KEYS.values() for name in x})
-        raise ValueError(
-            f"There is no setting {keys[0]!r}.{validation.similar(keys[0], names)} "
-            f"Expected one of: {', '.join(names)}. Received: {text}"
-        )
-    return tables[0], *keys
-
-
-def _value(text):
-    with contextlib.suppress(ValueError, RecursionError):
-        return json.loads(text)
-    with contextlib.suppress(ValueError, RecursionError):
-        return tomllib.loads(f"value = {text}")["value"]
-    return text
+def _table(name, text):
+    """Returns the only table that has a setting."""
+    tables = [table for table, names in toml_files.TABLE_KEYS.items() if name in names]
+    if len(tables) == 1:
+        return tables[0]
+    if tables:
+        names = " or ".join(f"{table}.{name}" for table in tables)
+        raise ValueError(f"Several tables have it. Expected: {names}. Received: {text}")
+    names = {name for keys in toml_files.TABLE_KEYS.values() for name in keys}
+    schema.expect_keys(f"--set {text}", {name: None}, names)
 
 
 def apply(settings, path, value):
@@ -90,21 +73,25 @@ def apply(settings, path, value):
 
     Example:
 
-    >>> settings = {"agent": {}, "fit": {"epochs": 5}, "evaluation": {}}
+    >>> settings = {"agent": {"baseline": "value"}, "fit": {"epochs": 5}}
     >>> apply(settings, ("fit", "steps"), 100)["fit"]
     {'steps': 100}
+    >>> apply(settings, ("agent", "baseline", "passes"), 4)["agent"]["baseline"]
+    {'kind': 'value', 'learning_rate': 0.001, 'passes': 4, 'minibatch_size': 64}
     """
     settings = copy.deepcopy(settings)
     table, *keys, last = path
     node = settings[table]
     for key in keys:
-        if isinstance(name := node.get(key), str) and (key == "head" or name == "value"):
-            node[key] = default_settings.table(name)
+        name = node.get(key)
+        if name == "value":
+            node[key] = dict(default_settings.VALUE)
+        elif key == "head" and isinstance(name, str):
+            node[key] = {"kind": name}
         if not isinstance(node.get(key), dict):
             raise ValueError(
-                f"The setting {key!r} must be a table with settings of its own, for "
-                f'example {{kind = "value"}}. Received: {key}={node.get(key)!r}, and '
-                f"{'.'.join(path)}={value!r}"
+                f"`{key}` must be a table of settings, because `{'.'.join(path)}` is one "
+                f"of them. Received: {key}={node.get(key)!r}"
             )
         node = node[key]
     if table == "fit":

@@ -74,12 +74,13 @@ def open_envs(
             not apply to the type of `env`.
     """
     validation.positive_int("num_envs", num_envs)
-    workers = config.check_workers(workers)
+    workers = config.check_option("fit", "workers", workers)
     is_pool = workers != 1
     validation.positive_int_or_none("max_episode_steps", max_episode_steps)
-    config.check_step_timeout(step_timeout)
+    config.check_option("fit", "step_timeout", step_timeout)
     faults = {"on_bad_env": on_bad_env, "on_env_error": on_env_error}
-    config.check_fault_options(faults)
+    for name, value in faults.items():
+        config.check_option("fit", name, value)
     env_arguments.check(env_kwargs)
     is_open = isinstance(env, environments.Environments)
     is_env = isinstance(env, (gym.Env, gym.vector.VectorEnv, envs.TensorEnv))

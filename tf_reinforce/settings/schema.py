@@ -1,0 +1,263 @@
+"""Checks settings by the type hints of their fields, and reads them from texts.
+
+A class of settings lists its fields with hints, defaults and docstrings. A hint is built
+of `int`, `float`, `bool`, `str`, `None`, `Literal`, tuples, unions, classes, tables
+(`TypedDict`), and `Annotated` with a `Range` or with a function of name and value.
+"""
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import inspect
+import itertools
+import json
+import math
+import sys
+import tomllib
+import types
+import typing
+
+from tf_reinforce.support import validation
+from tf_reinforce.support import version
+
+_UNIONS = types.UnionType, typing.Union
+_TEXTS = {bool: "True or False", str: "text", type(None): "None"}
+_TEXTS |= {dict: "a table", list: "a list of whole numbers"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that a setting may have, and the largest one in a stranger's file."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    in_file: float = math.inf
+
+
+Count = typing.Annotated[int, Range(1)]
+Fraction = typing.Annotated[float, Range(0, 1)]
+NonNegative = typing.Annotated[float, Range(0)]
+Finite = typing.Annotated[float, Range()]
+Seed = typing.Annotated[int, Range(0, 2**63 - 1)]
+
+
+class _Misfit(Exception):
+    """A value does not fit a hint."""
+
+
+@functools.cache
+def hints(cls):
+    """Returns a dict from the settings of a class to their type hints."""
+    found = typing.get_type_hints(cls, include_extras=True)
+    return {
+        name: typing.get_args(hint)[0] if _is_optional(hint) else hint
+        for name, hint in found.items()
+    }
+
+
+def _is_optional(hint):
+    return typing.get_origin(hint) is typing.NotRequired
+
+
+@functools.cache
+def help_texts(cls):
+    """Returns a dict from the settings of a class to the docstrings under them."""
+    texts = {}
+    classes = [x for x in reversed(cls.__mro__) if x.__module__ != "builtins"]
+    for base in classes:
+        module = ast.parse(inspect.getsource(sys.modules[base.__module__]))
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef) and node.name == base.__name__:
+                for field, text in itertools.pairwise(node.body):
+                    if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                        words = ast.literal_eval(text.value).split()
+                        texts[field.target.id] = " ".join(words).rstrip(".")
+    return texts
+
+
+def expected(hint):
+    """Returns what a hint expects, for messages.
+
+    Example:
+
+    >>> expected(Fraction | None)
+    'a finite number in [0, 1] or None'
+    """
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _UNIONS:
+        return " or ".join(map(expected, parts))
+    if origin is typing.Literal:
+        return f"one of {parts}" if len(parts) > 1 else repr(parts[0])
+    if origin is tuple:
+        return f"a pair ({', '.join(map(expected, parts))})"
+    if typing.is_typeddict(hint):
+        return f"a table {{{', '.join(hints(hint))}}}"
+    if origin is not typing.Annotated or not isinstance(parts[1], Range):
+        kind = hint if origin is None else parts[0]
+        return _TEXTS.get(kind, getattr(kind, "__name__", str(kind)))
+    low, high = parts[1].low, parts[1].high
+    kind = "a whole number" if parts[0] is int else "a finite number"
+    if high < math.inf:
+        return f"{kind} in [{low}, {high}]"
+    return f"{kind} of at least {low}" if low > -math.inf else kind
+
+
+def check(name, hint, value):
+    """Returns `value` in the type of a hint.
+
+    Raises:
+        ValueError: If the value does not fit the hint.
+
+    Example:
+
+    >>> check("gamma", Fraction, 1)
+    1.0
+    """
+    try:
+        return _fit(name, hint, value)
+    except _Misfit:
+        raise ValueError(
+            f"`{name}` must be {expected(hint)}. Received: {name}={repr(value)[:200]}"
+        ) from None
+
+
+def _fit(name, hint, value):
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _UNIONS:
+        return _fit_one(name, parts, value)
+    if origin is typing.Literal:
+        if not any(isinstance(value, type(x)) and value == x for x in parts):
+            raise _Misfit
+        return value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)) or len(value) != len(parts):
+            raise _Misfit
+        return tuple(_fit(name, *pair) for pair in zip(parts, value, strict=True))
+    if origin is typing.Annotated:
+        is_range = isinstance(parts[1], Range)
+        return _number(*parts, value) if is_range else parts[1](name, value)
+    if typing.is_typeddict(hint):
+        required = sorted(hint.__required_keys__)
+        return check_table(f"`{name}`", hints(hint), value, f"{name}.", required)
+    try:
+        return validation.boolean(name, value) if hint is bool else _instance(hint, value)
+    except ValueError:
+        raise _Misfit from None
+
+
+def _fit_one(name, options, value):
+    """Returns a value as the first of several hints; the errors of a table are raised."""
+    for option in options:
+        with contextlib.suppress(_Misfit):
+            if is_table(option) == isinstance(value, dict):
+                return _fit(name, option, value)
+    raise _Misfit
+
+
+def _number(kind, limits, value):
+    try:
+        if kind is float:
+            return validation.within("", value, limits.low, limits.high)
+        number = validation.whole_number("", value, limits.low)
+    except ValueError:
+        raise _Misfit from None
+    if number > limits.high:
+        raise _Misfit
+    return number
+
+
+def _instance(kind, value):
+    if not isinstance(value, kind):
+        raise _Misfit
+    return value
+
+
+def is_table(hint):
+    """Returns whether the values of a hint are dicts."""
+    return typing.is_typeddict(hint) or dict in (hint, *typing.get_args(hint)[:1])
+
+
+def check_fields(options):
+    """Checks all fields of a frozen dataclass, and converts them to their types."""
+    for name, hint in hints(type(options)).items():
+        object.__setattr__(options, name, check(name, hint, getattr(options, name)))
+
+
+def check_table(source, hints, table, prefix="", required=()):
+    """Returns a dict of settings, checked by their hints.
+
+    Args:
+        source: Start of the error messages about keys, as `"The preset Taxi-v4"`.
+        hints: Dict from the names of settings to their hints.
+        table: Dict, for example from a file.
+        prefix: String before the names of the settings in messages.
+        required: The keys that must exist.
+
+    Raises:
+        ValueError: If a key is unknown or missing, or a value does not fit.
+    """
+    expect_keys(source, table, hints)
+    for key in required:
+        if key not in table:
+            raise ValueError(
+                f"{source} must contain `{key}`, as in {{{', '.join(required)}}}. "
+                f"Received: {repr(table)[:200]}"
+            )
+    return {key: check(prefix + key, hints[key], x) for key, x in table.items()}
+
+
+def expect_keys(name, table, keys):
+    """Raises `ValueError` if a table is not a dict, or has a key that is not in `keys`.
+
+    Args:
+        name: Start of the error message, for example `"The head Beta"`.
+        table: Dict from TOML or JSON, the table to check.
+        keys: Strings, the valid keys.
+    """
+    if not isinstance(table, dict):
+        raise ValueError(f"{name} must be a table of settings. Received: {table!r}")
+    for key in table:
+        if key not in keys:
+            raise ValueError(
+                f"{name} has the invalid key {key!r}.{validation.similar(key, keys)} "
+                f"Expected one of: {', '.join(sorted(keys)) or '(no keys)'}, in "
+                f"tf_reinforce {version.VERSION}."
+            )
+
+
+def numbers(hint):
+    """Yields the pairs of kind and `Range` of the numbers that a hint allows."""
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Annotated:
+        if isinstance(parts[1], Range):
+            yield parts[0], parts[1]
+    elif typing.get_origin(hint) in _UNIONS:
+        for part in parts:
+            yield from numbers(part)
+
+
+def file_limits(hints):
+    """Returns a dict from settings to the largest numbers that a file may contain."""
+    limits = {
+        name: [limits.in_file for _, limits in numbers(hint)]
+        for name, hint in hints.items()
+    }
+    return {name: x[0] for name, x in limits.items() if x and x[0] < math.inf}
+
+
+def value(text):
+    """Returns the value of a text in the form of JSON or TOML, else the text itself."""
+    for read in (json.loads, lambda text: tomllib.loads(f"value = {text}")["value"]):
+        with contextlib.suppress(ValueError, RecursionError):
+            return read(text)
+    return text
+
+
+def read(name, hint, text):
+    """Returns the value of an option on the command line, for example 1e5 for a count."""
+    result = text if hint is str else value(text)
+    kinds = [kind for kind, _ in numbers(hint)]
+    if kinds == [int] and isinstance(result, float) and result.is_integer():
+        result = int(result)
+    return check(name, hint, result)
