@@ -1,6 +1,5 @@
 """Tests the code of the pages of the documentation site."""
 
-import importlib.util
 import pathlib
 import re
 import runpy
@@ -12,12 +11,10 @@ from gymnasium.envs import registration
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PREFIXES = "tutorial_", "concept_", "howto_", "from_", "index"
+PREFIXES = "tutorial_", "concept_", "howto_", "coming_from", "index"
 PAGES = sorted(p.stem for p in DOCS.glob("*.md") if p.stem.startswith(PREFIXES))
 FAST = "concept_spaces", "concept_update", "howto_nan"
-# Peers, with the environments that `make bench-setup` makes.
-PEERS = {"stable_baselines3": "torch", "tianshou": "torch", "tf_agents": "tfagents"}
-IMPORTS = re.compile(rf"^(?:from|import) ({'|'.join(PEERS)})\b", re.MULTILINE)
+PEER = re.compile(r"^from stable_baselines3\b", re.MULTILINE)
 
 
 def blocks(page):
@@ -32,36 +29,24 @@ def blocks(page):
     [x if x in FAST else pytest.param(x, marks=pytest.mark.slow) for x in PAGES],
 )
 def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
-    """The blocks of a page run in one namespace, without the programs of peers."""
+    """The blocks of a page run in one namespace, without the program of a peer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registration, "registry", {**registration.registry})
     names = {"__name__": "__main__"}
     for line, code in blocks(page):
-        if not IMPORTS.search(code):
+        if not PEER.search(code):
             # Blank lines make an error name the line of the page.
             exec(compile("\n" * line + code, f"docs/{page}.md", "exec"), names)
 
 
-def interpreter_of(peer):
-    """Returns a Python with a peer, or skips the test."""
-    if importlib.util.find_spec(peer) is not None:
-        return sys.executable
-    path = ROOT / ".venv-race" / PEERS[peer] / "bin" / "python"
-    if not path.exists():
-        pytest.skip(f"{peer} is not installed; `make bench-setup` installs it")
-    return str(path)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("page", "peer"),
-    list(zip(("from_sb3", "from_tianshou", "from_tf_agents"), PEERS, strict=True)),
-)
-def test_program_of_a_peer_runs(page, peer, tmp_path):
+def test_program_of_stable_baselines3_runs(tmp_path):
     """The budget is shortened: the test shows that the program is valid."""
-    (program,) = [code for _, code in blocks(page) if IMPORTS.search(code)]
-    program = program.replace("50_000", "2_000").replace("range(20)", "range(2)")
-    command = [interpreter_of(peer), "-c", program]
+    python = ROOT / ".venv-race" / "torch" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("`make bench-setup` installs Stable-Baselines3")
+    (program,) = [code for _, code in blocks("coming_from") if PEER.search(code)]
+    command = [str(python), "-c", program.replace("50_000", "2_000")]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-2000:]
 
