@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import sweeps
 import tensorflow as tf
-import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import baselines
@@ -55,37 +54,11 @@ def test_leave_one_out_is_zero_for_an_episode_that_runs_alone():
     assert alone.tolist() == [[0], [0], [0]]
 
 
-def test_leave_one_out_does_not_depend_on_its_own_episode():
-    """The returns are whole numbers, so rounding cannot hide a difference."""
-    rng = np.random.default_rng(0)
-    returns, valid = ragged()
-    returns = np.where(valid, rng.integers(-99, 99, returns.shape), 0.0)
-    before = estimate(baselines.LeaveOneOut(), returns, valid)
-    for i in range(5):
-        changed = returns.copy()
-        changed[:, i] += np.where(valid[:, i], rng.integers(1, 99, 4), 0.0)
-        after = estimate(baselines.LeaveOneOut(), changed, valid)
-        np.testing.assert_array_equal(after[:, i], before[:, i])
-        assert (after[0] != before[0]).sum() == 4
-
-
-def test_leave_one_out_does_not_depend_on_the_order_of_the_episodes():
-    returns, valid = ragged()
-    order = [3, 0, 4, 1, 2]
-    whole = estimate(baselines.LeaveOneOut(), returns, valid)[:, order]
-    permuted = estimate(baselines.LeaveOneOut(), returns[:, order], valid[:, order])
-    np.testing.assert_allclose(permuted, whole, rtol=1e-13, atol=1e-15)
-
-
 def test_mean_baseline_is_mean_over_all_valid_steps():
     returns, valid = ragged()
     truth = np.where(valid, returns[valid].mean(), 0.0)
     values = estimate(baselines.Mean(), returns, valid)
     np.testing.assert_allclose(values, truth, rtol=1e-13, atol=1e-15)
-
-
-def test_zero_baseline_is_zero():
-    assert not estimate(baselines.Zero(), *ragged()).any()
 
 
 def expected_gradient(baseline, probabilities, rewards, count):
@@ -168,12 +141,6 @@ def test_batch_that_cannot_be_split_into_groups_raises():
         estimate(baselines.LeaveOneOut(group_size=2), *ragged())
 
 
-@pytest.mark.parametrize("group_size", [0, 1, -2, 1.5, True])
-def test_group_size_that_is_not_an_int_of_at_least_two_raises(group_size):
-    with pytest.raises(ValueError, match="`group_size` must be"):
-        baselines.LeaveOneOut(group_size=group_size)
-
-
 @pytest.mark.parametrize("num_envs", [1, sweeps.rare(4)])
 def test_episodes_of_a_group_have_equal_resets_and_different_actions(num_envs):
     baseline = baselines.LeaveOneOut(group_size=3)
@@ -213,11 +180,6 @@ def test_every_baseline_is_zero_in_the_padding(name):
     values = estimate(baseline, returns, valid)
     np.testing.assert_array_equal(values[~valid], 0.0)
     assert values.any() == (name is not None)
-
-
-def test_reset_group_size_is_one_unless_group_size_is_set():
-    assert {baselines.get(name).reset_group_size for name in NAMES} == {1}
-    assert baselines.LeaveOneOut(group_size=3).reset_group_size == 3
 
 
 # Averages of earlier batches
@@ -274,16 +236,6 @@ def test_average_baseline_is_updated_after_fit_and_saved(name, tmp_path):
     assert restored.get_config() == agent.baseline.get_config()
 
 
-def test_time_step_baseline_of_an_agent_averages_returns_at_equal_time_steps():
-    """The reward of step t is t + 1, so that the returns to go are 6, 5 and 3."""
-    env = toys.Clock(3)
-    agent = tfr.Reinforce.for_env(env, hidden=(), baseline="time_step", gamma=1.0)
-    agent.fit(env, epochs=1, episodes_per_epoch=2, verbose=0)
-    zeros = np.zeros((4, 1))
-    values = estimate(agent.baseline, zeros, np.ones((4, 1), bool))
-    np.testing.assert_array_equal(values[:, 0], [6.0, 5.0, 3.0, 0.0])
-
-
 # Value
 
 
@@ -318,14 +270,6 @@ def baseline_batch(targets=None, times=None):
     )
 
 
-def test_value_baseline_returns_one_output_of_the_model_per_observation():
-    baseline, (observations, _) = value(), steps()
-    kernel, bias = baseline.model.get_weights()
-    truth = (observations @ kernel + bias)[:, 0]
-    np.testing.assert_allclose(baseline.values(observations), truth, atol=1e-6)
-    assert baseline.is_value_function
-
-
 def test_value_baseline_gradient_equals_a_loop():
     """The loss is 1/E Σₙ (w·xₙ + b - Gₙ)² / 2."""
     baseline, (observations, returns) = value(), steps()
@@ -353,20 +297,6 @@ def test_regularizer_of_value_model_is_in_the_gradient_but_not_in_the_loss():
     assert float(loss) == float(other_loss)
     truth = gradients[0] + 0.2 * plain.model.get_weights()[0]
     np.testing.assert_allclose(other_gradients[0], truth, atol=1e-6)
-
-
-def test_apply_gradients_makes_one_step_of_the_optimizer():
-    baseline = value(rate=0.5)
-    _, gradients = baseline.gradients(baseline_batch())
-    before = baseline.model.get_weights()
-    baseline.apply_gradients(gradients, baseline_batch())
-    for old, new, gradient in zip(
-        before, baseline.model.get_weights(), gradients, strict=True
-    ):
-        np.testing.assert_allclose(
-            new, old - 0.5 * gradient.numpy(), rtol=1e-7, atol=1e-7
-        )
-    assert int(baseline.optimizer.iterations) == 1
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -430,39 +360,12 @@ def test_further_pass_with_nonfinite_loss_is_skipped():
     )
 
 
-def test_further_pass_with_one_nonfinite_gradient_is_skipped():
-    """The loss and the gradient of the bias are finite, but the gradient of the kernel
-    overflows.
-    """
-    baseline, (observations, _) = value(passes=2), steps()
-    kernel, bias = baseline.model.get_weights()
-    _, first = baseline.gradients(baseline_batch())
-    huge = baseline_batch()._replace(observations=np.full_like(observations, 1e38))
-    _, further = baseline.gradients(huge)
-    assert np.isinf(further[0]).any() and np.isfinite(further[1]).all()
-    baseline.apply_gradients(first, huge)
-    after = baseline.model.get_weights()
-    np.testing.assert_allclose(
-        after[0], kernel - 0.5 * first[0].numpy(), rtol=1e-7, atol=1e-7
-    )
-    np.testing.assert_allclose(
-        after[1], bias - 0.5 * first[1].numpy(), rtol=1e-7, atol=1e-7
-    )
-
-
 def test_value_model_is_called_in_inference_mode():
     layers = [keras.Input((3,)), keras.layers.Dropout(0.9), keras.layers.Dense(1)]
     baseline, (observations, _) = value(keras.Sequential(layers)), steps()
     kernel, bias = baseline.model.get_weights()
     truth = (observations @ kernel + bias)[:, 0]
     np.testing.assert_allclose(baseline.values(observations), truth, atol=1e-6)
-
-
-def test_build_builds_value_model_and_optimizer():
-    """No variable may be created when the first update is traced."""
-    baseline = value(keras.Sequential([keras.layers.Dense(1)]))
-    assert [tuple(w.shape) for w in baseline.model.weights] == [(3, 1), (1,)]
-    assert baseline.optimizer.built
 
 
 def test_scale_of_value_baseline_divides_targets_and_multiplies_values():
@@ -482,17 +385,6 @@ def test_scale_of_value_baseline_divides_targets_and_multiplies_values():
     np.testing.assert_allclose(values, 50 * plain.values(observations), rtol=1e-6)
 
 
-def test_passes_and_scale_are_in_the_config():
-    restored = baselines.Value.from_config(value(passes=3, scale=2.0).get_config())
-    assert (restored.passes, restored.scale) == (3, 2.0)
-
-
-@pytest.mark.parametrize("scale", [0, -1.0, float("inf"), float("nan")])
-def test_scale_that_is_not_positive_and_finite_raises(scale):
-    with pytest.raises(ValueError, match="`scale` must be a finite number in"):
-        baselines.Value(critic(), scale=scale)
-
-
 @pytest.mark.parametrize("kind", ["around", "inside"])
 def test_value_optimizer_with_loss_scaling_raises(kind):
     """Such an optimizer divides the gradients by a factor, but the loss was not
@@ -505,25 +397,6 @@ def test_value_optimizer_with_loss_scaling_raises(kind):
         ValueError, match="loss is not scaled.*without `loss_scale_factor`"
     ):
         baselines.Value(critic(), optimizer)
-
-
-@pytest.mark.parametrize("passes", [0, -1, 1.5, True, None])
-def test_passes_that_is_not_a_positive_int_raises(passes):
-    with pytest.raises(ValueError, match="`passes` must be a whole number"):
-        baselines.Value(critic(), passes=passes)
-
-
-def test_passes_or_scale_without_a_value_model_raises():
-    for further in ({"passes": 2}, {"scale": 3.0}):
-        with pytest.raises(ValueError, match="policy and baseline in one step.*Received"):
-            baselines.Value(**further)
-
-
-def test_value_baseline_is_zero_in_the_padding():
-    returns, valid = ragged()
-    values = np.where(valid, 3.0, np.nan)
-    estimates = baselines.Value(critic()).estimate(returns, valid, tf.constant(values))
-    np.testing.assert_array_equal(estimates, np.where(valid, 3.0, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -549,70 +422,6 @@ def test_value_baseline_without_model_has_no_gradients_or_optimizer():
     baseline.apply_gradients(gradients, baseline_batch())
     assert np.isnan(loss) and gradients == []
     assert baseline.loss_weight == 0.25 and baseline.optimizer is None
-
-
-def test_value_optimizer_without_model_raises():
-    with pytest.raises(ValueError, match="shares the policy's layers.*'sgd'"):
-        baselines.Value(optimizer="sgd")
-
-
-@pytest.mark.parametrize("weight", [-0.1, np.inf, np.nan])
-def test_loss_weight_that_is_negative_or_not_finite_raises(weight):
-    with pytest.raises(ValueError, match="`loss_weight` must be a finite number"):
-        baselines.Value(loss_weight=weight)
-
-
-def test_default_optimizer_of_value_model_is_adam():
-    assert isinstance(baselines.Value(critic()).optimizer, keras.optimizers.Adam)
-
-
-def revive(baseline):
-    """Returns the baseline that is restored from the serialized config."""
-    config = keras.saving.serialize_keras_object(baseline)
-    return keras.saving.deserialize_keras_object(config)
-
-
-def test_value_baseline_is_restored_from_its_config():
-    baseline = value(rate=0.125, loss_weight=2.0, name="mine")
-    restored = revive(baseline)
-    assert restored.get_config() == baseline.get_config()
-    assert isinstance(restored.optimizer, keras.optimizers.SGD)
-    assert float(restored.optimizer.learning_rate) == 0.125
-    restored.model.set_weights(baseline.model.get_weights())
-    observations = steps()[0]
-    truth = baseline.values(observations)
-    np.testing.assert_array_equal(restored.values(observations), truth)
-
-
-def test_from_config_does_not_change_the_config():
-    config = value().get_config()
-    first, second = (baselines.Value.from_config(config) for _ in range(2))
-    assert first.model is not second.model
-
-
-@pytest.mark.parametrize("kind", ["LeaveOneOut", "Mean", "Zero", "Value"])
-def test_every_baseline_is_restored_from_its_config(kind):
-    baseline = getattr(baselines, kind)(name="mine")
-    restored = revive(baseline)
-    assert type(restored) is type(baseline) and restored.name == "mine"
-
-
-def test_get_returns_the_baseline_of_a_name():
-    kinds = {name: type(baselines.get(name)) for name in ("leave_one_out", "mean", None)}
-    assert kinds == {
-        "leave_one_out": baselines.LeaveOneOut,
-        "mean": baselines.Mean,
-        None: baselines.Zero,
-    }
-    baseline = baselines.Value(critic())
-    assert baselines.get(baseline) is baseline
-
-
-@pytest.mark.parametrize("identifier", ["value", 3, ["mean"], {"mean": 1}])
-def test_error_for_unknown_baseline_lists_the_names(identifier):
-    with pytest.raises(ValueError, match="'leave_one_out', 'mean', .*None") as error:
-        baselines.get(identifier)
-    assert f"baseline={identifier!r}" in str(error.value)
 
 
 class WrongShape(baselines.Baseline):
@@ -656,7 +465,3 @@ def test_baseline_of_wrong_shape_or_dtype_raises(shape, dtype, error):
         error, match="WrongShape.estimate.*must return .* one baseline per return"
     ):
         agent.update(record)
-
-
-def test_time_step_has_an_average_for_each_of_a_thousand_steps():
-    assert baselines.TimeStep().horizon == 1000

@@ -9,7 +9,6 @@ import sweeps
 import tensorflow as tf
 from toy_worlds import Walk
 
-import tf_reinforce as tfr
 from tf_reinforce import envs
 from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_noise
@@ -251,26 +250,6 @@ def test_each_environment_of_a_vector_env_has_its_own_seed():
     assert len({x for x in beside[0][0]["place"][:, 0]}) == 3
 
 
-def test_reset_without_a_seed_starts_other_episodes():
-    worlds = envs.CartPole().as_gymnasium(2)
-    first, again, more = (worlds.reset(seed=seed)[0] for seed in (4, 4, None))
-    np.testing.assert_array_equal(first, again)
-    assert not np.isin(more, first).any()
-    fresh, other = (envs.CartPole().as_gymnasium(2).reset()[0] for _ in range(2))
-    assert not np.isin(fresh, other).any()
-
-
-@pytest.mark.slow
-def test_agent_trains_and_evaluates_on_a_vector_env_of_tensor_envs():
-    worlds = Walk().as_gymnasium(3)
-    agent = tfr.Reinforce.for_env(worlds, hidden=(8,))
-    history = agent.fit(worlds, epochs=2, episodes_per_epoch=4, verbose=0)
-    assert len(history.history["episode_return"]) == 2
-    assert agent.evaluate(worlds, episodes=4)["episode_length"] <= 9
-    wrapped = gym.wrappers.vector.RecordEpisodeStatistics(Walk().as_gymnasium(2))
-    agent.evaluate(wrapped, episodes=4)
-
-
 @pytest.mark.parametrize(
     "actions",
     [[0, 2], [0], [0.5, 0.5], [[0], [1]], {"a": 0}, [None, 1]],
@@ -293,14 +272,6 @@ def test_vector_env_raises_on_invalid_calls():
         worlds.reset(seed=[1, None])
     with pytest.raises(ValueError, match="num_envs"):
         envs.CartPole().as_gymnasium(0)
-
-
-def test_make_error_lists_the_twins():
-    assert isinstance(tfr.envs.make("Pendulum-v1", dtype="float64"), envs.Pendulum)
-    with pytest.raises(
-        ValueError, match="no tensor environment for 'Ant-v5'.*CartPole-v1"
-    ):
-        envs.make("Ant-v5")
 
 
 class Broken(envs.CartPole):
@@ -390,14 +361,6 @@ def test_check_raises_if_the_noise_spec_is_invalid(noise):
     with pytest.raises(
         ValueError, match="noise attribute of `Walk` must be one `NoiseSpec`.*Received"
     ):
-        checks.check(world)
-
-
-def test_check_raises_if_the_initial_state_has_no_noise():
-    """Without the rows of the noise, `initial` could not know the number of episodes."""
-    world = Walk()
-    world.initial_noise = None
-    with pytest.raises(ValueError, match="`Walk.initial_noise` must be a `NoiseSpec`"):
         checks.check(world)
 
 

@@ -75,22 +75,6 @@ def test_both_engines_record_the_same_masks_of_nested_actions():
     agent.fit(env, epochs=1, episodes_per_epoch=4, verbose=0)
 
 
-@pytest.mark.slow
-def test_train_seeds_in_one_program_equals_separate_runs_with_masks():
-    env, budget = Gates(), dict(epochs=2, episodes_per_epoch=3)
-
-    def make(seed):
-        agent = tfr.Reinforce.for_env(env, hidden=(), seed=seed, action_mask=PATH)
-        agent.compile(keras.optimizers.SGD(0.1))
-        return agent
-
-    population = tfr.train_seeds(make, env, [1, 5], **budget)
-    alone = make(5)
-    alone.fit(env, seed=5, verbose=0, **budget)
-    for x, y in zip(population.agent(5).get_weights(), alone.get_weights(), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
-
-
 class Closed(envs.Corridor):
     """A corridor in which one of four cells, the second, has an invalid mask."""
 
@@ -186,13 +170,6 @@ class Wrong(envs.Corridor):
 def test_mask_of_invalid_shape_or_type_raises(mask):
     with pytest.raises(ValueError, match=r"`Wrong.action_mask` must return"):
         Wrong(mask).as_gymnasium(2)
-
-
-def test_attribute_that_is_no_method_raises():
-    env = envs.Corridor(3)
-    env.action_mask = True
-    with pytest.raises(ValueError, match="must be a method.*Received: True"):
-        env.as_gymnasium(2)
 
 
 class Marked(envs.Corridor):

@@ -1,8 +1,6 @@
 """Tests `heads.Composite`: tuples and dicts of heads, nested to any depth."""
 
-import itertools
 import json
-import math
 
 import gymnasium as gym
 import keras
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_reinforce as tfr
 from tf_reinforce import heads
 
 Discrete, Box = gym.spaces.Discrete, gym.spaces.Box
@@ -97,25 +94,6 @@ def test_composite_eligibility_sample_and_mode_equal_those_of_the_leaves(name):
     )
 
 
-def test_probabilities_of_all_composite_actions_sum_to_one():
-    head = heads.Composite({"a": (heads.Categorical(3),), "b": heads.Bernoulli(2)})
-    first, bits = zip(*itertools.product(range(3), itertools.product(range(2), repeat=2)))
-    outputs = tf.constant(np.tile([0.3, -1.0, 2.0, 0.5, -4.0], (12, 1)))
-    actions = {"a": (np.array(first),), "b": np.array(bits)}
-    log_probs = head.distribution(outputs).log_prob(actions)
-    assert np.exp(log_probs).sum() == pytest.approx(1.0, abs=1e-13)
-
-
-def test_two_categorical_leaves_are_sampled_independently():
-    count = 20_000
-    head = heads.Composite((heads.Categorical(2), heads.Categorical(2)))
-    rng = np.random.default_rng(0)
-    noise = tuple(tf.constant(rng.random((count, 2))) for _ in range(2))
-    first, second = head.sample(tf.zeros([count, 4], "float64"), noise)
-    shares = np.bincount(2 * first.numpy() + second.numpy(), minlength=4) / count
-    assert np.abs(shares - 1 / 4).max() < 6 * math.sqrt(3 / 16 / count)
-
-
 @pytest.mark.parametrize("name", TREE)
 def test_composite_actions_have_the_nesting_of_the_action_space(name):
     space = TREE[name]
@@ -145,27 +123,6 @@ def test_composite_parameter_names_contain_the_path_of_the_leaf():
         "b_1_1_probs", "b_1_a b_mean", "b_1_a b_scale", "é.x_logits", "é.x_probs",
     }  # fmt: skip
     assert parameters["b_1_a b_mean"].shape == (2, 4)
-
-
-def test_names_of_tuple_parts_are_action_and_an_index():
-    pair = gym.spaces.Tuple([Discrete(2), gym.spaces.Dict(a=Discrete(3))])
-    assert built(pair).names == ("action_0", "action_1_a")
-
-
-def test_saved_model_returns_composite_parameters_by_name(tmp_path):
-    head, module = built(TREE["deep"]), tf.Module()
-    module.head = head.variables
-    rows = tf.TensorSpec([None, head.outputs_size], tf.float32)
-    function = tf.function(head.parameters, input_signature=[rows])
-    tf.saved_model.save(module, tmp_path, signatures={"distribution": function})
-    loaded = tf.saved_model.load(tmp_path)
-    outputs = tf.ones([1, head.outputs_size])
-    served, expected = (
-        loaded.signatures["distribution"](outputs),
-        head.parameters(outputs),
-    )
-    assert set(served) == set(expected)
-    np.testing.assert_allclose(served["b_1_a b_mean"], expected["b_1_a b_mean"])
 
 
 # Records
@@ -260,12 +217,6 @@ def test_invalid_structure_of_heads_raises(name):
         heads.Composite(structure)
 
 
-def test_to_environment_raises_for_actions_of_another_structure():
-    head = heads.Composite({"a": heads.Categorical(2), "b": heads.Categorical(2)})
-    with pytest.raises(ValueError, match="dict"):
-        head.to_environment((tf.zeros([1], tf.int64), tf.zeros([1], tf.int64)))
-
-
 @pytest.mark.parametrize("nested", [False, True])
 def test_composite_log_probability_works_without_sample_method_of_leaves(nested):
     """The joint distributions of TFP draw a sample for a log-probability.
@@ -285,55 +236,3 @@ def test_composite_log_probability_works_without_sample_method_of_leaves(nested)
     np.testing.assert_allclose(joint.log_prob(actions), expected, rtol=1e-6)
     entropy = alone[0].entropy() + alone[1].entropy()
     np.testing.assert_allclose(joint.entropy(), entropy, rtol=1e-6)
-
-
-class Levers(gym.Env):
-    """Rewards the real-valued action, plus one for each correct gear and switch."""
-
-    observation_space = Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Dict(
-        {
-            "1": gym.spaces.Tuple([Discrete(3, start=4), gym.spaces.MultiBinary(2)]),
-            "a b": Box(-1.0, 1.0, (1,), np.float32),
-        }
-    )
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action)
-        gear, switches = action["1"]
-        hits = (gear == 6) + np.sum(switches == [1, 0]) + action["a b"][0]
-        return np.zeros(2, np.float32), float(hits), True, False, {}
-
-
-def test_agent_with_composite_head_learns_and_is_restored_from_file(tmp_path):
-    agent = tfr.Reinforce.for_env(Levers, hidden=(), learning_rate=0.1)
-    agent.fit(Levers, epochs=60, episodes_per_epoch=8, verbose=0)
-    assert agent.trainer.collector.programs["acting", False].runtime == "litert"
-    assert agent.evaluate(Levers, 4)["episode_return"] > 3.5
-    agent.save(tmp_path / "agent.keras")
-    loaded = tfr.load(tmp_path / "agent.keras")
-    nothing = np.zeros((1, 2), "float32")
-    action = loaded.act(nothing, deterministic=True)
-    assert action["1"][0].tolist() == [6] and action["1"][1].tolist() == [[1, 0]]
-    np.testing.assert_array_equal(
-        loaded.head.trainable_variables[0], agent.head.trainable_variables[0]
-    )
-
-
-def test_composite_distribution_samples_its_leaves_independently():
-    head = heads.Composite({"b": heads.Gaussian(2), "a": heads.Categorical(3)})
-    head.build((None, head.outputs_size))
-    actions = head.distribution(tf.zeros((7, head.outputs_size)))
-    assert actions.batch_shape == (7,) and actions.batch_shape_tensor().numpy() == [7]
-    drawn = actions.sample(4, seed=1)
-    assert drawn["a"].shape == (4, 7) and drawn["b"].shape == (4, 7, 2)
-    assert actions.log_prob(drawn).shape == (4, 7)
-    pair = heads.Composite((heads.Categorical(2), heads.Categorical(2)))
-    pair.build((None, pair.outputs_size))
-    one, other = pair.distribution(tf.zeros((1, 4))).sample(4000, seed=1)
-    same = np.mean(one.numpy() == other.numpy())
-    assert abs(same - 0.5) < 6 * np.sqrt(0.25 / 4000)

@@ -9,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import tensorflow as tf
-import toy_heads
 
 from tf_reinforce import heads
 
@@ -115,50 +114,6 @@ def test_multi_categorical_score_is_one_hot_minus_probabilities(gap, dtype):
     assert abs(np.sum(probs * truth, axis=0)).max() < 1e-5
 
 
-def test_multi_categorical_with_one_choice_equals_categorical_exactly():
-    one, many = heads.Categorical(5), heads.MultiCategorical([5])
-    rng = np.random.default_rng(0)
-    logits, noise = (tf.constant(rng.random((20, 5), "float32")) for _ in range(2))
-    actions = one.sample(logits, noise)
-    np.testing.assert_array_equal(many.sample(logits, noise)[:, 0], actions)
-    np.testing.assert_array_equal(
-        many.distribution(logits).log_prob(actions[:, None]),
-        one.distribution(logits).log_prob(actions),
-    )
-
-
-MULTI = {
-    "plain": gym.spaces.MultiDiscrete([2, 3]),
-    "started": gym.spaces.MultiDiscrete([2, 3], start=[1, -2]),
-    "matrix": gym.spaces.MultiDiscrete([[2, 3], [4, 1]], start=[[5, 0], [-1, 7]]),
-    "bytes": gym.spaces.MultiDiscrete([2, 3], np.int8),
-}
-
-
-@pytest.mark.parametrize("name", MULTI)
-def test_multi_categorical_actions_have_shape_and_start_of_the_space(name):
-    space = MULTI[name]
-    head = heads.for_space(space)
-    assert isinstance(head, heads.MultiCategorical) and head.matches_space(space)
-    raw = np.array(list(itertools.product(*map(range, head.sizes))))
-    actions = head.to_environment(tf.constant(raw)).numpy()
-    truth = raw.reshape(-1, *space.shape) + space.start
-    np.testing.assert_array_equal(actions, truth)
-    assert all(space.contains(action) for action in actions.astype(space.dtype))
-    assert [head.matches_space(other) for other in MULTI.values()].count(True) == (
-        2 if name in ("plain", "bytes") else 1
-    )
-
-
-@pytest.mark.parametrize("action", [[-1, 0], [2, 0], [0, 3]])
-def test_check_actions_error_names_step_of_impossible_choice(action):
-    head = heads.MultiCategorical([2, 3])
-    actions = np.array([[[1, 2]], [action]])
-    head.check_actions(actions, np.array([1]))
-    with pytest.raises(ValueError, match="raw actions of MultiCat.*step 1 of episode 0"):
-        head.check_actions(actions, np.array([2]))
-
-
 # Bernoulli
 
 
@@ -218,40 +173,12 @@ def test_bernoulli_zero_noise_sets_only_switches_with_enough_probability(dtype, 
     assert drawn.numpy().tolist() == [[0, 0, 1]]
 
 
-@pytest.mark.parametrize("n", [3, [2, 3]])
-def test_bernoulli_actions_are_members_of_the_multi_binary_space(n):
-    space = gym.spaces.MultiBinary(n)
-    head = heads.for_space(space)
-    assert isinstance(head, heads.Bernoulli) and head.matches_space(space)
-    assert not head.matches_space(gym.spaces.MultiBinary([3, 2]))
-    logits = tf.constant(logits_of(head.n), "float32")
-    for action in head.to_environment(head.mode(logits)).numpy():
-        assert space.contains(action.astype(space.dtype))
-
-
-@pytest.mark.parametrize("wrong", [-1, 2])
-def test_check_actions_error_names_step_of_invalid_switch(wrong):
-    with pytest.raises(ValueError, match="raw actions of Bernoulli.*step 0 of episode 1"):
-        heads.Bernoulli(1).check_actions(np.array([[[0], [wrong]]]), np.array([1, 1]))
-
-
 # Both
-
-
-def test_head_without_masks_has_legal_action_and_identity_output_scaling():
-    head = heads.Gaussian(1)
-    assert head.has_legal_action(np.zeros((2, 3, 0), "int8")).tolist() == [[True] * 3] * 2
-    offsets, scales = heads.Categorical(3).output_scaling()
-    assert offsets.tolist() == [0.0] * 3 and scales.tolist() == [1.0] * 3
 
 
 def test_bernoulli_sample_is_one_where_noise_is_below_the_probability():
     logits, noise = tf.zeros([1, 3]), tf.constant([[0.5 - 2.0**-24, 0.5, 0.75]])
     assert heads.Bernoulli(3).sample(logits, noise).numpy().tolist() == [[1, 0, 0]]
-
-
-def test_flatten_mask_of_none_marks_every_switch_as_free():
-    assert heads.Bernoulli(3).flatten_mask(None).tolist() == [2, 2, 2]
 
 
 PAIR = heads.Composite((heads.Categorical(2), heads.Categorical(3)))
@@ -318,29 +245,3 @@ def test_matches_space_is_false_for_spaces_with_one_difference(name):
         assert not head.matches_space(other), other
         with pytest.raises(ValueError, match="does not sample actions of the space"):
             head.check_space(other)
-
-
-def test_custom_head_without_matches_space_fits_any_space():
-    head = toy_heads.Switches(2)
-    for space in (TWO, BITS, gym.spaces.Box(0, 1, (2,))):
-        assert head.check_space(space) is None
-
-
-def test_flatten_mask_accepts_a_number_for_a_choice_of_one_action():
-    head = heads.MultiCategorical([2, 1, 2])
-    assert head.flatten_mask(([1, 0], 1, (0, 1))).tolist() == [1, 0, 1, 0, 1]
-
-
-def test_to_environment_returns_flat_actions_unchanged():
-    actions = np.array([[1, 2], [0, 1]])
-    head = heads.MultiCategorical([2, 3])
-    assert head.to_environment(actions) is actions
-
-
-def test_at_bounds_of_discrete_heads_has_zero_columns():
-    for head, actions in (
-        (heads.Categorical(2), np.zeros(5, int)),
-        (heads.MultiCategorical([2, 3]), np.zeros((5, 2), int)),
-        (heads.Bernoulli(3), np.zeros((5, 3), int)),
-    ):
-        assert head.at_bounds(tf.constant(actions)).shape == (5, 0)

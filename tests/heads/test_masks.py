@@ -7,6 +7,7 @@ import types
 import gymnasium as gym
 import keras
 import numpy as np
+import parts
 import pytest
 import sweeps
 import tensorflow as tf
@@ -19,25 +20,14 @@ from tf_reinforce.export import policy_functions
 from tf_reinforce.policies import actor
 from tf_reinforce.testing import enumeration
 
-CASES = {
-    "one_choice": (heads.Categorical(4), [1, 0, 0, 1]),
+OTHERS = {
     "forced": (heads.Categorical(3), [0, 1, 0]),
-    "choices": (heads.MultiCategorical([2, 3, 1]), [0, 1, 1, 0, 1, 1]),
     "equal_choices": (heads.MultiCategorical([3, 3]), [1, 1, 0, 0, 0, 1]),
-    "switches": (heads.Bernoulli(4), [0, 1, 2, 2]),
     "all_set": (heads.Bernoulli(2), [1, 0]),
-    "counts": (heads.Multinomial(4, trials=3), [1, 0, 1, 0]),
     "one_count": (heads.Multinomial(3, trials=3), [0, 0, 1]),
-    "nested": (
-        heads.Composite(
-            {
-                "b": (heads.Categorical(3), heads.Bernoulli(2)),
-                "a": heads.Multinomial(2, trials=2),
-            }
-        ),
-        [0, 1, 1, 1, 0, 2, 1],
-    ),
 }
+EXAMPLES = {name: (parts.head(name), parts.HEADS[name].mask) for name in parts.HEADS}
+CASES = {name: case for name, case in EXAMPLES.items() if case[1]} | OTHERS
 SURE = {  # the standard deviation of the logits, and their mean
     "plain": (1.0, 0.0),
     "sure": (1e4, 0.0),
@@ -98,11 +88,6 @@ def test_has_legal_action_is_false_for_a_mask_without_legal_action(mask):
     assert head.has_legal_action(both).tolist() == [False, True]
     pair = heads.Composite((heads.Categorical(2), heads.Categorical(3)))
     assert pair.has_legal_action(both).tolist() == [False, True]
-
-
-def test_bernoulli_mask_has_legal_action_unless_a_mark_is_unknown():
-    marks = np.int8([[0, 0], [1, 2], [3, 0]])
-    assert heads.Bernoulli(2).has_legal_action(marks).tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -268,12 +253,6 @@ def test_gymnasium_samples_under_a_mask_are_exactly_the_legal_actions(name):
         assert {*map(tuple, every)} == {*map(tuple, enumeration.to_matrix(samples))}
 
 
-@pytest.mark.parametrize("kind", [list, np.array, np.bool_])
-def test_flatten_mask_accepts_a_flat_mask(kind):
-    head = heads.MultiCategorical([2, 2])
-    assert head.flatten_mask(kind([1, 0, 0, 1])).tolist() == [1, 0, 0, 1]
-
-
 def test_flatten_mask_of_none_makes_every_action_legal():
     assert heads.Categorical(3).flatten_mask(None).tolist() == [1, 1, 1]
     assert heads.Bernoulli(2).flatten_mask(None).tolist() == [2, 2]
@@ -374,33 +353,6 @@ def test_check_head_raises_if_head_violates_its_mask(head):
         testing.check_head(head, mask=[1, 1, 0])
 
 
-class Reshuffled(heads.Categorical):
-    """Samples legal actions with wrong frequencies."""
-
-    def sample(self, outputs, noise):
-        level = tf.where(outputs > -1e300, 0.0 * outputs, outputs)
-        return super().sample(level, noise)
-
-
-def test_check_head_raises_if_masked_sample_frequencies_are_wrong():
-    with pytest.raises(AssertionError, match="^`sample` of "):
-        testing.check_head(Reshuffled(3), [[0.0, 1.0, 2.0]], mask=[1, 1, 0])
-
-
-@pytest.mark.parametrize(
-    "head, mask, message",
-    [
-        (heads.Categorical(3), [1, 0], "must be 3 whole numbers"),
-        (heads.Categorical(2), [0.5, 1.0], "must be 2 whole numbers"),
-        (heads.Categorical(2), [0, 0], "must have at least one legal action"),
-        (heads.Gaussian(1), [1], "are for heads with integer actions"),
-    ],
-)
-def test_check_head_raises_for_invalid_mask(head, mask, message):
-    with pytest.raises(ValueError, match=message):
-        testing.check_head(head, mask=mask)
-
-
 # Acting programs, gradients, and sources of masks
 
 
@@ -484,19 +436,6 @@ def test_expected_update_under_masks_equals_exact_gradient(name):
     make, states, count = GRADIENTS[name]
     report = testing.check_gradient(make(), masks=states)
     assert report.trajectories == count and np.abs(report.exact).max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    "states, message",
-    [
-        ([[1, 1]], "one mask for each of the 2 states"),
-        ([[1, 1], [0, 0]], "mask of Categorical.*at least one legal action"),
-        ([[1, 1, 1]] * 2, "must be 2 whole numbers"),
-    ],
-)
-def test_check_gradient_raises_for_invalid_masks_of_states(states, message):
-    with pytest.raises(ValueError, match=message):
-        testing.check_gradient(masks=states)
 
 
 @pytest.mark.parametrize(
@@ -600,22 +539,3 @@ def test_masks_from_batch_are_flat_and_invalid_marks_stay_invalid():
     masks = policy_functions.masks_in_batch(path, {"legal": parts})
     assert masks.dtype == tf.int8
     np.testing.assert_array_equal(masks, [[0, 1, 2, 1, 3, 1, 3, 3]])
-
-
-def test_actor_policy_has_mask_reader_only_with_a_mask_source():
-    head = heads.Categorical(2)
-    parts = (None, head, tf.TensorSpec((3,)), "float32", [])
-    masked = actor.ActorPolicy(*parts, mask_source=action_masks.MaskPath("info/legal"))
-    assert masked.mask_size == 2
-    mask = masked.mask_reader().read(None, {"legal": [True, False]})
-    assert mask.dtype == "int8" and mask.tolist() == [1, 0]
-    free = actor.ActorPolicy(*parts)
-    assert free.mask_size == 0 and free.mask_reader() is None
-
-
-def test_masked_logits_are_half_the_largest_number_of_the_type():
-    logits, half = tf.constant([[1.0, 2.0]]), float(np.finfo("float32").max) / 2
-    masked = heads.Categorical(2).mask_outputs(logits, tf.constant([[0, 1]], tf.int8))
-    assert masked.numpy().tolist() == [[-half, 2.0]]
-    masked = heads.Bernoulli(2).mask_outputs(logits, tf.constant([[0, 1]], tf.int8))
-    assert masked.numpy().tolist() == [[-half, half]]

@@ -46,24 +46,10 @@ def test_discrete_observation_is_one_hot_encoded_from_its_start(start):
     np.testing.assert_array_equal(found, np.eye(3, dtype="float32"))
 
 
-def test_multi_discrete_observation_is_one_hot_encoded_per_choice():
-    space = MultiDiscrete([[3, 2], [2, 4]], start=[[1, 0], [-3, 7]])
-    found = encoded(space, np.array([[[1, 1], [-2, 10]], [[3, 0], [-3, 7]]]))
-    rows = [1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1], [0, 0, 1, 1, 0, 1, 0, 1, 0, 0, 0]
-    np.testing.assert_array_equal(found, np.array(rows, "float32"))
-
-
 @pytest.mark.parametrize("space", [MultiBinary([2, 2]), Box(0, 1, (2, 2), np.bool_)])
 def test_binary_observations_are_encoded_as_zeros_and_ones(space):
     flags = np.array([[[0, 1], [1, 1]]], space.dtype)
     assert encoded(space, flags).tolist() == [[0.0, 1.0, 1.0, 1.0]]
-
-
-def test_float_observations_are_not_scaled():
-    values = np.array([[[-9.5, 1e-3], [0.25, 3e8]]], "float32")
-    np.testing.assert_array_equal(
-        encoded(Box(-np.inf, np.inf, (2, 2)), values), values.reshape(1, 4)
-    )
 
 
 @pytest.mark.parametrize(
@@ -148,39 +134,9 @@ def test_policy_for_float_vectors_equals_a_stack_of_dense_layers():
     np.testing.assert_array_equal(plain(observations), model(observations))
 
 
-def test_policy_inputs_have_the_names_and_types_of_the_observation():
-    space = gym.spaces.Dict(
-        place=Discrete(3), parts=gym.spaces.Tuple([image(9, 9), Box(-1, 1, ())])
-    )
-    model = default_policy.default_policy(space, (3,), 2, seed=0)
-    found = {x.name: (x.shape, x.dtype) for x in model.inputs}
-    assert found == {
-        "place": ((None,), "int64"),
-        "parts_0": ((None, 9, 9), "uint8"),
-        "parts_1": ((None,), "float32"),
-    }
-
-
-def test_observation_keys_may_equal_names_of_layers():
-    keys = ["dense", "flatten", "outputs", "hidden_0", "conv2d", "policy", "all"]
-    space = gym.spaces.Dict({key: Box(-1, 1, (2,)) for key in keys})
-    assert len(default_policy.default_policy(space, (3,), 2, seed=0).inputs) == len(keys)
-
-
 def test_one_hot_raises_if_there_are_too_many_values():
     with pytest.raises(ValueError, match="100,000.*Received.*Embedding"):
         default_policy.default_policy(MultiDiscrete([60_000, 60_000]), (), 2, seed=0)
-
-
-def test_one_hot_layer_is_restored_from_its_config():
-    layer = default_policy.OneHot([3, 2], [1, -1], name="mine")
-    again = keras.saving.deserialize_keras_object(
-        keras.saving.serialize_keras_object(layer)
-    )
-    assert again.get_config() == layer.get_config()
-    assert layer.compute_output_shape((None, 2)) == (None, 5)
-    with keras.device("cpu"):
-        assert again(np.array([[1, 0]])).numpy().tolist() == [[1, 0, 0, 0, 1]]
 
 
 @pytest.mark.parametrize("sizes", [[4], [3, 3], [3, 2]])
@@ -240,26 +196,6 @@ def test_litert_actions_equal_keras_for_any_batch_size(name):
     np.testing.assert_array_equal(whole, by_keras)
 
 
-@pytest.mark.slow
-def test_training_does_not_depend_on_the_number_of_environments():
-    """The observation contains a choice, flags, an image and real numbers."""
-    weights = []
-    for num_envs in (1, 4):
-        agent = tfr.Reinforce.for_env(
-            lambda: toys.Observing(SPACES["nested"]), hidden=(8,)
-        )
-        agent.fit(
-            lambda: toys.Observing(SPACES["nested"]),
-            epochs=2,
-            episodes_per_epoch=4,
-            num_envs=num_envs,
-            verbose=0,
-        )
-        weights.append(agent.get_weights())
-    for one, other in zip(*weights, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 # Policies that do not fit the observations
 
 
@@ -275,16 +211,6 @@ def test_build_raises_if_input_names_do_not_match_the_observation():
     agent = tfr.Reinforce(policy_of({"speed": speed}, speed, speed))
     with pytest.raises(ValueError, match="does not take the observations"):
         agent.build_for_spaces(space, Discrete(2))
-
-
-def test_summary_shows_policy_and_its_preprocessing_layers(capsys):
-    agent = tfr.Reinforce.for_env(lambda: toys.Observing(SPACES["nested"]), hidden=(8,))
-    agent.summary()
-    said = capsys.readouterr().out
-    assert "policy" in said and f"{agent.policy.count_params():,}" in said
-    agent.policy.summary()
-    said = capsys.readouterr().out
-    assert "z.one_hot" in said and "a_1_eye.conv_0" in said
 
 
 # The units of actions
@@ -321,14 +247,6 @@ def test_output_scaling_sets_the_units_of_the_action_space(space, offsets, scale
     np.testing.assert_allclose(moved(x), offsets + scales * plain(x).numpy(), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "make", [heads.Beta, heads.TanhGaussian], ids=lambda make: make.__name__
-)
-def test_bounded_heads_have_no_output_scaling(make):
-    offsets, scales = make(2, 10.0, 20.0).output_scaling()
-    assert not offsets.any() and (scales == 1).all()
-
-
 def test_output_scaling_does_not_scale_state_dependent_scales():
     head = heads.Gaussian(1, low=10.0, high=20.0, state_dependent_scale=True)
     np.testing.assert_array_equal(head.output_scaling(), [[15, 0], [5, 1]])
@@ -354,9 +272,3 @@ def test_agent_learns_actions_far_from_zero(space, best):
     agent.fit(lambda: Aim(1), epochs=150, episodes_per_epoch=16, verbose=0)
     action = agent.act(np.zeros((1, 1), "float32"), deterministic=True)
     assert abs(float(action[0, 0]) - best) < 1
-
-
-@pytest.mark.parametrize("wrong", [64, "64", None, {64}])
-def test_hidden_raises_if_it_is_no_list(wrong):
-    with pytest.raises(ValueError, match="`hidden` must be a list of whole numbers"):
-        default_policy.default_policy(Box(-1, 1, (3,)), wrong, 2, seed=0)

@@ -76,14 +76,6 @@ def test_subclassed_models_learn_like_functional_models(dtype):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_subclassed_models_receive_integers_of_a_discrete_space(tmp_path):
-    agent = subclassed("float32", 4, one_hot=16)
-    agent.fit("FrozenLake-v1", epochs=1, seed=0, verbose=0)
-    agent.save(tmp_path / "agent.keras")
-    with pytest.raises(ValueError, match=r"custom_objects=\{'TwoLayers': …\}"):
-        tfr.load(tmp_path / "agent.keras")
-
-
 def test_error_names_the_subclassed_model_that_does_not_take_the_observations():
     agent = subclassed("float32", one_hot=3)
     with pytest.raises(ValueError, match="The policy does not take the observations"):
@@ -95,28 +87,6 @@ def test_error_names_the_subclassed_model_that_does_not_take_the_observations():
     agent.compile("adam")
     with pytest.raises(ValueError, match="The value model does not take the observ"):
         agent.fit("CartPole-v1", epochs=1, verbose=0)
-
-
-@keras.saving.register_keras_serializable("tests")
-class Registered(TwoLayers):
-    """A registered subclassed model."""
-
-
-@pytest.mark.slow
-def test_registered_subclassed_models_are_loaded(tmp_path):
-    agent = tfr.Reinforce(
-        Registered(2), baseline=tfr.baselines.Value(Registered(1), "adam")
-    )
-    agent.compile("adam")
-    agent.fit("CartPole-v1", epochs=1, seed=0, verbose=0)
-    agent.save(tmp_path / "agent.keras")
-    loaded = tfr.load(tmp_path / "agent.keras")
-    for a, b in zip(agent.get_weights(), loaded.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
-    for each in (agent, loaded):
-        each.fit("CartPole-v1", epochs=1, seed=1, verbose=0)
-    for a, b in zip(agent.get_weights(), loaded.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 class Scaled(keras.layers.Layer):

@@ -9,7 +9,6 @@ import sweeps
 import tensorflow as tf
 from ai_edge_litert import interpreter as litert
 
-import tf_reinforce as tfr
 from tf_reinforce.data import episodes as records
 from tf_reinforce.policies import recurrent
 
@@ -235,30 +234,6 @@ def test_single_steps_equal_the_whole_sequence(kind):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    sweeps.some(["lstm", "stacked", "masked", "nested"], always=["lstm", "masked"]),
-)
-def test_fifty_steps_equal_the_whole_sequence(kind):
-    policy, memory, structure = policy_and_memory(kind, "float64")
-    memory.check()
-    observations = episode(structure, 50)
-    whole = by_episode(policy(by_episode(observations), training=False))
-    step = tf.function(memory.step, autograph=False)
-    assert_close(step_by_step(memory, observations, 50, step), whole, 1e-12)
-
-
-def test_recurrent_states_have_the_compute_type_in_mixed_precision():
-    keras.config.set_dtype_policy("mixed_float16")
-    policy = sequential(sequences(layers.LSTM))
-    memory = recurrent.RecurrentPolicy(policy, VECTOR)
-    assert {spec.dtype for spec in memory.state_spec} == {tf.float16}
-    observations = episode(VECTOR, 5)
-    whole = by_episode(policy(by_episode(observations), training=False))
-    assert_close(step_by_step(memory, observations, 5), whole, 5e-3)
-    memory.check()
-
-
-@pytest.mark.parametrize(
     "kind, shapes",
     [
         ("lstm", [(8,), (8,)]),
@@ -283,30 +258,6 @@ def test_state_spec_has_an_array_for_each_state_of_each_layer_call(kind, shapes)
         np.testing.assert_array_equal(state, np.zeros(state.shape))
 
 
-def test_initial_state_reads_the_current_learned_state():
-    policy, memory, _ = policy_and_memory("learned_start")
-    np.testing.assert_array_equal(memory.initial_state(2)[0], np.ones((2, 3)))
-    (first,) = [v for v in policy.trainable_variables if v.path.endswith("first")]
-    first.assign([1.0, 2.0, 3.0])
-    np.testing.assert_array_equal(memory.initial_state(2)[0], [[1.0, 2.0, 3.0]] * 2)
-
-
-def test_lstm_step_equals_its_formula():
-    """The formula is from Hochreiter and Schmidhuber (1997) and Gers et al. (2000)."""
-    policy, memory, structure = policy_and_memory("lstm", "float64")
-    kernel, recurrent, bias, out, out_bias = policy.get_weights()
-    rng = np.random.default_rng(0)
-    x, h, c = (rng.standard_normal((3, size)) for size in (4, 8, 8))
-    i, f, g, o = np.split(x @ kernel + h @ recurrent + bias, 4, axis=1)
-    i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
-    new_c = f * c + i * np.tanh(g)
-    new_h = o * np.tanh(new_c)
-    outputs, states = memory.step(tf.constant(x), [tf.constant(h), tf.constant(c)])
-    np.testing.assert_allclose(states[0], new_h, rtol=1e-13)
-    np.testing.assert_allclose(states[1], new_c, rtol=1e-13)
-    np.testing.assert_allclose(outputs, new_h @ out + out_bias, rtol=1e-12)
-
-
 # Weights shared with the policy
 
 
@@ -317,36 +268,6 @@ def test_steps_use_the_current_weights_of_the_policy():
         variable.assign(variable + 0.1)
     whole = by_episode(policy(by_episode(observations)))
     assert_close(step_by_step(memory, observations, 4), whole, 1e-5)
-
-
-def test_recurrent_policy_does_not_change_the_keras_model(tmp_path):
-    """Summary, config, weights and file of the model stay the same."""
-    policy = KINDS["nested"]()
-    config, summaries = policy.get_config(), []
-    policy.summary(print_fn=summaries.append)
-    weights = policy.get_weights()
-    recurrent.RecurrentPolicy(policy, VECTOR).check()
-    policy.summary(print_fn=summaries.append)
-    assert summaries[0] == summaries[1] and policy.get_config() == config
-    for before, after in zip(weights, policy.get_weights(), strict=True):
-        np.testing.assert_array_equal(before, after)
-    policy.save(tmp_path / "policy.keras")
-    loaded = keras.saving.load_model(tmp_path / "policy.keras")
-    observations = by_episode(episode(VECTOR, 4))
-    np.testing.assert_array_equal(loaded(observations), policy(observations))
-
-
-def test_steps_use_the_weights_of_a_stateless_scope():
-    policy, memory, structure = policy_and_memory("stacked", "float64")
-    other, _, _ = policy_and_memory("stacked", "float64")
-    pairs = [
-        (variable, theirs.value)
-        for variable, theirs in zip(policy.variables, other.variables, strict=True)
-    ]
-    observations = episode(structure, 4)
-    with keras.StatelessScope(state_mapping=pairs):
-        ours = step_by_step(memory, observations, 4)
-    assert_close(ours, by_episode(other(by_episode(observations))), 1e-12)
 
 
 def test_steps_in_two_threads_do_not_influence_each_other():
@@ -507,29 +428,11 @@ def test_is_recurrent_if_policy_has_a_recurrent_layer(kind):
     assert recurrent.is_recurrent(policy, structure_of(policy))
 
 
-def test_is_recurrent_is_false_without_a_recurrent_layer():
-    policy = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
-    assert not recurrent.is_recurrent(policy, VECTOR)
-
-
 @pytest.mark.parametrize("time", [None, 8])
 def test_is_recurrent_is_false_for_a_layer_over_frames_of_one_observation(time):
     policy = keras.Sequential([keras.Input((time, 4)), layers.LSTM(3), layers.Dense(2)])
     assert not recurrent.is_recurrent(policy, tf.TensorSpec((8, 4)))
     assert recurrent.is_recurrent(policy, VECTOR)
-
-
-def test_agent_is_built_for_a_layer_over_frames_of_one_observation():
-    """No axis of a fixed number of frames, or without a recurrent layer, is the time."""
-    inputs = keras.Input((8, 4))
-    frames = keras.Model(inputs, layers.Dense(2)(layers.LSTM(3)(inputs)))
-    inputs = keras.Input((None, 4))
-    means = layers.GlobalAveragePooling1D()(inputs)
-    for policy in (frames, keras.Model(inputs, layers.Dense(2)(means))):
-        agent = tfr.Reinforce(policy, tfr.heads.Categorical(2))
-        agent.build((None, 8, 4))
-        array = np.ones((3, 8, 4))
-        np.testing.assert_allclose(agent(array), policy(array), rtol=1e-6)
 
 
 # Errors
@@ -683,9 +586,3 @@ def test_check_raises_if_a_layer_mixes_time_steps(kind, last):
         ValueError, match="mixes time steps in other ways.*Expected: single"
     ):
         memory.check()
-
-
-def test_step_raises_if_a_state_is_missing():
-    _, memory, _ = policy_and_memory("lstm")
-    with pytest.raises(ValueError, match="must be a list of 2 arrays.*Received: 1"):
-        memory.step(tf.zeros([3, 4]), memory.initial_state(3)[:1])

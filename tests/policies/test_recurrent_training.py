@@ -6,7 +6,6 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
-import sweeps
 import tensorflow as tf
 import toys
 from recurrent_agents import learner
@@ -203,52 +202,6 @@ def test_expected_recurrent_update_is_the_gradient(baseline, size, legal):
     np.testing.assert_allclose(expected, exact, rtol=0, atol=1e-12)
 
 
-def test_recurrent_gradient_does_not_depend_on_padding():
-    agent = learner(policy(dtype="float64"))
-    episodes = agent.collect(toys.Lengths, 6)
-    expected = agent.gradients(episodes)[0]
-    rows = len(episodes.rewards)
-    dirty = episodes.observations.copy()
-    for b, length in enumerate(episodes.lengths):
-        dirty[length + 1 :, b] = np.nan
-    longer = episodes._replace(
-        observations=np.concatenate([dirty, np.full((9, 6, 2), np.nan)]),
-        actions=np.concatenate([episodes.actions, np.zeros((9, 6), "int64")]),
-        rewards=np.concatenate([episodes.rewards, np.full((9, 6), np.nan)]),
-    )
-    assert len(longer.rewards) == rows + 9
-    for ours, theirs in zip(agent.gradients(longer)[0], expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
-
-
-def shared():
-    inputs = keras.Input((None, 2))
-    trunk = keras.layers.GRU(5, return_sequences=True)(inputs)
-    heads = {name: keras.layers.Dense(n) for name, n in (("outputs", 3), ("values", 1))}
-    return keras.Model(inputs, {name: head(trunk) for name, head in heads.items()})
-
-
-@pytest.mark.parametrize("kind", ["shared", sweeps.rare("own")])
-def test_recurrent_policy_trains_with_a_value_baseline(kind):
-    critic = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    baseline = tfr.baselines.Value(None if kind == "shared" else critic)
-    agent = learner(shared() if kind == "shared" else policy(), baseline=baseline)
-    logs = agent.fit(toys.Lengths, epochs=3, verbose=0).history
-    assert np.isfinite(logs["value_loss"]).all()
-
-
-@pytest.mark.slow
-def test_recurrent_agent_accepts_sequences_in_call_and_predict():
-    agent = ready()
-    sequences = np.ones((4, 7, 2), "float32")
-    assert agent(sequences).shape == (4, 7, 3)
-    np.testing.assert_allclose(agent.predict(sequences, verbose=0), agent(sequences))
-    given = tfr.Reinforce(policy(), tfr.heads.Categorical(3))
-    given(sequences)  # built without a space, by the shape of a sequence
-    given.compile()
-    given.update(agent.collect(toys.Lengths, 3))
-
-
 # act, files and exports
 
 
@@ -276,65 +229,6 @@ def test_act_of_recurrent_agent_export_and_loaded_agent_agree(tmp_path):
     )
     np.testing.assert_array_equal(drawn, answer["action"])
     assert set(answer) == {"action", "raw_action", "state_0", "state_1"}
-
-
-class Ruled(toys.Lengths):
-    """A `Lengths` in which two of the three actions are legal in each step."""
-
-    def reset(self, **given):
-        observation, _ = super().reset(**given)
-        return observation, {"action_mask": self.is_legal()}
-
-    def step(self, action):
-        *answer, _ = super().step(action)
-        return *answer, {"action_mask": self.is_legal()}
-
-    def is_legal(self):
-        return (np.arange(3) != self.now % 3).astype("int8")
-
-
-@pytest.mark.slow
-def test_recurrent_export_with_masks_takes_mask_then_state(tmp_path):
-    agent = ready(env=Ruled, action_mask="info/action_mask")
-    agent.export(tmp_path / "policy")
-    exported = tf.saved_model.load(tmp_path / "policy")
-    column = np.random.default_rng(0).normal(size=(5, 4, 2)).astype("float32")
-    state, theirs = None, exported.initial_state(tf.constant(4))
-    for t, row in enumerate(column):
-        mask = np.tile((np.arange(3) != t % 3).astype("int8"), (4, 1))
-        actions, state = agent.act(row, seed=t, action_mask=mask, state=state)
-        seed = tf.constant(t, tf.int64)
-        answer = exported.sample(tf.constant(row), seed, tf.constant(mask), theirs)
-        theirs = {name: answer[name] for name in theirs}
-        np.testing.assert_array_equal(answer["action"], actions)
-        assert not np.any(actions - 5 == t % 3)
-
-
-def test_act_raises_if_state_is_given_to_a_feedforward_policy():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
-    agent = ready(model)
-    with pytest.raises(
-        ValueError, match="`state` must be None, because the policy has no recurrent"
-    ):
-        agent.act(np.zeros((1, 2)), state={})
-
-
-@pytest.mark.slow
-def test_resumed_recurrent_training_equals_the_uninterrupted_one(tmp_path):
-    through, half = learner(), keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.keras")
-    through.fit(toys.Lengths, epochs=4, callbacks=[half], verbose=0)
-    resumed = tfr.load(tmp_path / "2.keras")
-    resumed.fit(toys.Lengths, epochs=2, verbose=0)
-    for ours, theirs in zip(resumed.get_weights(), through.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
-def test_fit_raises_if_the_policy_mixes_time_steps_by_convolution():
-    layers = [keras.layers.Conv1D(4, 3, padding="same"), keras.layers.Dense(3)]
-    memory = keras.layers.GRU(4, return_sequences=True)
-    model = keras.Sequential([keras.Input((None, 2)), memory, *layers])
-    with pytest.raises(ValueError, match="mixes time steps"):
-        learner(model).fit(toys.Lengths, epochs=1, verbose=0)
 
 
 @pytest.mark.parametrize("nested", [False, True])

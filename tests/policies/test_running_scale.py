@@ -59,17 +59,6 @@ def test_centered_scale_of_equal_samples_divides_by_one(chunk, value):
     np.testing.assert_array_equal(layer(values, None), values)
 
 
-def test_uncentered_scale_of_equal_samples_is_their_absolute_value():
-    for value in (0.1, -7.0):
-        np.testing.assert_allclose(
-            updated_scale(np.full(60, value), 7)(tf.constant([value]), None),
-            [np.sign(value)],
-        )
-    np.testing.assert_array_equal(
-        updated_scale(np.zeros(5), 5)(tf.constant([2.0]), None), [2.0]
-    )
-
-
 @pytest.mark.parametrize("centered", [False, True])
 def test_current_samples_give_the_scale_before_the_first_update_only(centered):
     layer = normalization.RunningScale(centered=centered)
@@ -104,31 +93,3 @@ def test_running_scale_statistics_are_float64_and_not_trainable():
     assert not layer.trainable_variables
     assert layer(tf.constant([1.0], tf.float32), None).dtype == tf.float32
     assert layer(tf.constant([1.0], tf.float64), None).dtype == tf.float64
-
-
-def test_running_scale_is_restored_from_its_config():
-    layer = normalization.RunningScale(centered=True, epsilon=1e-3, name="mine")
-    config = keras.saving.serialize_keras_object(layer)
-    again = keras.saving.deserialize_keras_object(config)
-    assert again.get_config() == layer.get_config()
-    assert (again.centered, again.epsilon) == (True, 1e-3)
-
-
-def test_default_running_scale_is_the_root_mean_square():
-    layer = normalization.RunningScale()
-    layer.build(())
-    layer.update(np.array([3.0, 3.0, 4.0, 4.0]))
-    assert float(layer(tf.constant(1.0, tf.float64), None)) == pytest.approx(12.5**-0.5)
-
-
-def test_statistics_of_a_running_scale_are_weights_without_gradients():
-    layer = normalization.RunningScale()
-    layer.build(())
-    assert len(layer.weights) == 3 and not layer.trainable_variables
-
-
-@pytest.mark.parametrize("epsilon", [0, 1e-301, 1.5e300, float("nan")])
-def test_epsilon_raises_if_not_positive_or_not_a_normal_number(epsilon):
-    assert normalization.RunningScale(epsilon=1e-300).epsilon == 1e-300
-    with pytest.raises(ValueError, match="`epsilon`"):
-        normalization.RunningScale(epsilon=epsilon)

@@ -11,7 +11,8 @@ tfd = tfp.distributions
 
 def built(head):
     """Returns the head after its build."""
-    head.build((None, head.outputs_size))
+    if not head.built:
+        head.build((None, head.outputs_size))
     return head
 
 
