@@ -1,7 +1,5 @@
 """Tests the statistics of finished episodes against NumPy."""
 
-import warnings
-
 import numpy as np
 import pytest
 
@@ -44,12 +42,6 @@ def test_batch_metrics_equal_numpy_statistics():
     np.testing.assert_allclose(list(found.values()), list(truth.values()), rtol=1e-14)
 
 
-def test_episode_return_is_the_undiscounted_sum_of_rewards():
-    found = episode_statistics.episode_returns(record())
-    assert found.dtype == "float64"
-    np.testing.assert_allclose(found, sums(), rtol=1e-14)
-
-
 def test_episode_returns_use_rewards_that_are_not_clipped_or_scaled():
     """The rewards are integers and quarters, so that their sums are exact."""
     rewards = np.array([[-7.0, 1e6, 0.25], [100.0, 0.5, np.nan]])
@@ -80,14 +72,6 @@ def test_episodes_without_success_count_as_failures_if_another_reports_it(succes
     assert episode_statistics.success_metrics(np.array(success)) == {
         "success": found["success"]
     }
-
-
-def test_success_is_absent_if_no_episode_reports_it():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = episode_statistics.batch_metrics(record(), np.full(3, np.nan))
-    assert found == episode_statistics.batch_metrics(record())
-    assert "success" not in found
 
 
 def test_episode_logs_numbers_episodes_from_first():

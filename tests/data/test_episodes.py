@@ -68,14 +68,6 @@ def test_scatter_restores_gathered_values_and_fills_zeros():
     np.testing.assert_array_equal(steps.scatter(steps.gather(whole)), truth)
 
 
-def test_gradients_of_gather_and_scatter_are_correct():
-    steps = records.valid_steps(LENGTHS, 5)
-    whole, picked = tf.ones([5, 3], tf.float64), tf.ones([sum(LENGTHS)], tf.float64)
-    for function, x in ((steps.gather, whole), (steps.scatter, picked)):
-        theory, numeric = tf.test.compute_gradient(function, [x])
-        np.testing.assert_allclose(theory[0], numeric[0], rtol=1e-9, atol=1e-9)
-
-
 def assert_same_records(found, truth):
     """Raises unless two records have equal numbers in every field."""
     keras.tree.assert_same_structure(found._asdict(), truth._asdict())
@@ -112,17 +104,6 @@ def test_concatenate_of_selected_episodes_is_the_record():
     assert_same_records(records.concatenate(parts), whole)
 
 
-def test_trim_shortens_masks_and_accepts_any_number_of_rows():
-    for rows in (1, 4):
-        cut = records.trim(record_with_masks(rows=9), rows)
-        np.testing.assert_array_equal(cut.masks, record_with_masks(rows=9).masks[:rows])
-        np.testing.assert_array_equal(
-            cut.rewards, record_with_masks(rows=9).rewards[:rows]
-        )
-        assert cut.observations["speed"].shape == (rows + 1, 3, 3)
-    assert records.trim(record_with_masks(rows=9)).masks.shape == (4, 3, 2)
-
-
 def test_trim_removes_rows_that_are_padding_in_every_episode():
     whole = record(rows=9)
     cut = records.trim(whole)
@@ -135,10 +116,6 @@ def test_trim_removes_rows_that_are_padding_in_every_episode():
     np.testing.assert_array_equal(cut.rewards, whole.rewards[:4])
     np.testing.assert_array_equal(cut.lengths, whole.lengths)
     np.testing.assert_array_equal(cut.terminated, whole.terminated)
-
-
-def test_count_is_the_number_of_episodes():
-    assert record().count == 3
 
 
 def test_validate_converts_a_record_to_the_expected_types():
@@ -159,11 +136,6 @@ def test_specs_are_compatible_with_validated_records():
     ):
         assert spec.is_compatible_with(tensor)
         assert spec.shape.rank == tensor.shape.rank
-
-
-def test_validate_accepts_nan_rewards():
-    rewards = np.full((5, 3), np.nan)
-    np.testing.assert_array_equal(check(record(rewards=rewards)).rewards, rewards)
 
 
 def test_validate_converts_masks_to_int8():
@@ -242,18 +214,6 @@ WRONG = {
 def test_validate_raises_if_a_field_has_wrong_shape_or_type(changed, message):
     with pytest.raises(ValueError, match=message):
         check(record(**changed))
-
-
-def test_validate_raises_if_the_final_observation_is_missing():
-    seen = {name: x[:-1] for name, x in record().observations.items()}
-    with pytest.raises(ValueError, match=r"`observations` must have the shape \(6, 3"):
-        check(record(observations=seen))
-
-
-def test_validate_raises_if_integer_observations_have_fractions():
-    seen = {**record().observations, "image": np.full((6, 3, 2, 2), 0.5)}
-    with pytest.raises(ValueError, match="`observations` must be of type uint8"):
-        check(record(observations=seen))
 
 
 @pytest.mark.parametrize("names", [["speed"], ["speed", "image", "sound"], []])

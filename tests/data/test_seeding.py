@@ -26,12 +26,6 @@ def test_seed_sequences_of_different_streams_share_no_word():
     assert len(set(drawn)) == 4 * len(addresses)
 
 
-def test_generator_with_the_same_arguments_is_reproducible():
-    for stream in seeding.SUBSTREAMS:
-        draws = [seeding.generator(7, stream, 3, 1).random(5) for _ in range(2)]
-        np.testing.assert_array_equal(*draws)
-
-
 def test_spawn_keys_of_streams_never_change():
     """The position in `SUBSTREAMS` is a part of each spawn key of NumPy."""
     place = {
@@ -45,17 +39,6 @@ def test_spawn_keys_of_streams_never_change():
         assert seeding.generator(5, stream, 9).random() == truth.random()
 
 
-def test_counters_may_be_numpy_integers():
-    assert words(0, "engine_comparison", np.int64(3)) == words(0, "engine_comparison", 3)
-
-
-def test_unknown_stream_raises():
-    with pytest.raises(ValueError, match="Unknown substream.*'training/weather'"):
-        seeding.seed_sequence(0, "training/weather")
-    with pytest.raises(ValueError, match="Unknown substream.*'tuning/environment'"):
-        seeding.EpisodeSeeds(0, "tuning", 0).reset_seed(0)
-
-
 @pytest.mark.parametrize("seed", [0, 2**63 - 1, np.int8(3), np.uint64(3), np.int64(0)])
 def test_check_seed_accepts_python_and_numpy_integers(seed):
     checked = validation.check_seed(seed)
@@ -65,12 +48,6 @@ def test_check_seed_accepts_python_and_numpy_integers(seed):
 @pytest.mark.parametrize("seed", [True, np.True_, 1.0, np.float32(1), None, "1", [1]])
 def test_check_seed_raises_if_the_seed_is_no_integer(seed):
     with pytest.raises(TypeError, match="must be a whole number"):
-        validation.check_seed(seed)
-
-
-@pytest.mark.parametrize("seed", [-1, np.int32(-5), 2**63])
-def test_check_seed_raises_if_the_seed_is_out_of_range(seed):
-    with pytest.raises(ValueError, match=r"must lie in \[0, 2\*\*63\)"):
         validation.check_seed(seed)
 
 
@@ -152,30 +129,6 @@ def test_stateless_noise_depends_on_its_seed_only(kind, dtype):
     np.testing.assert_array_equal(first, draw(tf.constant(3, tf.int64)))
     assert first.dtype == dtype and first.shape == (4, 3)
     assert not np.isin(first, draw(tf.constant(4))).any()
-
-
-def test_stateless_noise_is_the_same_in_a_graph():
-    def draw(seed):
-        return tensor_noise.stateless_noise(seed, "uniform", [16], "float32")
-
-    seed = tf.constant(5)
-    np.testing.assert_array_equal(draw(seed), tf.function(draw)(seed))
-
-
-def test_stateless_noise_has_the_moments_of_its_distribution():
-    """The tolerances are six standard errors of two moments of 100 000 draws."""
-    count = 100_000
-    uniform = tensor_noise.stateless_noise(
-        tf.constant(0), "uniform", [count], "float64"
-    ).numpy()
-    normal = tensor_noise.stateless_noise(
-        tf.constant(0), "normal", [count], "float64"
-    ).numpy()
-    assert uniform.min() >= 0 and uniform.max() < 1
-    assert abs(uniform.mean() - 1 / 2) < 6 * np.sqrt(1 / 12 / count)
-    assert abs((uniform**2).mean() - 1 / 3) < 6 * np.sqrt(4 / 45 / count)
-    assert abs(normal.mean()) < 6 * np.sqrt(1 / count)
-    assert abs((normal**2).mean() - 1) < 6 * np.sqrt(2 / count)
 
 
 @pytest.mark.parametrize(
@@ -274,58 +227,3 @@ def test_tf_random_is_used_in_tensor_noise_only():
     assert users == ["tensor_noise.py"]
     source = (package / "tensor_noise.py").read_text()
     assert source.count("tf.random.") == 2 and source.count('alg="philox"') == 1
-
-
-class Words(np.random.bit_generator.ISeedSequence):
-    """A seed sequence with given state: four words of 64 bits."""
-
-    def __init__(self, words):
-        self.words = words
-
-    def generate_state(self, n_words, dtype=np.uint32):
-        assert (n_words, dtype) == (4, np.uint64)
-        return self.words
-
-
-def test_action_generator_state_is_made_of_the_words_of_its_episode():
-    """Sixteen episodes share one sequence.
-
-    Each episode uses four words of the sequence.
-    """
-    seeds = seeding.EpisodeSeeds(7, "training", update=2)
-    for episode in (0, 5, 15, 16, 37):
-        block = seeding.seed_sequence(7, "training/action", 2, episode // 16)
-        words = block.generate_state(64, np.uint64)[4 * (episode % 16) :][:4]
-        begun = np.random.PCG64(Words(words))
-        assert seeds.action_generator(episode).bit_generator.state == begun.state
-        assert (
-            seeds.action_generator(episode, 3).bit_generator.state
-            == begun.jumped(3).state
-        )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_counter_noise_is_made_of_the_words_at_its_counters(dtype):
-    """Step s uses the counters s n to s n + n - 1, with n blocks for all parts."""
-    key, episodes, step = seeding.rollout_keys(1, "training", 4)[2], [3, 2**31], 9
-    kinds = ("uniform", 3), ("normal", 2), ("uniform", 4)
-    parts = [seeding.NoiseSpec(kind, (size,)) for kind, size in kinds]
-    found = tensor_noise.counter_noise(
-        key, parts, tf.constant(episodes, tf.int64), step, dtype
-    )
-    blocks = 5 if dtype == "float32" else 9
-    counters = step * blocks + np.arange(blocks, dtype="uint32")
-    first = np.array(episodes, "uint32")[:, None]
-    high, low = (x.numpy() for x in tensor_noise.threefry(key, first, counters[None]))
-    if dtype == "float32":
-        words = np.concatenate([high, low], axis=-1)[:, :9]
-        uniform, middle = (words >> 8) * 2.0**-24, ((words >> 9) + 0.5) * 2.0**-22
-    else:
-        high, low = high.astype("uint64"), low.astype("uint64")
-        uniform = ((high >> 5) * 2**26 + (low >> 6)) * 2.0**-53
-        middle = ((high >> 6) * 2**26 + (low >> 6) + 0.5) * 2.0**-51
-    normal = np.sqrt(2) * tf.math.erfinv(tf.constant(middle - 1.0, dtype)).numpy()
-    np.testing.assert_array_equal(found[0], uniform[:, :3])
-    tolerance = 1e-6 if dtype == "float32" else 1e-12
-    np.testing.assert_allclose(found[1], normal[:, 3:5], rtol=tolerance)
-    np.testing.assert_array_equal(found[2], uniform[:, 5:])

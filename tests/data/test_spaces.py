@@ -67,13 +67,8 @@ def assert_identical(one, other):
 
 @EVERY_SPACE
 def test_from_config_restores_a_space(space):
-    assert_identical(space, spaces.from_config(spaces.to_config(space)))
-
-
-@EVERY_SPACE
-def test_space_config_survives_json(space):
-    text = json.dumps(spaces.to_config(space))
-    assert_identical(space, spaces.from_config(json.loads(text)))
+    config = json.loads(json.dumps(spaces.to_config(space)))
+    assert_identical(space, spaces.from_config(config))
 
 
 def test_config_stores_a_uniform_bound_as_one_number():
@@ -82,15 +77,8 @@ def test_config_stores_a_uniform_bound_as_one_number():
     assert (config["low"], config["high"]) == (0, 255)
 
 
-def test_configs_pass_none_and_spaces_through():
-    assert spaces.to_config(None) is None
-    assert spaces.from_config(None) is None
-    space = SPACES["start"]
-    assert spaces.from_config(space) is space
-
-
 def test_to_config_raises_for_an_unsupported_space():
-    with pytest.raises(ValueError, match="to be saved in a config. Received: Text"):
+    with pytest.raises(ValueError, match="saved in a config. Received: Text"):
         spaces.to_config(gym.spaces.Dict(a=gym.spaces.Text(3)))
 
 
@@ -109,8 +97,6 @@ UNSUPPORTED = [
     gym.spaces.Graph(Box(0, 1, (2,)), Discrete(2)),
     gym.spaces.Sequence(Discrete(2)),
     gym.spaces.OneOf([Discrete(2), Box(0, 1)]),
-    gym.spaces.Dict(),
-    gym.spaces.Tuple([]),
     Box(0, 1, (0,)),
     Box(0, 1, (2, 0), np.uint8),
 ]
@@ -120,8 +106,9 @@ UNSUPPORTED = [
 @pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
 def test_observation_space_error_names_the_unsupported_part(part, nested):
     space = gym.spaces.Dict(a=SPACES["image"], b=gym.spaces.Tuple([part]))
-    listed = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple"
-    with pytest.raises(ValueError, match=f"{listed}.*FlattenObservation") as refused:
+    with pytest.raises(
+        ValueError, match="Supported spaces are .*FlattenObservation"
+    ) as refused:
         spaces.check_observation_space(space if nested else part)
     assert f"Observation space {part!r} is not supported" in str(refused.value)
 
@@ -132,23 +119,10 @@ def test_observation_space_raises_if_two_arrays_have_one_name():
         gym.spaces.Dict(a=gym.spaces.Tuple([Discrete(2)]), a_0=Discrete(2)),
         gym.spaces.Dict({"a 0": Discrete(2), "a_0": Discrete(2)}),
     ):
-        with pytest.raises(ValueError, match=r"\['a_0', 'a_0'\].*TransformObservation"):
+        with pytest.raises(
+            ValueError, match="a different name for each part.*TransformObservation"
+        ):
             spaces.check_observation_space(space)
-
-
-ACTIONS = {
-    **{name: SPACES[name] for name in ("discrete", "start", "half_infinite", "wide")},
-    "multi": gym.spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[0, 1], [2, -3]]),
-    "bits": gym.spaces.MultiBinary((2, 2)),
-    "nested": gym.spaces.Dict(
-        {"1": gym.spaces.Tuple([Discrete(2)]), "a b": gym.spaces.Dict(x=Box(0, 1))}
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ACTIONS)
-def test_supported_action_spaces_are_returned(name):
-    assert spaces.check_action_space(ACTIONS[name]) is ACTIONS[name]
 
 
 NO_ACTIONS = {
@@ -167,7 +141,7 @@ def test_action_space_error_names_the_unsupported_part(name, nested):
     part = NO_ACTIONS[name]
     space = gym.spaces.Dict(a=gym.spaces.Tuple([Discrete(2), part])) if nested else part
     with pytest.raises(
-        ValueError, match="Supported spaces are Discrete, MultiDis"
+        ValueError, match="Supported spaces are Box, Discrete, MultiDis"
     ) as refused:
         spaces.check_action_space(space)
     assert f"Action space {part!r} is not supported" in str(refused.value)
@@ -180,7 +154,7 @@ NO_NAMES = {
     "empty": (gym.spaces.Tuple([Discrete(2), gym.spaces.Tuple([])]), "must not be empty"),
     "same": (
         gym.spaces.Dict({"a_0": Discrete(2), "a": gym.spaces.Tuple([Discrete(2)])}),
-        "a different name for each part of an action. Received: .'a_0', 'a_0'.",
+        "a different name for each part. Received: .'a_0', 'a_0'.",
     ),
 }
 
@@ -213,21 +187,6 @@ def test_observation_spec_keeps_integer_types_and_sets_the_float_type():
     )
 
 
-def test_specs_from_shapes_returns_float_specs():
-    spec = tf.TensorSpec
-    shapes = {"z": (None, 2), "a": ((None, 8, 8), [(7,)])}
-    assert tensor_specs.specs_from_shapes(shapes, "float32") == {
-        "z": spec((2,), tf.float32),
-        "a": (spec((8, 8), tf.float32), (spec((), tf.float32),)),
-    }
-
-
-def test_expect_spaces_accepts_equal_spaces():
-    ours = SPACES["nested"], SPACES["start"]
-    spaces.check_same_spaces(ours, ours)
-    spaces.check_same_spaces((None, None), ours)
-
-
 @pytest.mark.parametrize("index, name", [(0, "observation"), (1, "action")])
 def test_expect_spaces_error_shows_both_spaces(index, name):
     ours = [SPACES["uniform"], Discrete(3)]
@@ -258,30 +217,6 @@ def test_sample_observations_are_finite_and_in_the_space(space):
         assert all(part.contains(np.asarray(value, part.dtype)) for value in values)
 
     check(space, made)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        spaces.category_bounds,
-        lambda space: spaces.sample_observations(space, "float32", 2, None),
-        lambda space: spaces.edge_observations(space, "float32"),
-    ],
-)
-def test_space_of_another_type_is_not_taken_for_categories(function):
-    with pytest.raises(ValueError, match="must be Discrete.*Received"):
-        function(gym.Space((2,), np.int64))
-
-
-def test_sample_observations_are_reproducible():
-    draws = [
-        spaces.sample_observations(
-            SPACES["image"], "float32", 2, np.random.default_rng(3)
-        )
-        for _ in range(2)
-    ]
-    np.testing.assert_array_equal(*draws)
-    assert len(np.unique(draws[0])) > 100
 
 
 @pytest.mark.parametrize("name", ["start", "choices", "flags", "bools"])

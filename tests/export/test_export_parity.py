@@ -7,7 +7,6 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
-import sweeps
 import tensorflow as tf
 import toys
 from gymnasium.spaces import Box
@@ -166,39 +165,6 @@ def test_every_format_reads_every_observation(observations, tmp_path, in_this_pr
         check(agent, tmp_path / format, format)
 
 
-@pytest.mark.parametrize("format", sweeps.some(FORMATS, always=["onnx"]))
-def test_observations_named_as_a_next_state_get_a_prefix(
-    format, tmp_path, in_this_process
-):
-    keys = "next_state_0", "state_0"
-    inputs = {key: keras.Input((None, 2), name=key) for key in keys}
-    sequence = keras.layers.Concatenate()(list(inputs.values()))
-    sequence = keras.layers.GRU(4, return_sequences=True)(sequence)
-    agent = tfr.Reinforce(keras.Model(inputs, keras.layers.Dense(3)(sequence)))
-    agent.build_for_spaces(Dict({key: Box(-1, 1, (2,)) for key in keys}), Discrete(3))
-    check(agent, tmp_path / "policy", format)
-
-
-@pytest.mark.parametrize("format", sweeps.some(FORMATS, always=["onnx"]))
-def test_probabilities_of_masked_binary_actions_are_those_of_the_agent(
-    format, tmp_path, in_this_process
-):
-    """LiteRT returns NaN for the sigmoid of the logits of some masked actions."""
-    agent = make_agent(Box(-1, 1, (3,)), MultiBinary(4), mask=True)
-    check(agent, tmp_path / "policy", format)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("format", FORMATS)
-def test_every_format_reads_masks_in_the_observation(format, tmp_path, in_this_process):
-    observed = Dict(x=Box(-1, 1, (2,)), legal=MultiBinary(3))
-    agent = tfr.Reinforce.for_env(
-        lambda: Spaces(observed, Discrete(3)), action_mask="observation/legal"
-    )
-    agent.build_for_spaces(observed, Discrete(3))
-    check(agent, tmp_path / "policy", format)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES)
 def test_actions_have_the_number_type_of_the_space(dtype, tmp_path, in_this_process):
@@ -248,43 +214,6 @@ def test_litert_refuses_other_operations_and_float64(tmp_path):
         ):
             agent.export(tmp_path / "policy", format="litert")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("head", ACTIONS)
-def test_onnx_expresses_float64_with_most_heads_and_refuses_others(
-    head, tmp_path, in_this_process
-):
-    space, make_head = ACTIONS[head]
-    new_head = make_head() if make_head else heads.for_space(space)
-    policy = keras.Sequential(
-        [
-            keras.Input((3,), dtype="float64"),
-            keras.layers.Dense(new_head.outputs_size, dtype="float64"),
-        ]
-    )
-    agent = tfr.Reinforce(policy, head=new_head)
-    agent.build_for_spaces(Box(-1, 1, (3,)), space)
-    if head in ("Beta", "Composite", "MultiCategorical"):
-        # Some operations of these heads have no form in float64.
-        with pytest.raises(ValueError, match="computes in float64, with the head"):
-            agent.export(tmp_path / "policy", format="onnx")
-    else:
-        assert check(agent, tmp_path / "policy", "onnx").difference < 1e-12
-
-
-def test_infinite_bounds_are_null_in_the_metadata(tmp_path):
-    agent = make_agent(Box(-INF, INF, (2,)), Box(0, INF, (1,)))
-    agent.export(tmp_path / "policy", format="onnx")
-    text = (tmp_path / "policy" / "policy.json").read_text()
-    assert "Infinity" not in text
-    metadata = json.loads(text)
-    assert (
-        metadata["action_space"]["low"] == 0 and metadata["action_space"]["high"] is None
-    )
-    roles = [x["role"] for x in metadata["functions"]["sample"]["inputs"]]
-    assert roles == ["observation", "noise"]
-    assert metadata["functions"]["sample"]["inputs"][1]["distribution"] == "normal"
 
 
 def test_metadata_name_the_noise_of_each_part_of_an_action(tmp_path):

@@ -19,9 +19,7 @@ import tf_reinforce as tfr
 from tf_reinforce.cli import entry
 from tf_reinforce.cli import export
 from tf_reinforce.export import formats
-from tf_reinforce.export import policy_functions
 from tf_reinforce.export import runtimes
-from tf_reinforce.support import files
 
 SIGNATURES = ["act", "sample", "distribution", "log_prob"]
 
@@ -105,20 +103,6 @@ def test_export_has_four_signatures_also_as_attributes(exported):
     assert set(SIGNATURES) <= set(policy.signatures)
     assert not hasattr(policy, "initial_state")  # the policy is not recurrent
     assert all(callable(getattr(policy, name)) for name in SIGNATURES)
-
-
-@pytest.mark.parametrize("rows", [1, 3, 1000])
-def test_exported_actions_equal_those_of_the_agent_for_any_batch_size(exported, rows):
-    agent, policy = exported
-    observations = batch(agent, rows)
-    live = agent.act(observations, deterministic=True)
-    same_bits(policy.act(observations)["action"], live)
-    for seed in (0, 2**40):
-        drawn = policy.sample(observations, tf.constant(seed, tf.int64))
-        same_bits(drawn["action"], agent.act(observations, seed=seed))
-        assert len(drawn["raw_action"]) == rows
-    assert live.dtype == agent.action_space.dtype
-    assert all(agent.action_space.contains(action) for action in live)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 1000])
@@ -216,28 +200,6 @@ def test_functions_take_each_argument_by_the_name_of_the_documents(remembering, 
     same_bits(found["action_leg"], live["leg"])
 
 
-def test_observations_named_as_an_argument_get_a_prefix(tmp_path):
-    """Without the prefix, TensorFlow would rename one of the two to `seed_1`."""
-    space = gym.spaces.Dict(
-        {name: gym.spaces.Box(0, 1, (2,)) for name in ("raw_action", "seed", "x")}
-    )
-    agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
-    agent.export(tmp_path / "policy")
-    policy = tf.saved_model.load(tmp_path / "policy")
-    observations, seed = batch(agent, 3), tf.constant(9, tf.int64)
-    expected = policy.sample(observations, seed)
-    inputs = {
-        "observation_raw_action": observations["raw_action"],
-        "observation_seed": observations["seed"],
-        "x": observations["x"],
-    }
-    found = policy.signatures["sample"](**inputs, seed=seed)
-    same_bits(found["raw_action"], expected["raw_action"])
-    raw = expected["raw_action"]
-    found = policy.signatures["log_prob"](**inputs, raw_action=raw)
-    same_bits(found["log_prob"], policy.log_prob(observations, raw)["log_prob"])
-
-
 @pytest.mark.parametrize(
     "format", sweeps.some(formats.WRITERS, always=["tf_saved_model", "onnx"])
 )
@@ -265,24 +227,6 @@ def test_every_name_of_an_observation_is_that_of_metadata_and_file(format, tmp_p
     assert actions.tolist() == agent.act(rows, deterministic=True).tolist()
 
 
-def test_more_than_ten_recurrent_states_keep_their_order():
-    """In the order of text, `state_10` is between `state_1` and `state_2`.
-
-    `act` calls the function that is exported.
-    """
-    cells = [keras.layers.SimpleRNNCell(1, activation=None) for _ in range(11)]
-    memory = keras.layers.RNN(cells, return_sequences=True)
-    agent = tfr.Reinforce(keras.Sequential([keras.Input((None, 1)), memory]))
-    agent.build_for_spaces(*2 * [gym.spaces.Box(-np.inf, np.inf, (1,))])
-    rng = np.random.default_rng(0)
-    weights = agent.policy.get_weights()
-    agent.policy.set_weights([rng.uniform(0.5, 1, x.shape) for x in weights])
-    seen, state = rng.normal(size=(2, 4, 1)).astype("float32"), None
-    for step, expected in enumerate(np.moveaxis(agent.policy(seen).numpy(), 1, 0)):
-        actions, state = agent.act(seen[:, step], deterministic=True, state=state)
-        np.testing.assert_allclose(actions, expected, rtol=1e-5)
-
-
 def test_names_that_differ_in_case_raise_in_a_saved_model_only(tmp_path):
     space = gym.spaces.Dict({key: gym.spaces.Box(0, 1, (2,)) for key in "Aa"})
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
@@ -290,23 +234,6 @@ def test_names_that_differ_in_case_raise_in_a_saved_model_only(tmp_path):
     with pytest.raises(ValueError, match="do not distinguish upper from lower case"):
         agent.export(tmp_path / "policy")
     assert not (tmp_path / "policy").exists()
-
-
-def test_export_raises_if_prefixed_observation_names_collide(tmp_path):
-    space = gym.spaces.Dict(
-        {name: gym.spaces.Box(0, 1, (2,)) for name in ("observation_seed", "seed")}
-    )
-    agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
-    with pytest.raises(
-        ValueError, match="a different name of letters.*'observation_seed'.*Rename"
-    ):
-        agent.export(tmp_path / "policy")
-    assert not (tmp_path / "policy").exists()
-
-
-def test_signature_names_raises_if_two_parts_get_the_same_name():
-    with pytest.raises(ValueError, match="a different name of letters.*'action_a_b'"):
-        policy_functions.signature_names({"a b": 1, "a_b": 2}, "action")
 
 
 def test_exported_functions_are_not_traced_again(exports):
@@ -354,43 +281,9 @@ def test_process_with_only_tensorflow_loads_the_export(exports):
         same_bits(np.array(json.loads(line), live.dtype), live)
 
 
-def file_contents(path):
-    found = {}
-    for root, _, names in os.walk(path):
-        for name in names:
-            with open(os.path.join(root, name), "rb") as file:
-                found[os.path.relpath(os.path.join(root, name), path)] = file.read()
-    return found
-
-
 @pytest.fixture
 def agent(exports):
     return exports["Discrete with a start"][0]
-
-
-def test_export_replaces_the_whole_folder(agent, tmp_path):
-    path = tmp_path / "policy"
-    with files.atomic_replace_folder(path) as temporary:
-        os.makedirs(temporary)
-        open(os.path.join(temporary, "old"), "w").close()
-    agent.export(path)
-    assert not (path / "old").exists()
-    assert os.listdir(tmp_path) == ["policy"]
-    observations = batch(agent, 2)
-    policy = tf.saved_model.load(str(path))
-    found = policy.act(observations)["action"]
-    same_bits(found, agent.act(observations, deterministic=True))
-
-
-@pytest.mark.parametrize("name", ["hidden=[64, 64]", "a*", "a?", "a\\b"])
-def test_path_that_tensorflow_reads_as_a_pattern_is_refused(agent, tmp_path, name):
-    """TensorFlow would write a SavedModel, and not find its variables."""
-    for path in (tmp_path / name, tmp_path / name / "policy"):
-        with pytest.raises(ValueError, match=r"characters \* \? \[ .*Choose another"):
-            agent.export(path)
-    assert os.listdir(tmp_path) == []
-    agent.export(tmp_path / name, format="onnx")
-    assert (tmp_path / name / "act.onnx").exists()
 
 
 @pytest.mark.parametrize("command", ["export", "train"])
@@ -420,33 +313,10 @@ def test_export_keeps_its_weights_when_the_agent_changes(tmp_path):
     np.testing.assert_allclose(policy.distribution(observations)["probs"], probs, 1e-6)
 
 
-def test_loaded_agent_exports_the_same_policy(agent, tmp_path):
-    agent.save(tmp_path / "agent.keras")
-    tfr.load(tmp_path / "agent.keras").export(tmp_path / "policy")
-    policy, observations = tf.saved_model.load(str(tmp_path / "policy")), batch(agent, 5)
-    found = policy.sample(observations, tf.constant(2, tf.int64))
-    same_bits(found["action"], agent.act(observations, seed=2))
-
-
 def test_export_raises_if_the_format_is_unknown(agent, tmp_path):
     with pytest.raises(ValueError, match="`format` must be one of.*Received.*keras"):
         agent.export(tmp_path / "policy", format="keras")
     assert os.listdir(tmp_path) == []
-
-
-def test_each_format_has_a_writer_that_export_calls(agent, tmp_path, monkeypatch):
-    calls = []
-
-    def write(folder, *args):
-        os.makedirs(folder)
-        calls.append((folder, *args))
-
-    monkeypatch.setitem(formats.WRITERS, "list", write)
-    monkeypatch.setattr(formats, "_run_once", lambda folder, functions: None)
-    agent.export(tmp_path / "policy", format="list")
-    [(_, functions, layers)] = calls
-    assert {"act", "sample"} <= set(functions)
-    assert agent.policy in layers
 
 
 @pytest.mark.parametrize("format, name", [("litert", "absl"), ("onnx", "tf2onnx")])
@@ -464,12 +334,3 @@ def test_conversion_leaves_the_logger_of_its_converter_as_it_was(
 
 def test_command_line_offers_every_format():
     assert export._FORMATS == tuple(formats.WRITERS) == tuple(runtimes._RUNTIMES)
-
-
-def test_export_raises_if_the_path_is_a_file(agent, tmp_path):
-    (tmp_path / "policy").write_text("not an export")
-    with pytest.raises(
-        ValueError, match="must be a folder, not a file. Received: the file"
-    ):
-        agent.export(tmp_path / "policy")
-    assert (tmp_path / "policy").read_text() == "not an export"

@@ -16,12 +16,6 @@ def test_expect_raises_for_shapes_that_would_broadcast(shape):
             shapes.expect([(np.ones(x), "N") for x in pair])
 
 
-def test_expect_with_no_axes_accepts_only_scalars():
-    shapes.expect([(2.0, ()), (np.float32(1), ()), (tf.ones([]), ())])
-    with pytest.raises(ValueError, match=r"rank 0. Received: \(1,\)"):
-        shapes.expect([(tf.ones([1]), ())])
-
-
 def test_unknown_static_sizes_are_compared_when_the_graph_runs():
     @tf.function(input_signature=[tf.TensorSpec((None, None))] * 3)
     def total(a, b, c):
@@ -43,12 +37,3 @@ def test_known_static_size_that_differs_raises_while_tracing():
 
     with pytest.raises(ValueError, match="must have the same shape of rank"):
         double.get_concrete_function()
-
-
-def test_known_static_sizes_add_no_operations_to_the_graph():
-    @tf.function(input_signature=[tf.TensorSpec((2, 3))] * 2)
-    def pair(a, b):
-        shapes.expect([(a, "TB"), (b, "TB")])
-
-    operations = pair.get_concrete_function().graph.get_operations()
-    assert {operation.type for operation in operations} == {"Placeholder"}

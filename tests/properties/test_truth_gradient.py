@@ -68,11 +68,6 @@ def test_expected_update_is_the_gradient(settings, baseline, batch_size):
     assert np.abs(report.exact).max() > 0.1
 
 
-@pytest.mark.parametrize("seed", sweeps.some([1, 2, 3], always=[1]))
-def test_expected_update_is_the_gradient_for_random_weights(seed):
-    testing.check_gradient(seed=seed)
-
-
 class Cautious(baselines.Baseline):
     """The baseline is the return of the previous episode of the batch."""
 
@@ -124,16 +119,6 @@ def test_expected_update_is_the_gradient_for_other_heads(head, actions, count):
     weights = 3 * head.outputs_size + len(head.trainable_variables)
     assert report.exact.shape == report.expected.shape == (weights,)
     assert np.abs(report.exact).min() > 1e-3
-
-
-def test_check_gradient_does_not_change_head_and_baseline():
-    head, baseline = toy_heads.Tempered(2, dtype="float64"), critic()
-    head.build((None, 2))
-    before = head.log_temperature.numpy()
-    testing.check_gradient(head, baseline, batch_size=1)
-    assert head.log_temperature.numpy() == before
-    np.testing.assert_array_equal(baseline.model.get_weights()[0], [[1.7], [-0.6]])
-    assert baseline.optimizer.iterations.numpy() == 0
 
 
 # The exact gradient
@@ -488,25 +473,6 @@ def test_check_gradient_raises_if_baseline_has_state_outside_weights():
         testing.check_gradient(baseline=Remembering(), batch_size=1)
 
 
-class Idle(heads.Categorical):
-    """A head with a weight that does not influence its actions."""
-
-    def build(self, outputs_shape):
-        self.unused = self.add_weight(name="unused", shape=(2,))
-
-
-def test_unused_weight_of_a_head_has_gradient_zero():
-    report = testing.check_gradient(Idle(2, dtype="float64"), batch_size=1)
-    assert report.exact[-2:].tolist() == report.expected[-2:].tolist() == [0.0, 0.0]
-
-
-def test_cosine_is_nan_if_the_expected_update_is_zero():
-    report = testing.check_gradient(baseline=Whole(), batch_size=1, tolerance=None)
-    assert np.isnan(report.cosine)
-    assert report.relative_error == 1
-    assert not report.expected.any()
-
-
 class Halved(heads.Categorical):
     """The log-probability is half of the correct value."""
 
@@ -558,19 +524,17 @@ def test_check_gradient_raises_if_an_action_is_left_out():
 @pytest.mark.parametrize(
     "head, options, message",
     [
-        (None, {"batch_size": 4}, "must be 1, 2 or 3.*Received: batch_size=4"),
         (None, {"batch_size": 0}, "Received: batch_size=0"),
-        (None, {"batch_size": 1.5}, "Received: batch_size=1.5"),
-        (None, {"lambda_": 0.9}, r"must be options of Reinforce.*\['lambda_'\]"),
+        (None, {"batch_size": 9}, "At most 20000 batches"),
         (None, {"gamma": 2.0}, "Received: gamma=2.0"),
-        (None, {"action_mask": "info/legal"}, "options of Reinforce.*'action_mask'"),
         (None, {"baseline": "median"}, "Received: baseline='median'"),
-        (None, {"actions": [0, 2]}, "Received: 2, which `head.is_valid` does not accept"),
-        (heads.Gaussian(1, dtype="float64"), {}, "use `check_head`"),
-        (toy_heads.Tempered(2), {}, "Received: t of type float32|type float32"),
-        (toy_heads.Switches(3, dtype="float64"), {"batch_size": 3}, "smaller head"),
+        (None, {"actions": [0, 2]}, "that `head.is_valid` accepts"),
+        (heads.Gaussian(1, dtype="float64"), {}, "with integer actions.*`check_head`"),
+        (toy_heads.Tempered(2), {}, "must be float64"),
     ],
 )
 def test_check_gradient_raises_on_invalid_arguments(head, options, message):
     with pytest.raises(ValueError, match=message):
         testing.check_gradient(head, **options)
+    with pytest.raises(TypeError, match="lambda_"):
+        testing.check_gradient(lambda_=0.9)

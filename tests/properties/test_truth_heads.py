@@ -1,8 +1,5 @@
 """Tests that heads are correct distributions, and that `check_head` finds faults."""
 
-import functools
-
-import keras
 import numpy as np
 import pytest
 import sweeps
@@ -70,29 +67,14 @@ OFTEN += ["bernoulli", "composite", "gaussian-wide", "gaussian-scaled", "clipped
 OFTEN += ["clipped-below", "tanh", "tanh-scaled", "beta", "logistic"]
 
 
-@functools.cache
-def report(name):
-    return testing.check_head(HEADS[name]())
-
-
-# The properties of a head are adjacent, so that one process computes its report.
-@pytest.mark.parametrize(
-    "word, name",
-    sweeps.some(
-        ((word, name) for name in HEADS for word in TOLERANCES),
-        always=[(word, name) for name in OFTEN for word in TOLERANCES],
-    ),
-)
-def test_head_satisfies_each_property_of_check_head(name, word):
-    assert report(name)[word] <= TOLERANCES[word]
-
-
 @pytest.mark.parametrize("name", sweeps.some(HEADS, always=OFTEN))
-def test_report_has_moments_if_samples_are_smooth_in_the_noise(name):
+def test_heads_satisfy_each_property_of_check_head(name):
     head = HEADS[name]()
+    report = testing.check_head(head)
     smooth = not enumeration.is_integer(head) and head.support is None
-    assert ("moments" in report(name)) == smooth
-    assert report(name).get("moments", 0.0) <= 1e-9
+    assert set(report) == {*TOLERANCES, *(["moments"] if smooth else [])}
+    for word, tolerance in {**TOLERANCES, "moments": 1e-9}.items():
+        assert report.get(word, 0.0) <= tolerance, word
 
 
 def test_head_properties_hold_for_extreme_and_equal_outputs():
@@ -165,14 +147,6 @@ class Stopped(heads.Categorical):
         return tf.one_hot(actions, self.size, dtype=outputs.dtype)
 
 
-class HalfStopped(heads.Gaussian):
-    def distribution(self, outputs):
-        return super().distribution((outputs + tf.stop_gradient(outputs)) / 2)
-
-    def eligibility(self, outputs, actions):
-        return super().eligibility(outputs, actions) / 2
-
-
 class Greedy(heads.Categorical):
     def sample(self, outputs, noise):
         return self.mode(outputs)
@@ -213,23 +187,9 @@ class Leaning(heads.Categorical):
         return super().eligibility(outputs, actions) + 1.0
 
 
-class LeaningGaussian(heads.Gaussian):
-    def distribution(self, outputs):
-        total = tf.reduce_sum(outputs, axis=-1)
-        return Bent(super().distribution(outputs), lambda x: x + total)
-
-    def eligibility(self, outputs, actions):
-        return super().eligibility(outputs, actions) + 1.0
-
-
 class Hotter(heads.Categorical):
     def distribution(self, outputs):
         return Bent(super().distribution(outputs), entropy=lambda x: x + 1e-6)
-
-
-class HotterGaussian(heads.Gaussian):
-    def distribution(self, outputs):
-        return Bent(super().distribution(outputs), entropy=lambda x: 1.000001 * x)
 
 
 class Contrary(heads.Categorical):
@@ -239,16 +199,6 @@ class Contrary(heads.Categorical):
     def sample(self, outputs, noise):
         gumbel = -tf.math.log(-tf.math.log(noise))
         return tf.argmax(outputs + gumbel, axis=-1)
-
-
-class Beyond(heads.Categorical):
-    """The mode is not a valid action."""
-
-    def mode(self, outputs):
-        return super().mode(outputs) + self.size
-
-    def sample(self, outputs, noise):
-        return super().sample(outputs, noise) - self.size
 
 
 class Beside(heads.Gaussian):
@@ -266,39 +216,9 @@ class Unclipped(heads.ClippedGaussian):
     eligibility = heads.Head.eligibility
 
 
-class Halfway(heads.ClippedGaussian):
-    """Samples are scaled by 0.9 after the clipping."""
-
-    def sample(self, outputs, noise):
-        return 0.9 * super().sample(outputs, noise)
-
-
-class Unsquashed(heads.TanhGaussian):
-    """The log-probability is that of x instead of tanh x."""
-
-    def distribution(self, outputs):
-        loc, scale = self.parameters(outputs).values()
-        return tfp.distributions.Independent(tfp.distributions.Normal(loc, scale), 1)
-
-
-class Squashed(heads.TanhGaussian):
-    """The mode is not the most likely x."""
-
-    def mode(self, outputs):
-        return tf.tanh(super().mode(outputs))
-
-
 class Swapped(heads.Beta):
     def sample(self, outputs, noise):
         return 1.0 - super().sample(outputs, noise)
-
-
-class Mean(heads.Beta):
-    """The mode is the mean."""
-
-    def mode(self, outputs):
-        alpha, beta = self.parameters(outputs).values()
-        return alpha / (alpha + beta)
 
 
 BALANCED = np.array([[0.5, -0.5], [-1.0, 1.0]])
@@ -308,25 +228,17 @@ FAULTS = [
     ("eligibility", Forgetful(3), None),
     ("eligibility", OnceDivided(1, initial_scale=2.0), None),
     ("finite_differences", Stopped(3), None),
-    ("finite_differences", HalfStopped(2), None),
     ("sample", Greedy(2), None),
     ("sample", OffByOne(2), None),
     ("sample", TooWide(1), None),
     ("sample", Deaf(1), None),
     ("moments", HardlyWider(1), None),
     ("expected_eligibility", Leaning(2), BALANCED),
-    ("expected_eligibility", LeaningGaussian(2), BALANCED),
     ("entropy", Hotter(3), None),
-    ("entropy", HotterGaussian(2), None),
     ("mode", Contrary(3), None),
-    ("mode", Beyond(3), None),
     ("mode", Beside(1), None),
     ("probabilities", Unclipped(1, -1.0, 1.0), None),
-    ("sample", Halfway(1, -1.0, 1.0), None),
-    ("probabilities", Unsquashed(1, -1.0, 1.0), None),
-    ("mode", Squashed(1, -1.0, 1.0), None),
     ("sample", Swapped(1, 0.0, 1.0), None),
-    ("mode", Mean(1, 0.0, 1.0), None),
 ]
 
 
@@ -350,7 +262,7 @@ class Vector(heads.Gaussian):
 
 
 def test_check_head_raises_if_log_prob_has_one_number_per_element():
-    with pytest.raises(AssertionError, match="Check the event shape"):
+    with pytest.raises(AssertionError, match="`log_prob`.*Check the event shape"):
         testing.check_head(Vector(2))
 
 
@@ -368,29 +280,6 @@ def test_check_head_raises_if_log_prob_has_no_gradient():
         testing.check_head(Silent(3))
 
 
-class Short(heads.Categorical):
-    def sample(self, outputs, noise):
-        return tf.cast(super().sample(outputs, noise), tf.int32)
-
-
-class Column(heads.Gaussian):
-    def mode(self, outputs):
-        return super().mode(outputs)[:, None]
-
-
-class Flat(heads.Gaussian):
-    def eligibility(self, outputs, actions):
-        return super().eligibility(outputs, actions)[:, 0]
-
-
-@pytest.mark.parametrize(
-    "word, head", [("sample", Short(3)), ("mode", Column(1)), ("eligibility", Flat(1))]
-)
-def test_check_head_names_the_method_with_a_wrong_shape_or_type(word, head):
-    with pytest.raises(AssertionError, match=f"`{word}` of .* must return the shape"):
-        testing.check_head(head)
-
-
 class Torn(heads.Gaussian):
     """A sample is infinite if the noise is zero."""
 
@@ -399,7 +288,7 @@ class Torn(heads.Gaussian):
 
 
 def test_check_head_error_shows_the_noise_of_a_sample_not_finite():
-    with pytest.raises(AssertionError, match=r"`sample` .* finite.* noise \[0.0\]"):
+    with pytest.raises(AssertionError, match=r"`sample` .* finite"):
         testing.check_head(Torn(1))
 
 
@@ -433,14 +322,6 @@ class Endless(heads.Categorical):
         return actions >= 0
 
 
-class Cauchy(heads.Gaussian):
-    """A head whose kind of noise does not exist."""
-
-    def __init__(self, size):
-        super().__init__(size)
-        self.noise = heads.NoiseSpec("cauchy", (size,))
-
-
 class Nowhere(toy_heads.Switches):
     """Zero is no valid action, so that counting from zero finds no action."""
 
@@ -459,29 +340,17 @@ def test_check_head_raises_if_actions_cannot_be_enumerated(head):
     [
         (heads.Gaussian(3), {}, "must sample one or two numbers"),
         (heads.Gaussian(1), {"actions": [[0.0]]}, "are for heads with integer"),
+        (heads.Composite((heads.Gaussian(1),)), {}, "Check each continuous head alone"),
         (heads.Categorical(3), {"outputs": np.zeros((2, 4))}, r"shape \(N, 3\)"),
         (heads.Categorical(3), {"outputs": np.zeros(3)}, r"shape \(N, 3\)"),
         (heads.Categorical(3), {"outputs": np.zeros((0, 3))}, "one or more rows"),
-        (heads.Categorical(2), {"outputs": [[0, np.nan]]}, "finite numbers"),
-        (Cauchy(1), {}, "must be one of .*'normal'.*Received: head.noise.kind='cauchy'"),
-        (heads.Categorical(3), {"actions": [0, 1, 3]}, "Received: 3, which"),
-        (heads.Categorical(3), {"actions": [0.0, 1.0]}, "must be of type int64"),
-        (heads.Categorical(3), {"actions": [[0], [1]]}, r"Received: shape \(2, 1\)"),
+        (heads.Categorical(2), {"outputs": [[0, np.nan]]}, "finite policy outputs"),
+        (heads.Categorical(3), {"actions": [0, 1, 3]}, "that `head.is_valid` accepts"),
+        (heads.Categorical(3), {"actions": [0.0, 1.0]}, "must be arrays like"),
+        (heads.Categorical(3), {"actions": [[0], [1]]}, "two or more raw actions"),
         (heads.Categorical(1), {}, "two or more"),
     ],
 )
 def test_check_head_raises_on_invalid_arguments(head, options, message):
     with pytest.raises(ValueError, match=message):
         testing.check_head(head, **options)
-
-
-def test_check_head_raises_if_argument_is_no_head():
-    with pytest.raises(TypeError, match="`head` must be a tf_reinforce.Head"):
-        testing.check_head(keras.layers.Dense(2))
-
-
-def test_check_head_with_the_same_seed_returns_the_same_report():
-    first, again, other = (
-        testing.check_head(heads.Categorical(3), seed=seed) for seed in (1, 1, 2)
-    )
-    assert first == again != other

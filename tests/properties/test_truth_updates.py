@@ -60,7 +60,7 @@ def test_expected_first_step_of_an_update_is_the_gradient(options):
 
 
 def test_check_gradient_raises_if_there_are_too_many_batches():
-    with pytest.raises(ValueError, match="make 11 trajectories and 36036 batches of 3"):
+    with pytest.raises(ValueError, match="Received: 36036"):
         testing.check_gradient(minibatch_size=4, batch_size=3)
 
 

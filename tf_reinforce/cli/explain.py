@@ -32,14 +32,11 @@ def add_parser(subparsers):
 
 def run(options):
     """Runs `tf-reinforce explain` and returns the exit code."""
-    from tf_reinforce.functional import explained_action
-
     arguments = {
         name: getattr(options, name)
         for name in ("probs", "logits", "action", "counts", "mean", "std", "sample")
         if getattr(options, name) is not None
     }
-    explained_action.check(**arguments)
     startup.import_tensorflow()
     from tf_reinforce.functional import explanation
 

@@ -9,19 +9,15 @@ import numpy as np
 from tf_reinforce.data import nests
 from tf_reinforce.support import validation
 
-OBSERVATIONS = (
-    "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these, nested to "
-    "any depth"
-)
-_OBSERVATION_LEAVES = (
-    gym.spaces.Box,
+_LEAVES = (
     gym.spaces.Discrete,
     gym.spaces.MultiDiscrete,
     gym.spaces.MultiBinary,
+    gym.spaces.Box,
 )
-ACTIONS = (
-    "Discrete, MultiDiscrete, MultiBinary, Box of a float or integer type, and Dict or "
-    "Tuple of these, nested to any depth"
+_SUPPORTED = (
+    "Supported spaces are Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple "
+    "of these, nested to any depth, if they are not empty"
 )
 
 # Many environments use the limits of the number type as bounds, if an observation has no
@@ -36,59 +32,18 @@ def check_observation_space(space):
         ValueError: If a part of the space is not supported, or if two parts would give
             inputs of the policy with equal names.
     """
-    _check_keys(to_nest(space), "observation")
-    for part in _parts(space):
-        if not isinstance(part, _OBSERVATION_LEAVES) or 0 in part.shape:
+    nested = to_nest(space)
+    for part in (space, *nests.flatten(nested)):
+        is_nest = isinstance(part, (gym.spaces.Dict, gym.spaces.Tuple)) and len(part)
+        if not is_nest and (not isinstance(part, _LEAVES) or 0 in part.shape):
             raise ValueError(
-                f"Observation space {part!r} is not supported. Supported spaces are "
-                f"{OBSERVATIONS}, if they are not empty. Received: {space!r}. Wrap the "
-                "environment with gymnasium.wrappers.FlattenObservation, "
-                "FilterObservation or TransformObservation."
+                f"Observation space {part!r} is not supported. {_SUPPORTED}. Received: "
+                f"{space!r}. Wrap the environment with "
+                "gymnasium.wrappers.FlattenObservation, FilterObservation or "
+                "TransformObservation."
             )
-    input_names = [safe_name(name) for name in nests.flatten(names(to_nest(space)))]
-    if len(set(input_names)) < len(input_names):
-        raise ValueError(
-            "The keys of an observation, joined by '_', become the names of inputs. "
-            "Names of inputs keep only letters, digits, '_' and '.', and all names "
-            f"must differ. Received: {sorted(input_names)} from {space!r}. Rename a "
-            "key with gymnasium.wrappers.TransformObservation."
-        )
+    _leaf_names(nested, "observation")
     return space
-
-
-def _parts(space):
-    """Returns the leaves of a space, and its empty `Dict` and `Tuple` spaces."""
-    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) and len(space):
-        children = space.values() if isinstance(space, gym.spaces.Dict) else space
-        return [part for child in children for part in _parts(child)]
-    return [space]
-
-
-def _check_keys(nested, kind):
-    """Raises an error if a key of a space is not a valid name in Keras and in exports.
-
-    Args:
-        nested: Nested dicts and tuples with spaces as leaves.
-        kind: "observation" or "action", for the error message.
-    """
-    for key, child in _children(nested):
-        if isinstance(nested, dict) and not (isinstance(key, str) and "/" not in key):
-            raise ValueError(
-                f"The keys of an {kind} become names and must be strings without '/'. "
-                f"Received: {key!r} in {nested!r}. Rename such a key of the space with "
-                f"gymnasium.wrappers.Transform{kind.capitalize()}."
-            )
-        _check_keys(child, kind)
-
-
-def _children(nested):
-    """Returns `(key, child)` pairs of a dict, or `(index, child)` pairs of a tuple.
-
-    The result is empty for a leaf, which is not a dict or tuple.
-    """
-    if isinstance(nested, dict):
-        return nested.items()
-    return enumerate(nested) if isinstance(nested, tuple) else ()
 
 
 def check_action_space(space):
@@ -99,24 +54,17 @@ def check_action_space(space):
     """
     nested = to_nest(space)
     for part in nests.flatten(nested):
-        if not _has_head(part):
+        is_leaf = isinstance(part, _LEAVES) and 0 not in part.shape
+        if not is_leaf or isinstance(part, gym.spaces.Box) and part.dtype.kind == "b":
             raise ValueError(
-                f"Action space {part!r} is not supported. Supported spaces are "
-                f"{ACTIONS}. Received: {space!r}. Wrap the environment with "
+                f"Action space {part!r} is not supported. {_SUPPORTED}. Received: "
+                f"{space!r}. Wrap the environment with "
                 "gymnasium.wrappers.TransformAction, or pass a head to the agent, for "
                 "example `head=tfr.heads.Multinomial(categories, trials)` for counts."
             )
     if nested is not space:
         action_names(nested)
     return space
-
-
-def _has_head(space):
-    if isinstance(space, gym.spaces.Box):
-        return space.dtype.kind in "fiu" and 0 not in space.shape
-    if isinstance(space, (gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)):
-        return 0 not in space.shape
-    return isinstance(space, gym.spaces.Discrete)
 
 
 def action_names(nested):
@@ -134,27 +82,36 @@ def action_names(nested):
     >>> action_names({"arm": (1.5, 0), "grip": 1}), action_names((1.5, 0))
     (('arm_0', 'arm_1', 'grip'), ('action_0', 'action_1'))
     """
-    _check_not_empty(nested)
-    _check_keys(nested, "action")
-    leaf_names = tuple(nests.flatten(names(nested, root="action")))
-    if len(set(leaf_names)) < len(leaf_names):
+    return _leaf_names(nested, "action")
+
+
+def _leaf_names(nested, root):
+    """Returns the name of each leaf, or raises an error unless all names differ."""
+    _check_keys(nested, root)
+    leaf_names = tuple(nests.flatten(names(nested, root=root)))
+    if len(set(map(safe_name, leaf_names))) < len(leaf_names):
         raise ValueError(
-            "The keys of each part of an action, joined by '_', become the name of the "
-            "part. Expected: a different name for each part of an action. Received: "
-            f"{leaf_names}. Rename a key with gymnasium.wrappers.TransformAction."
+            f"The keys of each part of an {root}, joined by '_', become its name in "
+            "letters, digits, '_' and '.'. Expected: a different name for each part. "
+            f"Received: {leaf_names}. Rename a key with "
+            f"gymnasium.wrappers.Transform{root.capitalize()}."
         )
     return leaf_names
 
 
-def _check_not_empty(nested):
-    if isinstance(nested, (dict, tuple)) and not nested:
+def _check_keys(nested, root):
+    """Raises an error if a nest is empty, or a key is no valid name in Keras."""
+    if not isinstance(nested, (dict, tuple)):
+        return
+    keys = list(nested) if isinstance(nested, dict) else []
+    if not nested or not all(isinstance(key, str) and "/" not in key for key in keys):
         raise ValueError(
-            f"A tuple or dict of an action must not be empty. Received: {nested!r}. "
-            "Remove empty tuples and dicts from the action space with "
-            "gymnasium.wrappers.TransformAction."
+            f"A tuple or dict of an {root} must not be empty, and its keys must be "
+            f"strings without '/', because they become names. Received: {nested!r}. "
+            f"Change the space with gymnasium.wrappers.Transform{root.capitalize()}."
         )
-    for _, child in _children(nested):
-        _check_not_empty(child)
+    for child in nested.values() if keys else nested:
+        _check_keys(child, root)
 
 
 def names(structure, path=(), root="observation"):
@@ -210,39 +167,36 @@ def to_config(space):
     """
     if space is None:
         return None
-    if isinstance(space, gym.spaces.Discrete):
-        return {
-            "kind": "Discrete",
-            "n": int(space.n),
-            "start": int(space.start),
-            "dtype": space.dtype.name,
-        }
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return {
-            "kind": "MultiDiscrete",
-            "nvec": space.nvec.tolist(),
-            "start": np.asarray(space.start).tolist(),
-            "dtype": space.dtype.name,
-        }
-    if isinstance(space, gym.spaces.MultiBinary):
-        return {"kind": "MultiBinary", "n": np.asarray(space.n).tolist()}
-    if isinstance(space, gym.spaces.Box):
-        return {
-            "kind": "Box",
-            "low": _bound_to_config(space.low),
-            "high": _bound_to_config(space.high),
-            "shape": list(space.shape),
-            "dtype": space.dtype.name,
-        }
     if isinstance(space, gym.spaces.Dict):
         parts = {key: to_config(child) for key, child in space.items()}
         return {"kind": "Dict", "parts": parts}
     if isinstance(space, gym.spaces.Tuple):
         return {"kind": "Tuple", "parts": [to_config(child) for child in space]}
+    for kind, fields in _FIELDS.items():
+        if isinstance(space, getattr(gym.spaces, kind)):
+            values = {name: _to_plain(name, getattr(space, name)) for name in fields}
+            return {"kind": kind, **values}
     raise ValueError(
-        "A space must be Discrete, MultiDiscrete, MultiBinary, Box, Dict or Tuple to be "
-        f"saved in a config. Received: {space!r}"
+        f"{_SUPPORTED}. Only these can be saved in a config. Received: {space!r}"
     )
+
+
+# The attributes of each kind of space in a config, and arguments of its constructor.
+_FIELDS = {
+    "Discrete": ("n", "start", "dtype"),
+    "MultiDiscrete": ("nvec", "start", "dtype"),
+    "MultiBinary": ("n",),
+    "Box": ("low", "high", "shape", "dtype"),
+}
+
+
+def _to_plain(name, value):
+    if name == "dtype":
+        return value.name
+    value = np.asarray(value)
+    # Equal bounds are stored as one number, so that the file of an image policy is small.
+    is_uniform = name in ("low", "high") and value.size and np.all(value == value.flat[0])
+    return value.flat[0].item() if is_uniform else value.tolist()
 
 
 def from_config(config):
@@ -254,74 +208,55 @@ def from_config(config):
     if config is None or isinstance(config, gym.Space):
         return config
     kind = config.get("kind") if isinstance(config, dict) else config
-    if not isinstance(kind, str) or kind not in _FROM_CONFIG:
+    if not isinstance(kind, str) or kind not in ("Dict", "Tuple", *_FIELDS):
         raise ValueError(
-            f"A space's `kind` must be one of {', '.join(_FROM_CONFIG)}. Received: "
-            f"kind={repr(kind)[:100]}"
+            f"A space's `kind` must be one of {', '.join(_FIELDS)}, Dict, Tuple. "
+            f"Received: kind={repr(kind)[:100]}"
         )
     try:
-        return _FROM_CONFIG[kind](config)
+        if kind == "Dict":
+            parts = config["parts"].items()
+            return gym.spaces.Dict({key: from_config(part) for key, part in parts})
+        if kind == "Tuple":
+            return gym.spaces.Tuple([from_config(part) for part in config["parts"]])
+        fields = {name: config[name] for name in _FIELDS[kind] if name in config}
+        return getattr(gym.spaces, kind)(**_validated(kind, fields))
     # The constructors of spaces raise these errors, and the file may have any content.
-    except (AssertionError, OverflowError, TypeError) as error:
+    except (AssertionError, AttributeError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(
             "The config of a space must have the form that `to_config` returns. "
             f"Received: {repr(config)[:100]} ({str(error)[:200]})"
         ) from None
 
 
-def _discrete_from_config(config):
+def _validated(kind, fields):
+    """Returns the arguments of the constructor of a space."""
     # Config files of version 0 do not contain the type of a `Discrete` space.
-    dtype = _number_type(config.get("dtype", "int64"), "iu")
-    n = validation.positive_int("n", config.get("n"))
-    start = validation.whole_number("start", config.get("start"))
-    return gym.spaces.Discrete(n, start=start, dtype=dtype)
-
-
-def _multi_discrete_from_config(config):
-    nvec, dtype = config.get("nvec"), _number_type(config.get("dtype"), "iu")
-    validation.positive_ints("nvec", np.ravel(nvec).tolist())
-    start = _array("start", config.get("start"), np.shape(nvec), "iu")
-    return gym.spaces.MultiDiscrete(np.asarray(nvec), dtype, start=start)
-
-
-def _multi_binary_from_config(config):
-    n = config.get("n")
-    is_shape = isinstance(n, list)
-    return gym.spaces.MultiBinary(
-        validation.positive_ints("n", n) if is_shape else validation.size("n", n)
-    )
-
-
-def _box_from_config(config):
-    shape = validation.instance("shape", config.get("shape"), list)
-    shape = tuple(validation.whole_number("shape", axis, low=0) for axis in shape)
-    validation.size("shape", max(1, math.prod(shape)))
-    dtype = _number_type(config.get("dtype"), "biuf")
-    low, high = (
-        _array(side, config.get(side), shape, "biuf").astype(dtype)
-        for side in ("low", "high")
-    )
-    return gym.spaces.Box(low, high, shape, dtype)
-
-
-def _dict_from_config(config):
-    parts = validation.instance("parts", config.get("parts"), dict)
-    return gym.spaces.Dict({key: from_config(part) for key, part in parts.items()})
-
-
-def _tuple_from_config(config):
-    parts = validation.instance("parts", config.get("parts"), list)
-    return gym.spaces.Tuple([from_config(part) for part in parts])
-
-
-_FROM_CONFIG = {
-    "Discrete": _discrete_from_config,
-    "MultiDiscrete": _multi_discrete_from_config,
-    "MultiBinary": _multi_binary_from_config,
-    "Box": _box_from_config,
-    "Dict": _dict_from_config,
-    "Tuple": _tuple_from_config,
-}
+    if kind != "MultiBinary":
+        kinds = "biuf" if kind == "Box" else "iu"
+        fields["dtype"] = _number_type(fields.get("dtype", "int64"), kinds)
+    if kind == "Box":
+        shape = validation.instance("shape", fields["shape"], list)
+        shape = tuple(validation.whole_number("shape", axis, low=0) for axis in shape)
+        validation.size("shape", max(1, math.prod(shape)))
+        low, high = (
+            _array(side, fields[side], shape, "biuf").astype(fields["dtype"])
+            for side in ("low", "high")
+        )
+        return {**fields, "low": low, "high": high, "shape": shape}
+    if kind == "MultiDiscrete":
+        validation.positive_ints("nvec", np.ravel(fields["nvec"]).tolist())
+        nvec = np.asarray(fields["nvec"])
+        start = _array("start", fields["start"], nvec.shape, "iu")
+        return {**fields, "nvec": nvec, "start": start}
+    if isinstance(fields["n"], list):
+        validation.positive_ints("n", fields["n"])
+    else:
+        check = validation.size if kind == "MultiBinary" else validation.positive_int
+        check("n", fields["n"])
+    if kind == "Discrete":
+        validation.whole_number("start", fields["start"])
+    return fields
 
 
 def _number_type(name, kinds):
@@ -348,13 +283,6 @@ def _array(name, value, shape, kinds):
             f"Received: {name}={repr(value)[:100]}"
         )
     return np.broadcast_to(array, shape)
-
-
-def _bound_to_config(bound):
-    # If all bounds are equal, the config stores one number, so that the file of an image
-    # policy is small.
-    is_uniform = bound.size > 0 and bool(np.all(bound == bound.flat[0]))
-    return bound.flat[0].item() if is_uniform else bound.tolist()
 
 
 def check_same_spaces(agent_spaces, environment_spaces):

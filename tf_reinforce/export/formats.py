@@ -1,26 +1,102 @@
-"""Lists the formats of `Reinforce.export`, and writes an export."""
+"""Writes exports: a SavedModel, or an ONNX or LiteRT file for each function."""
 
+import contextlib
+import io
+import json
+import logging
+import math
+import os
 import re
+import tempfile
+import warnings
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from tf_reinforce.export import litert_files
-from tf_reinforce.export import onnx_files
+from tf_reinforce.data import spaces
 from tf_reinforce.export import policy_functions
-from tf_reinforce.export import policy_metadata
 from tf_reinforce.export import runtimes
-from tf_reinforce.export import saved_model
 from tf_reinforce.support import files
 from tf_reinforce.support import startup
 from tf_reinforce.support import user_warnings
+from tf_reinforce.support import version
+
+
+def _write_saved_model(folder, functions, layers):
+    archive = keras.export.ExportArchive()
+    for layer in layers:
+        archive.track(layer)
+    for name, function in functions.items():
+        archive.add_endpoint(name, function)
+    # Silences the description of the functions that Keras and TensorFlow print.
+    with contextlib.redirect_stdout(io.StringIO()):
+        archive.write_out(folder, verbose=False)
+
+
+def _write_onnx(folder, functions, layers):
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import onnxruntime  # noqa: F401  (the export is run once)
+            import tf2onnx
+    except ImportError as error:
+        raise ImportError(
+            "An export to ONNX needs tf2onnx and onnxruntime. Install them with "
+            '`pip install "tf-reinforce[export]"`.'
+        ) from error
+    os.makedirs(folder)
+    for name, function in functions.items():
+        # tf2onnx logs an operation that it cannot convert, and writes an invalid file.
+        with _quiet("tf2onnx") as errors:
+            model, _ = tf2onnx.convert.from_function(function, function.input_signature)
+        if errors:
+            raise ValueError(errors[0])
+        with open(os.path.join(folder, f"{name}.onnx"), "wb") as file:
+            file.write(model.SerializeToString())
+
+
+def _write_litert(folder, functions, layers):
+    os.makedirs(folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        path = os.path.join(temporary, "policy")
+        with files.explain_failed_write(temporary):
+            _write_saved_model(path, functions, layers)
+        # The converter keeps the names of only one signature, so each has its own file.
+        for name in functions:
+            # It prints the reason of a failure, and raises an error with the same reason.
+            with _quiet("absl"), startup.without_messages(startup.ANY_MESSAGE):
+                model = tf.lite.TFLiteConverter.from_saved_model(
+                    path, signature_keys=[name]
+                ).convert()
+            with open(os.path.join(folder, f"{name}.tflite"), "wb") as file:
+                file.write(model)
+
+
+@contextlib.contextmanager
+def _quiet(name):
+    """Yields a list of the errors that a logger logs, and hides warnings and logs."""
+    errors, logger = [], logging.getLogger(name)
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: errors.append(record.getMessage())
+    before = logger.level, logger.propagate, logger.handlers
+    logger.setLevel(logging.ERROR)
+    logger.propagate, logger.handlers = False, [handler]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield errors
+    finally:
+        logger.setLevel(before[0])
+        _, logger.propagate, logger.handlers = before
+
 
 # A writer takes a new folder, the dict of functions, and the layers whose weights they
 # read.
 WRITERS = {
-    "tf_saved_model": saved_model.write,
-    "onnx": onnx_files.write,
-    "litert": litert_files.write,
+    "tf_saved_model": _write_saved_model,
+    "onnx": _write_onnx,
+    "litert": _write_litert,
 }
 
 
@@ -60,7 +136,7 @@ def write(name, path, policy, layers, observation_space):
     with files.atomic_replace_folder(path) as temporary:
         try:
             WRITERS[name](temporary, functions, layers)
-            policy_metadata.write(temporary, name, functions, policy, observation_space)
+            _write_metadata(temporary, name, functions, policy, observation_space)
             if not is_saved_model:
                 _run_once(temporary, functions)
         except (OSError, ImportError):
@@ -116,3 +192,61 @@ def _not_expressible(name, actor, error):
         f"{actor.head!r} (the reason is: {reason[:300]}). Use format='tf_saved_model', "
         "which can express every policy, or replace the layer or head of the operation."
     )
+
+
+def _write_metadata(folder, name, functions, policy, observation_space):
+    """Writes the file `policy.json`, which describes the exported policy."""
+    actor = policy.actor
+    metadata = {
+        "format": name,
+        "tf_reinforce": version.VERSION,
+        "head": repr(actor.head),
+        "functions": {
+            name: {
+                "inputs": _inputs(function, actor),
+                "results": _results(function),
+            }
+            for name, function in functions.items()
+        },
+        "initial_state": {
+            name: array.numpy()[0].tolist()
+            for name, array in policy_functions.state_dict(actor.initial_state(1)).items()
+        },
+        "observation_space": spaces.to_config(observation_space),
+        "action_space": spaces.to_config(policy.action_space),
+    }
+    # JavaScript reads no infinite numbers.
+    metadata = keras.tree.map_structure(
+        lambda x: None if isinstance(x, float) and math.isinf(x) else x, metadata
+    )
+    with open(os.path.join(folder, runtimes.FILE_NAME), "w") as file:
+        file.write(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
+
+
+def _results(function):
+    results = function.get_concrete_function().structured_outputs
+    return [_array(name, tensor) for name, tensor in results.items()]
+
+
+_ROLES = "action_mask", "raw_action", "noise", "state", "seed", "count"
+
+
+def _inputs(function, actor):
+    """Returns a list with a description of each argument of an exported function."""
+    kinds = [part.kind for part in actor.noise_specs]
+    inputs = []
+    for position, argument in enumerate(function.input_signature):
+        for spec in keras.tree.flatten(argument):
+            is_observation = position == 0 and spec.shape.rank > 0
+            role = "observation"
+            if not is_observation:
+                role = next(x for x in _ROLES if spec.name.startswith(x))
+            inputs.append({**_array(spec.name, spec), "role": role})
+            if role == "noise":
+                inputs[-1]["distribution"] = kinds.pop(0)
+    return inputs
+
+
+def _array(name, tensor):
+    shape = tensor.shape.as_list()
+    return {"name": name, "shape": shape, "dtype": tensor.dtype.name}

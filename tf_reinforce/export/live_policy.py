@@ -92,49 +92,46 @@ class LivePolicy:
     def _mask(self, count, action_mask):
         """Returns `[action_mask]`, or `[]` if exported functions take no action mask."""
         actor = self.actor
-        if not self.policy_functions.mask_is_input:
-            if action_mask is None:
-                return []
+        if not self.policy_functions.mask_is_input and action_mask is None:
+            return []
+        if not self.policy_functions.mask_is_input or action_mask is None:
+            expected = "must be None, because the agent reads no action mask from `info`"
+            if self.policy_functions.mask_is_input:
+                expected = f"is missing: masks of shape {(count, actor.mask_size)}"
             raise ValueError(
-                "`action_mask` must be None, because the agent reads no action mask from "
-                f"`info`. Received: action_mask={action_mask!r}. Create an agent with "
-                'an action mask: `Reinforce(policy, action_mask="info/action_mask")`.'
-            )
-        if action_mask is None:
-            raise ValueError(
-                "`action_mask` is missing. The agent selects legal actions only, and "
-                "`info` contains the masks. Expected: act(observations, "
-                f"action_mask=masks) with masks of shape {(count, actor.mask_size)}. "
-                "Received: None"
+                f"`action_mask` {expected}. Received: action_mask={action_mask!r}. Only "
+                "an agent with action_mask='info/…' takes masks."
             )
         mask = _batch(
             "action_mask", tf.TensorSpec((actor.mask_size,), tf.int8), action_mask
         )
-        if len(mask) != count:
+        if len(mask) != count or not actor.head.has_legal_action(mask.numpy()).all():
             raise ValueError(
-                f"`action_mask` must have one row for each of {count} observations. "
-                f"Received: shape {tuple(mask.shape)}. An action mask is not broadcast."
-            )
-        if not actor.head.has_legal_action(mask.numpy()).all():
-            raise ValueError(
-                "`action_mask` must have at least one legal action in every row. "
-                f"Received: {mask.numpy().tolist()}"
+                f"`action_mask` must have one row for each of {count} observations, and "
+                "at least one legal action in every row. Received: "
+                f"{mask.numpy().tolist()}"
             )
         return [mask]
 
     def _state(self, count, state):
         """Returns `[state]`, or `[]` for a policy without recurrent layers."""
-        if self.actor.recurrent is None:
-            if state is None:
-                return []
-            raise ValueError(
-                "`state` must be None, because the policy has no recurrent layers. "
-                f"Received: state={state!r}"
-            )
+        if self.actor.recurrent is None and state is None:
+            return []
         initial_state = policy_functions.state_dict(self.actor.initial_state(count))
         if state is None:
             return [initial_state]
-        _check_state(state, initial_state)
+        expected, received = (
+            {k: tuple(np.shape(x)) for k, x in one.items()}
+            if isinstance(one, dict)
+            else one
+            for one in (initial_state, state)
+        )
+        if self.actor.recurrent is None or received != expected:
+            raise ValueError(
+                "`state` must be None without recurrent layers, and else the state that "
+                "the previous call of `act` returned, with one row for each observation: "
+                f"a dict of the shapes {expected}. Received: {received!r}"
+            )
         return [state]
 
     def _with_finite_check(self, name):
@@ -176,42 +173,15 @@ def _nested(name, spec, batch):
     )
 
 
-def _check_state(state, initial_state):
-    """Raises an error unless a recurrent state has the shapes of the initial state."""
-    expected = {name: tuple(array.shape) for name, array in initial_state.items()}
-    received = state
-    if isinstance(state, dict):
-        received = {name: tuple(np.shape(array)) for name, array in state.items()}
-    if received != expected:
-        raise ValueError(
-            "`state` must be the state that the previous call of `act` returned, with "
-            f"one row for each observation. Expected: a dict of the shapes {expected}. "
-            f"Received: {received!r}"
-        )
-
-
-def _single_hint(name, spec, array):
-    """Returns how to pass a single observation or mask, if `array` is one."""
-    if array.shape != tuple(spec.shape):
-        return ""
-    single = name.removesuffix("s")
-    return f" Pass a single {single} as `{single}[None]`."
-
-
 def _batch(name, spec, array):
     """Returns an array of N rows as a tensor with the row shape and type of a spec."""
-    array = shapes.unmasked(name, array) if np.ma.isMA(array) else array
-    try:
-        array = np.asarray(array)
-    except ValueError as error:
-        raise ValueError(
-            f"`{name}` must be an array of shape {(None, *spec.shape)}. Received: "
-            f"{array!r}"
-        ) from error
+    array = shapes.unmasked(name, array)
     if array.shape[1:] != tuple(spec.shape) or array.ndim != len(spec.shape) + 1:
+        single = name.removesuffix("s")
+        hint = f" Pass a single {single} as `{single}[None]`."
         raise ValueError(
             f"`{name}` must be a batch of shape {(None, *spec.shape)}. Received: shape "
-            f"{array.shape}.{_single_hint(name, spec, array)}"
+            f"{array.shape}.{hint * (array.shape == tuple(spec.shape))}"
         )
     dtype = spec.dtype.as_numpy_dtype
     with np.errstate(invalid="ignore", over="ignore"):  # compared below

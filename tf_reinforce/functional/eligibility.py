@@ -27,6 +27,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from numpy.typing import ArrayLike
 
+from tf_reinforce.functional import shapes
+
 __all__ = [
     "BetaEligibility",
     "GaussianEligibility",
@@ -79,7 +81,7 @@ def bernoulli_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
     """
     probs = _floats(probs=probs)
     actions = _integers(actions)
-    _same_shape(probs=probs, actions=actions)
+    _same_shape(probs, actions)
     _raise_if((probs < 0) | (probs > 1), "Each of `probs` must lie in [0, 1]", probs)
     _raise_if((actions < 0) | (actions > 1), "`actions` must be 0 or 1", actions)
     action_probs = tf.where(actions > 0, probs, 1.0 - probs)
@@ -113,7 +115,7 @@ def bernoulli_logits(logits: ArrayLike, actions: ArrayLike) -> tf.Tensor:
     """
     logits = _floats(logits=logits)
     actions = _integers(actions)
-    _same_shape(logits=logits, actions=actions)
+    _same_shape(logits, actions)
     _raise_if((actions < 0) | (actions > 1), "`actions` must be 0 or 1", actions)
     return tf.where(actions > 0, tf.sigmoid(-logits), -tf.sigmoid(logits))
 
@@ -362,7 +364,7 @@ def gaussian(mean: ArrayLike, std: ArrayLike, samples: ArrayLike) -> GaussianEli
         Williams (1992), section 6.
     """
     mean, std, samples = _floats(mean=mean, std=std, samples=samples)
-    _same_shape(mean=mean, std=std, samples=samples)
+    _same_shape(mean, std, samples)
     _raise_if(std <= 0, "`std` must be above zero", std)
     z = (samples - mean) / std
     return GaussianEligibility(z / std, (z**2 - 1.0) / std, z**2 - 1.0)
@@ -413,7 +415,7 @@ def clipped_gaussian(
         tf.cast(_numbers(f"`{name}`", bound), mean.dtype)
         for name, bound in (("low", low), ("high", high))
     )
-    _same_shape(mean=mean, std=std, low=low, high=high, actions=actions)
+    _same_shape(mean, std, low, high, actions)
     _raise_if(~(low < high), "`low` must be below `high`", low)
     out_of_bounds = (actions < low) | (actions > high)
     _raise_if(out_of_bounds, "`actions` must lie between `low` and `high`", actions)
@@ -498,7 +500,7 @@ def beta(
     alpha, beta_, samples = _floats(
         concentration1=concentration1, concentration0=concentration0, samples=samples
     )
-    _same_shape(concentration1=alpha, concentration0=beta_, samples=samples)
+    _same_shape(alpha, beta_, samples)
     _raise_if(alpha <= 0, "`concentration1` must be above zero", alpha)
     _raise_if(beta_ <= 0, "`concentration0` must be above zero", beta_)
     _raise_if((samples <= 0) | (samples >= 1), "`samples` must lie in (0, 1)", samples)
@@ -572,23 +574,22 @@ def _integers(actions: Any) -> tf.Tensor:
 def _one_hot(actions: Any, parameters: tf.Tensor) -> tf.Tensor:
     actions = _integers(actions)
     _check_categories(parameters)
-    _same_shape(actions=actions, **{"rows of parameters": parameters[..., 0]})
-    size = parameters.shape[-1] or tf.shape(parameters)[-1]
-    out_of_range = (actions < 0) | (actions >= tf.cast(size, tf.int64))
-    last = size - 1 if isinstance(size, int) else "K - 1"
-    _raise_if(out_of_range, f"`actions` must lie in 0 to {last}", actions)
+    _same_shape(actions, parameters[..., 0])
+    size = tf.shape(parameters, tf.int64)[-1]
+    out_of_range = (actions < 0) | (actions >= size)
+    _raise_if(out_of_range, "`actions` must lie in 0 to K - 1", actions)
+    size = parameters.shape[-1] or tf.cast(size, tf.int32)
     return tf.one_hot(actions, size, dtype=parameters.dtype)
 
 
 def _counts(counts: Any, trials: Any, parameters: tf.Tensor) -> tf.Tensor:
     """Returns counts in the type of `parameters`. Raises an error for invalid counts."""
     counts = _integers(counts)
-    _check_categories(parameters)
-    _same_shape(parameters=parameters, counts=counts)
-    _raise_if(counts < 0, "`counts` must not be negative", counts)
-    is_int = isinstance(trials, numbers.Integral) and not isinstance(trials, bool)
-    if not is_int or trials < 1:
+    if not isinstance(trials, numbers.Integral) or trials < 1 or trials is True:
         raise ValueError(f"`trials` must be a positive int. Received: {trials!r}")
+    _check_categories(parameters)
+    _same_shape(parameters, counts)
+    _raise_if(counts < 0, "`counts` must not be negative", counts)
     wrong_sum = tf.reduce_sum(counts, axis=-1) != int(trials)
     _raise_if(wrong_sum, f"`counts` must sum to {trials}, the number of `trials`", counts)
     return tf.cast(counts, parameters.dtype)
@@ -602,22 +603,8 @@ def _check_categories(parameters: tf.Tensor) -> None:
         )
 
 
-def _same_shape(**tensors: Any) -> None:
-    """Raises an error if the shapes of the tensors differ.
-
-    Sizes that are unknown while a graph is traced are compared when the graph runs.
-    """
-    (_, first), *others = tensors.items()
-    if not all(first.shape.is_compatible_with(other.shape) for _, other in others):
-        received = ", ".join(f"{name} {tensor.shape}" for name, tensor in tensors.items())
-        raise ValueError(
-            "The arguments must have equal shapes, because eligibilities do not "
-            f"broadcast. Received: {received}"
-        )
-    for name, other in others:
-        if not (first.shape.is_fully_defined() and other.shape.is_fully_defined()):
-            message = f"All arguments must have equal shapes; that of {name} differs."
-            tf.debugging.assert_equal(tf.shape(first), tf.shape(other), message=message)
+def _same_shape(*arrays: Any) -> None:
+    shapes.expect([(array, None) for array in arrays])
 
 
 def _raise_if(invalid: tf.Tensor, requirement: str, values: Any) -> None:
@@ -625,15 +612,11 @@ def _raise_if(invalid: tf.Tensor, requirement: str, values: Any) -> None:
 
     Args:
         invalid: Bool tensor with the shape of `values`, or of the first axes of `values`.
-        requirement: String, the first sentence of the error message, which states the
-            expected values.
-        values: Tensor of the checked values; the error message shows the first five
-            invalid values.
+        requirement: String, the sentence of the error message.
+        values: Tensor of the checked values, of which the message shows five.
     """
     if not tf.is_symbolic_tensor(invalid) and np.any(invalid):
         received = np.asarray(values)[np.asarray(invalid)].tolist()
-        shown = received[0]
-        if len(received) > 1:
-            shown = f"{received[:5]}, {len(received)} of them"
-        requirement = f"{requirement[0].upper()}{requirement[1:]}"
-        raise ValueError(f"{requirement}. Received: {shown}")
+        raise ValueError(
+            f"{requirement}. Received: {received[:5]} ({len(received)} in all)"
+        )

@@ -13,7 +13,8 @@ def expect(arrays):
 
     Args:
         arrays: List of pairs of an array and a string with one letter for each axis of
-            the array. For a scalar, pass `()` in place of the string.
+            the array. For a scalar, pass `()` in place of the string, and for any rank
+            `None`.
 
     Raises:
         ValueError: If the number of axes of an array differs from its number of letters,
@@ -35,16 +36,14 @@ def expect(arrays):
     for axes, group in groups.items():
         shapes = [_static_shape(array) for array in group]
         compatible = [shapes[0].is_compatible_with(shape) for shape in shapes]
-        if not all(compatible) or any(shape.rank != len(axes) for shape in shapes):
-            raise ValueError(
-                f"Arrays [{', '.join(axes)}] must have the same shape of rank "
-                f"{len(axes)}. Received: {', '.join(map(str, shapes))}"
-            )
+        rank = shapes[0].rank if axes is None else len(axes)
+        letters = ", ".join("…" if axes is None else axes)
+        message = f"Arrays [{letters}] must have the same shape of rank {rank}"
+        if not all(compatible) or any(shape.rank != rank for shape in shapes):
+            raise ValueError(f"{message}. Received: {', '.join(map(str, shapes))}")
         if len(group) > 1 and not all(shape.is_fully_defined() for shape in shapes):
             sizes = tf.stack([tf.shape(array) for array in group])
-            equal = tf.reduce_all(sizes == sizes[:1])
-            message = f"Arrays [{', '.join(axes)}] must have the same shape. Received:"
-            tf.debugging.Assert(equal, [message, sizes])
+            tf.debugging.Assert(tf.reduce_all(sizes == sizes[:1]), [message, sizes])
 
 
 def _static_shape(array):

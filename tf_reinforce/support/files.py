@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import pathlib
 import re
 import shutil
 import tempfile
@@ -18,10 +19,6 @@ from tf_reinforce.support import validation
 # The file in an export that lists all files of the export.
 EXPORT_MARK = "tf_reinforce_export.json"
 _MAX_MARK_BYTES = 2**20
-
-# Limits of `expect_stored`. A file system may store zeros of a checkpoint as holes.
-_SMALL_BYTES = 2**27
-_LARGEST_RATIO = 64
 
 
 @contextlib.contextmanager
@@ -102,27 +99,35 @@ def atomic_model_file(filepath, overwrite, ending, what, model=None):
 
 @contextlib.contextmanager
 def atomic_folder(path):
-    """Yields a temporary folder to write to, and then renames the folder to `path`.
+    """Yields a new empty folder to write to, and then renames the folder to `path`.
 
-    An existing folder at `path` is first renamed, as in `atomic_replace_folder`, and is
-    renamed back if an exception is raised. After a killed process, the next write to
-    `path` renames the old folder back.
+    An existing folder is first renamed to `.NAME.*.tmp/before`, and is renamed back if an
+    exception is raised, or by the next write to `path` if the process was killed.
 
     Args:
         path: Path of the folder. The caller makes sure that it may be replaced.
-
-    Yields:
-        Path of a new empty folder, in a temporary folder beside `path`.
 
     Raises:
         OSError: As in `atomic_write`.
     """
     path = os.path.abspath(os.fspath(path))
     with explain_failed_write(path), _temporary_folder(path) as temporary_folder:
-        temporary = os.path.join(temporary_folder, "new")
-        os.mkdir(temporary)
-        yield temporary
-        _replace_folder(temporary, path, os.path.join(temporary_folder, _PREVIOUS))
+        new = os.path.join(temporary_folder, "new")
+        previous = os.path.join(temporary_folder, _PREVIOUS)
+        os.mkdir(new)
+        yield new
+        for root, _, names in os.walk(new):
+            for name in (*names, ""):
+                _flush(os.path.join(root, name))
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path, previous)
+        try:
+            os.rename(new, path)
+        except BaseException:
+            if os.path.exists(previous):
+                os.rename(previous, path)
+            raise
+        _flush(os.path.dirname(path))
 
 
 def remove_folder(path):
@@ -219,17 +224,19 @@ def explain_failed_write(
     try:
         yield
     except Exception as error:
-        is_own = isinstance(error, OSError)
-        number = error.errno if is_own else _tensorflow_error_number(error)
-        if hasattr(error, "explained") or not is_own and number is None:
+        number, cause = getattr(error, "errno", None), getattr(error, "strerror", None)
+        if type(error).__module__.startswith("tensorflow."):
+            # TensorFlow's errors of a failed write contain the cause in their text.
+            number = next((n for n in DISK_ERRORS if os.strerror(n) in str(error)), None)
+            cause = number and os.strerror(number)
+        is_failed_write = isinstance(error, OSError) or number is not None
+        if not is_failed_write or hasattr(error, "explained"):
             raise
         if numbers and number not in numbers:
             raise
-        strerror = error.strerror if is_own else os.strerror(number)
-        cause = strerror or str(error) or type(error).__name__
         message = (
-            f"{path} could not be written: {cause}. {consequence} Free space or change "
-            "the permissions, and try again."
+            f"{path} could not be written: {cause or error or type(error).__name__}. "
+            f"{consequence} Free space or change the permissions, and try again."
         )
         # With an error number, `OSError` makes an error of the type of `error`.
         arguments = [message] if number is None else [number, message]
@@ -238,58 +245,27 @@ def explain_failed_write(
         raise explained from error
 
 
-def _tensorflow_error_number(error):
-    """Returns the error number of TensorFlow's error of a failed write, or `None`.
-
-    TensorFlow raises errors of its own, whose messages contain the cause.
-    """
-    if type(error).__module__.startswith("tensorflow."):
-        return next((n for n in DISK_ERRORS if os.strerror(n) in str(error)), None)
-    return None
-
-
 @contextlib.contextmanager
 def atomic_replace_folder(path):
-    """Yields a temporary path to write to, and then replaces the folder `path`.
+    """Yields the path of a folder to make, and then replaces the folder of an export.
 
-    If an exception is raised, an existing folder at `path` stays unchanged. The old
-    folder NAME is first renamed to `.NAME.*.tmp/before`. If the process is killed before
-    the new folder is renamed to NAME, the next write to NAME moves the old folder back.
+    An existing folder must be empty, or contain only unchanged files that an earlier call
+    has written. The file `EXPORT_MARK` lists these files and their SHA-256 digests.
 
     Args:
-        path: Path of the folder that is replaced. An existing folder must be empty, or
-            contain only unchanged files that an earlier call has written. The file
-            `EXPORT_MARK` in the folder lists these files and their SHA-256 digests.
-
-    Yields:
-        Path of a temporary folder beside `path`, which the caller creates.
+        path: Path of the folder that is replaced, as in `atomic_folder`.
 
     Raises:
         ValueError: If `path` is a file, or a folder that contains other files.
     """
     expect_replaceable_folder(path)
-    path = os.path.abspath(os.fspath(path))
-    with explain_failed_write(path), _temporary_folder(path) as temporary_folder:
-        temporary = os.path.join(temporary_folder, "new")
-        previous = os.path.join(temporary_folder, _PREVIOUS)
-        yield temporary
-        _write_mark(temporary)
-        _replace_folder(temporary, path, previous)
-
-
-def _replace_folder(new, path, previous):
-    """Renames the folder `new` to `path`, and an existing folder `path` to `previous`."""
-    _flush_folder(new)
-    existed = os.path.exists(path)
-    if existed:
-        os.rename(path, previous)
-    try:
-        os.rename(new, path)
-    except BaseException:
-        if existed:
-            os.rename(previous, path)
-        raise
-    _flush(os.path.dirname(path))
+    with atomic_folder(path) as new:
+        os.rmdir(new)
+        yield new
+        digests = {name: _digest(os.path.join(new, name)) for name in _files_in(new)}
+        with open(os.path.join(new, EXPORT_MARK), "w") as file:
+            text = json.dumps({"files": digests}, indent=2, sort_keys=True)
+            file.write(text + "\n")
 
 
 def expect_replaceable_folder(path):
@@ -308,69 +284,43 @@ def expect_replaceable_folder(path):
             "The path of an export must be a folder, not a file. Received: the file "
             f"{path}"
         )
-    names = _files_in(path)
-    listed = _read_mark(path) if names else {}
-    other_names = [name for name in names if not _is_exported(path, name, listed)]
-    if other_names:
+    listed = _read_mark(path)
+    other_names = [
+        name
+        for name in _files_in(path) - {EXPORT_MARK}
+        if name not in listed or listed[name] != _digest(os.path.join(path, name))
+    ]
+    if other_names or os.path.islink(os.path.join(path, EXPORT_MARK)):
         raise ValueError(
             "The folder of an export must be new, empty or an earlier export. "
             f"Received: {path}, which contains other or changed files "
             f"({', '.join(sorted(other_names)[:3])}). No file was replaced. Choose "
-            "another folder for the export."
+            "another folder."
         )
 
 
 def _files_in(folder):
     """Returns the relative paths of all files, links and empty folders in a folder."""
     return {
-        os.path.relpath(os.path.join(root, name), folder)
-        for root, folders, names in os.walk(folder)
-        for name in [*folders, *names]
-        if name in names or not _is_filled_folder(os.path.join(root, name))
+        str(path.relative_to(folder))
+        for path in pathlib.Path(folder).rglob("*")
+        if path.is_symlink() or not path.is_dir() or not any(path.iterdir())
     }
 
 
-def _is_filled_folder(path):
-    return not os.path.islink(path) and bool(os.listdir(path))
-
-
-def _write_mark(folder):
-    """Writes the list of the files in an export, with their digests, to the export."""
-    digests = {name: _digest(os.path.join(folder, name)) for name in _files_in(folder)}
-    with open(os.path.join(folder, EXPORT_MARK), "w") as file:
-        file.write(json.dumps({"files": digests}, indent=2, sort_keys=True) + "\n")
-
-
 def _read_mark(folder):
-    """Returns the list of the files in an export; an empty list for another folder."""
+    """Returns the files that an export lists, with their digests.
+
+    The list of a stranger may name any file, but cannot contain the digest of a file that
+    the user adds later.
+    """
     path = os.path.join(folder, EXPORT_MARK)
     try:
         expect_regular_file(path)
-        if os.path.getsize(path) > _MAX_MARK_BYTES:
-            return []
         with open(path) as file:
-            listed = json.loads(file.read())["files"]
-        return listed if isinstance(listed, (dict, list)) else []
+            return dict(json.loads(file.read(_MAX_MARK_BYTES))["files"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return []
-
-
-def _is_exported(folder, name, listed):
-    """Returns whether an export wrote a file, by the list of the files in the export.
-
-    The list of a stranger may name any file. It cannot contain the digest of a file that
-    the user adds later.
-    """
-    if isinstance(listed, list):  # of an earlier version, without digests
-        return name in listed and bool(_EARLIER_FILE.fullmatch(name))
-    path = os.path.join(folder, name)
-    return name == EXPORT_MARK or name in listed and listed[name] == _digest(path)
-
-
-_EARLIER_FILE = re.compile(
-    rf"{re.escape(EXPORT_MARK)}|policy\.json|assets|(saved_model|fingerprint)\.pb"
-    r"|variables/variables\.(index|data-\d+-of-\d+)|\w+\.(onnx|tflite)"
-)
+        return {}
 
 
 def _digest(path):
@@ -429,30 +379,6 @@ def expect_regular_file(path, max_bytes=None):
         )
 
 
-def expect_stored(path):
-    """Raises a `ValueError` if most of a large file takes no space on the disk.
-
-    Such a file of a stranger would be much larger in memory than its archive.
-    """
-    size, stored, position = os.path.getsize(path), 0, 0
-    if size <= _SMALL_BYTES:
-        return
-    with open(path, "rb") as file:
-        try:
-            while position < size:
-                start = os.lseek(file.fileno(), position, os.SEEK_DATA)
-                position = os.lseek(file.fileno(), start, os.SEEK_HOLE)
-                stored += position - start
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # not the end of the data
-                return  # the file system has no holes
-    if stored < size / _LARGEST_RATIO:
-        raise ValueError(
-            f"{path} has {size:,} bytes, and only {stored:,} of them are on the disk. "
-            "Expected: a file without large holes, as a training writes it."
-        )
-
-
 def expect_no_link(path):
     """Raises a `ValueError` if `path` is a symbolic link.
 
@@ -463,14 +389,6 @@ def expect_no_link(path):
             f"{path} must not be a symbolic link, because the training writes to it. "
             f"Received: a link to {os.readlink(path)}. Replace the link by its target."
         )
-
-
-def _flush_folder(path):
-    """Writes the buffers of all files in a folder, and of the folder, to the disk."""
-    for root, _, names in os.walk(path):
-        for name in names:
-            _flush(os.path.join(root, name))
-        _flush(root)
 
 
 def _flush(path):

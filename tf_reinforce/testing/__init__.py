@@ -6,9 +6,9 @@ expected return. `check_head` compares a head with the definition of a distribut
 """
 
 from tf_reinforce.testing.distributions import check_head
+from tf_reinforce.testing.expectations import GradientReport
 from tf_reinforce.testing.export_report import ExportReport
 from tf_reinforce.testing.export_report import check_export
-from tf_reinforce.testing.gradients import GradientReport
 from tf_reinforce.testing.gradients import check_gradient
 from tf_reinforce.testing.logged_actions import check_logged_gradient
 from tf_reinforce.testing.sample_paths import check_score_function

@@ -15,46 +15,52 @@ from tf_reinforce.testing import enumeration
 
 _NUM_SAMPLES = 20_000
 
-_TOLERANCES = {
-    "legality": 0.0,
-    "probabilities": 1e-9,
-    "eligibility": 1e-12,
-    "finite_differences": 1e-7,
-    "sample": 6.0,
-    "moments": 1e-9,
-    "expected_eligibility": 1e-9,
-    "entropy": 1e-9,
-    "mode": 1e-9,
-}
-_MEANINGS = {
+# For each property, the largest error, and what it means if the error is larger.
+_PROPERTIES = {
     "legality": (
-        "Under the mask, all actions with `is_legal` must have a probability above "
-        "zero, and all other actions must have the probability zero. The error of "
-        "`legality` is the number of actions with a wrong probability. Check "
-        "`mask_outputs` and `is_legal`."
+        0.0,
+        "Under the mask, all actions with `is_legal` must have a probability above zero, "
+        "and all other actions zero; the error is the number of actions with a wrong "
+        "probability. Check `mask_outputs` and `is_legal`.",
     ),
-    "probabilities": "The probabilities exp(log_prob) must sum, or integrate, to one "
-    "over all raw actions. Check `distribution`, and whether "
-    "`actions` is complete.",
-    "eligibility": "`eligibility` must be the derivative of log_prob with respect to the "
-    "outputs by automatic differentiation. Check `eligibility`.",
-    "finite_differences": "`eligibility` must be the derivative of log_prob with respect "
-    "to the outputs by central differences. Check whether log_prob stops a gradient.",
+    "probabilities": (
+        1e-9,
+        "The probabilities exp(log_prob) must sum, or integrate, to one over all raw "
+        "actions. Check `distribution`, and whether `actions` is complete.",
+    ),
+    "eligibility": (
+        1e-12,
+        "`eligibility` must be the derivative of log_prob with respect to the outputs by "
+        "automatic differentiation. Check `eligibility`.",
+    ),
+    "finite_differences": (
+        1e-7,
+        "`eligibility` must be the derivative of log_prob with respect to the outputs by "
+        "central differences. Check whether log_prob stops a gradient.",
+    ),
     "sample": (
-        "`sample` must sample from `distribution`. The error of `sample` is a number "
-        "of standard errors. Check `sample`."
+        6.0,
+        "`sample` must sample from `distribution`; the error is a number of standard "
+        "errors. Check `sample`.",
     ),
-    "moments": "The first two moments of `sample` must be those of `distribution`. Check "
-    "`sample`.",
+    "moments": (
+        1e-9,
+        "The first two moments of `sample` must be those of `distribution`. Check "
+        "`sample`.",
+    ),
     "expected_eligibility": (
+        1e-9,
         "The expectation of `eligibility` must be zero. Check whether log_prob is "
         "normalized for all outputs. For a continuous head, also check `sample`, and "
-        "whether log_prob has a kink or an edge (Laplace, uniform), because the check "
-        "cannot integrate a density with kinks or edges."
+        "whether log_prob has a kink or an edge (Laplace, uniform), which the check "
+        "cannot integrate.",
     ),
-    "entropy": "The distribution's entropy must be minus the expectation of log_prob. "
-    "Check the `entropy` of `distribution`.",
-    "mode": "No raw action may be more likely than `mode`. Check `mode`.",
+    "entropy": (
+        1e-9,
+        "The distribution's entropy must be minus the expectation of log_prob. Check the "
+        "`entropy` of `distribution`.",
+    ),
+    "mode": (1e-9, "No raw action may be more likely than `mode`. Check `mode`."),
 }
 
 
@@ -141,50 +147,32 @@ def check_head(
     if outputs is None:
         outputs = rng.normal(size=(3, head.outputs_size))
     outputs = np.asarray(outputs, "float64")
-    if outputs.shape != (len(np.atleast_1d(outputs)), head.outputs_size):
+    is_matrix = outputs.ndim == 2 and outputs.shape[1] == head.outputs_size
+    if not is_matrix or not len(outputs) or not np.isfinite(outputs).all():
         raise ValueError(
-            f"`outputs` must be N rows of policy outputs for {head!r}, in the shape (N, "
-            f"{head.outputs_size}). Received: shape {outputs.shape}"
+            f"`outputs` must be one or more rows of finite policy outputs for {head!r}, "
+            f"in the shape (N, {head.outputs_size}). Received: {outputs.tolist()}"
         )
-    if not len(outputs) or not np.isfinite(outputs).all():
-        raise ValueError(
-            "`outputs` must be one or more rows of finite numbers. "
-            f"Received: outputs={outputs.tolist()}"
-        )
-    for noise in keras.tree.flatten(head.noise):
-        validation.one_of("head.noise.kind", noise.kind, ("uniform", "normal"))
     if enumeration.is_integer(head):
         actions = enumeration.raw_actions(head, actions)
         mask = None if mask is None else enumeration.validate_mask(head, mask)
-    else:
-        _check_integrable(head, actions=actions, mask=mask)
+    elif not (actions is mask is None) or isinstance(head, heads.Composite):
+        raise ValueError(
+            "`actions`, `mask` and `Composite` are for heads with integer actions only. "
+            f"Received: {head!r}. Check each continuous head alone."
+        )
     report: dict[str, float] = {}
     for row in outputs:
         for name, error in _errors(head, row, actions, mask, rng):
-            error = float(error)
-            if not error <= _TOLERANCES[name]:
+            tolerance, meaning = _PROPERTIES[name]
+            if not error <= tolerance:
                 raise AssertionError(
-                    f"`{name}` of {head!r}: {_MEANINGS[name]} Expected: an error of at "
-                    f"most {_TOLERANCES[name]:g}. Received: {error:.6g} for the outputs "
+                    f"`{name}` of {head!r}: {meaning} Expected: an error of at most "
+                    f"{tolerance:g}. Received: {error:.6g} for the outputs "
                     f"{row.tolist()}"
                 )
-            report[name] = max(error, report.get(name, 0.0))
+            report[name] = max(float(error), report.get(name, 0.0))
     return report
-
-
-def _check_integrable(head, **options):
-    received = [name for name, value in options.items() if value is not None]
-    if received:
-        raise ValueError(
-            "`actions` and `mask` are for heads with integer actions, and must be None "
-            f"for a continuous head. Received: {received} for {head!r}"
-        )
-    if isinstance(head, heads.Composite):
-        raise ValueError(
-            "All heads inside a `Composite` must have integer actions, because "
-            "`check_head` enumerates all combinations of their actions. Received: "
-            f"{head!r}. Check each continuous head with a separate call of `check_head`."
-        )
 
 
 def _errors(head, row, actions, mask, rng):
@@ -305,12 +293,12 @@ class _Check(abc.ABC):
         """Returns the error of samples as a number of standard errors."""
 
     @abc.abstractmethod
-    def more_errors(self):
-        """Returns `(property, error)` pairs of the checks for continuous heads only."""
-
-    @abc.abstractmethod
     def mode_error(self):
         """Returns by how much the largest log-probability exceeds that of the mode."""
+
+    def more_errors(self):
+        """Returns `(property, error)` pairs of the checks for some heads only."""
+        return ()
 
     def samples(self):
         """Returns 20,000 raw actions, sampled from new noise, as arrays `[20000, …]`."""
@@ -345,7 +333,7 @@ class _Check(abc.ABC):
             raise AssertionError(
                 f"`{name}` of {self.head!r} must return the shape {shape} in {dtype} for "
                 f"{shape[0]} rows of float64 outputs. Received: shape {values.shape} in "
-                f"{values.dtype}."
+                f"{values.dtype}. Check the event shape and type of `distribution`."
             )
         return values
 
@@ -360,14 +348,7 @@ class _Check(abc.ABC):
         with tf.GradientTape() as tape:
             tape.watch(outputs)
             log_probs = self.head.distribution(outputs).log_prob(self.actions)
-        if log_probs.shape != (count,) or log_probs.dtype != tf.float64:
-            raise AssertionError(
-                f"`log_prob` of {self.head!r} must return one number per action in the "
-                f"type of the outputs. Expected: shape {(count,)} of float64. "
-                f"Received: shape {tuple(log_probs.shape)} of {log_probs.dtype.name}. "
-                "Check the event shape of `distribution`, and whether `distribution` "
-                "casts the outputs to another type."
-            )
+        self.validate("log_prob", log_probs, (count,), "float64")
         zero = tf.UnconnectedGradients.ZERO
         gradients = tape.gradient(log_probs, outputs, unconnected_gradients=zero)
         return log_probs.numpy(), gradients.numpy()
@@ -400,9 +381,6 @@ class _EnumeratedCheck(_Check):
         # normal.
         errors = np.sqrt(_NUM_SAMPLES * self.probs * (1 - self.probs)) + 1 / 6
         return np.max(np.abs(counts - _NUM_SAMPLES * self.probs) / errors)
-
-    def more_errors(self):
-        return ()
 
     def mode_error(self):
         mode = self.mode()
@@ -512,19 +490,11 @@ def _grid_of_noise(head, row, size):
         flat = tf.reshape(head.density_variable(actions), [-1, size])
         numbers = [flat[:, index] for index in range(size)]
     gradients = [tape.gradient(number, grid) for number in numbers]
-    if any(gradient is None for gradient in gradients):
+    values = [flat, *gradients]
+    if not all(x is not None and np.isfinite(x).all() for x in values):
         raise AssertionError(
-            f"`sample` of {head!r}: every number of a continuous action must be a smooth "
-            "function of the noise. Received: a number without a gradient."
-        )
-    infinite = ~np.isfinite([flat.numpy().T, *(x.numpy().T for x in gradients)])
-    if infinite.any():
-        index = np.flatnonzero(infinite.reshape(-1, len(grid)).any(axis=0))[0]
-        raise AssertionError(
-            f"`sample` of {head!r}: actions and their gradients with respect to the "
-            f"noise must be finite. Received: {flat[index].numpy().tolist()} for the "
-            f"noise {noise[index].numpy().tolist()}, with the gradients "
-            f"{[gradient[index].numpy().tolist() for gradient in gradients]}."
+            f"`sample` of {head!r}: every number of a continuous action must be a "
+            "finite, smooth function of the noise."
         )
     cell = (axis[1] - axis[0]) ** size
     density = np.exp(-(grid.numpy() ** 2) / 2) / math.sqrt(2 * math.pi)

@@ -33,30 +33,36 @@ def raw_actions(head, actions=None):
         ValueError: If `actions` are not valid raw actions of the head, or the head has
             more than 100,000 actions.
     """
-    if actions is None:
-        actions = _all_actions(head)
-    action_spec = head.action_spec("float64")
-    try:
-        arrays = keras.tree.map_structure_up_to(action_spec, np.asarray, actions)
-    except (TypeError, ValueError):
+    if not is_integer(head):
         raise ValueError(
-            f"`actions` must be arrays, nested like the raw actions of {head!r}. "
-            f"Received: {actions!r}"
-        ) from None
-    actions = keras.tree.map_structure(
-        lambda spec, part: _validate_part(head, spec, part), action_spec, arrays
-    )
-    if len({len(part) for part in keras.tree.flatten(actions)}) > 1 or count(actions) < 2:
-        raise ValueError(
-            f"`actions` must be two or more raw actions of {head!r}, with one row per "
-            "action in every array. Received: arrays with "
-            f"{[len(part) for part in keras.tree.flatten(actions)]} rows"
+            "Only the actions of heads with integer actions can be enumerated. "
+            f"Received: {head!r}. `check_head` also checks other heads."
         )
-    invalid = np.flatnonzero(~is_valid(head, actions))
-    if len(invalid):
+    specs = head.action_spec("float64")
+    actions = _all_actions(head) if actions is None else actions
+    try:
+        actions = keras.tree.map_structure_up_to(
+            specs,
+            lambda spec, part: np.asarray(part).astype(
+                spec.dtype.name, casting="same_kind"
+            ),
+            specs,
+            actions,
+        )
+        matches = [
+            part.shape == (count(actions), *spec.shape)
+            for spec, part in zip(*map(keras.tree.flatten, (specs, actions)), strict=True)
+        ]
+        valid = is_valid(head, actions) if all(matches) else np.zeros(1, bool)
+    except (TypeError, ValueError) as error:
         raise ValueError(
-            f"`actions` must be raw actions of {head!r}. Received: "
-            f"{select(actions, invalid[0])}, which `head.is_valid` does not accept."
+            f"`actions` must be arrays like the raw actions of {head!r}: {specs}. "
+            f"Received: {actions!r}"
+        ) from error
+    if len(valid) < 2 or not valid.all():
+        raise ValueError(
+            f"`actions` must be two or more raw actions of {head!r}, in arrays of the "
+            f"shape (K, …), that `head.is_valid` accepts. Received: {actions!r}"
         )
     return actions
 
@@ -69,18 +75,14 @@ def is_valid(head, actions):
 def validate_mask(head, mask):
     """Returns an action mask as a vector of int8, or raises an error if it is invalid."""
     mask = np.asarray(mask)
-    if mask.shape != (head.mask_size,) or mask.dtype.kind not in "biu" or not mask.size:
+    is_mask = mask.shape == (head.mask_size,) and mask.dtype.kind in "biu" and mask.size
+    if not is_mask or not head.has_legal_action(mask.astype("int8")):
         raise ValueError(
             f"An action mask of {head!r} must be {head.mask_size} whole numbers, in the "
-            f"format of `head.flatten_mask`. Received: {mask.tolist()}"
+            "format of `head.flatten_mask`, and must have at least one legal action. "
+            f"Received: {mask.tolist()}"
         )
-    mask = mask.astype("int8")
-    if not head.has_legal_action(mask):
-        raise ValueError(
-            f"An action mask of {head!r} must have at least one legal action. Received: "
-            f"{mask.tolist()}"
-        )
-    return mask
+    return mask.astype("int8")
 
 
 def is_legal(head, actions, mask):
@@ -103,20 +105,6 @@ def to_matrix(actions):
     """Returns N actions, an array `[N, …]` or nested arrays, as one matrix of N rows."""
     parts = keras.tree.flatten(actions)
     return np.concatenate([np.reshape(part, (len(part), -1)) for part in parts], axis=1)
-
-
-def _validate_part(head, spec, part):
-    if part.shape[1:] != tuple(spec.shape) or part.ndim == 0:
-        raise ValueError(
-            f"`actions` must be K ≥ 2 raw actions of {head!r}, with the shape (K, "
-            f"*{tuple(spec.shape)}). Received: shape {part.shape}"
-        )
-    if not np.can_cast(part.dtype, spec.dtype.name, "same_kind"):
-        raise ValueError(
-            f"`actions` of {head!r} must be of type {spec.dtype.name}. "
-            f"Received: {part.dtype}"
-        )
-    return part.astype(spec.dtype.name)
 
 
 def _all_actions(head):
@@ -151,9 +139,8 @@ def _all_arrays(head):
 def _check_count(head, sizes):
     if not 0 < math.prod(sizes) <= _MAX_ACTIONS:
         raise ValueError(
-            f"The raw actions of {head!r} cannot be enumerated: the parts of an action "
-            f"must have 1 to {_MAX_ACTIONS} combinations of values. Received: "
-            f"`head.is_valid` accepts {sizes} values for the {len(sizes)} parts. Change "
-            "`is_valid`, pass all raw actions as `actions`, or use a smaller head of the "
-            "same kind."
+            f"The raw actions of {head!r} cannot be enumerated: `head.is_valid` accepts "
+            f"{sizes} values for the {len(sizes)} parts of an action, and must accept 1 "
+            f"to {_MAX_ACTIONS} combinations. Change it, pass all raw actions as "
+            "`actions`, or use a smaller head of the same kind."
         )

@@ -2,7 +2,6 @@
 
 import operator
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -44,14 +43,12 @@ class ExportReport(NamedTuple):
 
     def __str__(self) -> str:
         source = "played" if self.played else "random"
-        lines = [f"{name:28}{value:.1e}" for name, value in self.differences.items()]
+        lines = [f"{name:28}{value:.1e}\n" for name, value in self.differences.items()]
         ties = f", {self.ties} ties" if self.ties else ""
-        return "\n".join(
-            [
-                *lines,
-                f"maximal difference {self.difference:.1e} on {self.observations:,} "
-                f"{source} observations{ties}; the limit is {self.tolerance:.0e}",
-            ]
+        return (
+            f"{''.join(lines)}maximal difference {self.difference:.1e} on "
+            f"{self.observations:,} {source} observations{ties}; the limit is "
+            f"{self.tolerance:.0e}"
         )
 
 
@@ -96,40 +93,40 @@ def check_export(
     """
     count = validation.positive_int("observations", observations)
     seed = validation.check_seed(seed)
-    policy = agent._live_policy
-    functions = _functions(policy, path)
+    policy, metadata = agent._live_policy, runtimes.read_metadata(path)
+    functions = policy.functions_for(metadata["format"])
+    if set(functions) != set(metadata["functions"]):
+        raise ValueError(
+            "`path` must be an export of `agent`. Received: an export with the functions "
+            f"{sorted(metadata['functions'])}. Export the agent again."
+        )
     inputs, extra = _recorded(agent, env, count, seed, env_kwargs)
     noise = policy.actor.sample_noise(tf.constant(seed, tf.int64), count)
     arguments = _arguments(policy, functions, inputs, extra, noise, seed)
-    results = _run_in_new_process(path, _arrays(functions, arguments))
+    results = _run_in_new_process(
+        path,
+        {
+            f"{name}/{spec.name}": array
+            for name, function in functions.items()
+            for spec, array in zip(
+                *map(keras.tree.flatten, (function.input_signature, arguments[name])),
+                strict=True,
+            )
+        },
+    )
     nearby = {
         "act": _Nearby(policy, inputs, extra, None, tolerance),
         "sample": _Nearby(policy, inputs, extra, noise, tolerance),
     }
     differences, ties = {}, 0
     for name, function in functions.items():
-        for key, tensor in function(*_cast(function, arguments[name])).items():
+        for key, tensor in function(*arguments[name]).items():
             result = results.get(f"{name}/{key}")
             difference = _differences(result, tensor.numpy())
             if name in nearby and key.startswith(("action", "raw_action")):
                 ties += nearby[name].remove_ties(key, result, difference)
             differences[f"{name}/{key}"] = float(np.max(difference, initial=0.0))
     return ExportReport(count, env is not None, differences, ties, tolerance)
-
-
-def _functions(policy, path):
-    """Returns the functions of the agent that the export at `path` contains."""
-    metadata = runtimes.read_metadata(path)
-    names, functions = (
-        set(metadata["functions"]),
-        policy.functions_for(metadata["format"]),
-    )
-    if set(functions) == names:
-        return functions
-    raise ValueError(
-        "`path` must be an export of `agent`. Received: an export with the functions "
-        f"{sorted(names)}. Export the agent again."
-    )
 
 
 def _recorded(agent, env, count, seed, env_kwargs):
@@ -196,7 +193,7 @@ def _states(policy, record, masks):
 
 
 def _arguments(policy, functions, observations, extra, noise, seed):
-    """Returns a dict from each function to the list of its arguments."""
+    """Returns a dict from each function to its arguments, in the types it takes."""
     actor, seed = policy.actor, tf.constant(seed, tf.int64)
     draws_noise = functions is policy.functions
     nested = keras.tree.pack_sequence_as(actor.head.noise, noise)
@@ -211,29 +208,15 @@ def _arguments(policy, functions, observations, extra, noise, seed):
         raw_action = keras.tree.map_structure(lambda name: sample[name], names)
         arguments["log_prob"] = [observations, raw_action, *extra]
         arguments["initial_state"] = [tf.constant(len(noise[0]))]
-    return arguments
-
-
-def _cast(function, arguments):
-    """Returns arguments in the number types of the signature of a function."""
-    return keras.tree.map_structure_up_to(
-        function.input_signature,
-        lambda spec, x: tf.cast(x, spec.dtype),
-        function.input_signature,
-        tuple(arguments),
-    )
-
-
-def _arrays(functions, arguments):
-    """Returns a dict from FUNCTION/ARGUMENT to the array of an argument."""
-    arrays = {}
-    for name, function in functions.items():
-        specs = keras.tree.flatten(function.input_signature)
-        tensors = keras.tree.flatten(arguments[name])
-        for spec, tensor in zip(specs, tensors, strict=True):
-            array = np.asarray(tensor, spec.dtype.as_numpy_dtype)
-            arrays[f"{name}/{spec.name}"] = array
-    return arrays
+    return {
+        name: keras.tree.map_structure_up_to(
+            function.input_signature,
+            lambda spec, x: np.asarray(x, spec.dtype.as_numpy_dtype),
+            function.input_signature,
+            tuple(arguments[name]),
+        )
+        for name, function in functions.items()
+    }
 
 
 def _run_in_new_process(path, arrays):
@@ -249,13 +232,11 @@ def _run_in_new_process(path, arrays):
             env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
         )
         if process.returncode:
-            # The message of the last exception, which may have several lines.
-            cause = re.split(r"Traceback .*\n(?: .*\n)*", process.stderr)[-1].strip()
-            cause = cause or f"it has ended with exit code {process.returncode}"
             raise RuntimeError(
                 f"The export {os.fspath(path)} must run in a process without "
-                f"tf_reinforce. The process failed: {cause[:1000]}. Export the agent "
-                "again, and check that the runtime of the format is installed."
+                "tf_reinforce. Export the agent again, and check that the runtime of the "
+                f"format is installed. The process failed with exit code "
+                f"{process.returncode}: {process.stderr.strip()[-1000:]}"
             )
         with np.load(results) as file:
             return dict(file)
@@ -316,10 +297,9 @@ class _Nearby:
 
     def _actions(self, row):
         """Returns actions `[64, …]` from changed policy outputs and noise of one row."""
-        one_row = keras.tree.map_structure(
+        (observation, extra), noise = keras.tree.map_structure(
             lambda array: array[row : row + 1], (self._inputs, self._noise or [])
         )
-        (observation, extra), noise = one_row
         outputs, _ = self._functions.outputs(observation, extra)
         changed = [self._changed(array) for array in (outputs, *noise)]
         return self._functions.actions(changed[0], changed[1:] or None)

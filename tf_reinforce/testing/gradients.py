@@ -2,10 +2,9 @@
 
 import collections
 import functools
-import inspect
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,8 +18,7 @@ from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
 from tf_reinforce.support import validation
 from tf_reinforce.testing import enumeration
-
-_MAX_BATCHES = 20_000
+from tf_reinforce.testing import expectations
 
 # `_TRANSITIONS` defines a small task by pairs (probability, next state) for each state
 # and action. A next state of `None` terminates the episode. A pair of state and action
@@ -43,56 +41,6 @@ _PERMUTATION_INVARIANT = (
 )
 
 
-class GradientReport(NamedTuple):
-    """Contains the result of `check_gradient` for W weights of the policy and the head.
-
-    All gradients in a `GradientReport` point in the direction of ascent.
-    """
-
-    expected: np.ndarray  # [W] float64, expectation of the update over all batches
-    exact: np.ndarray  # [W] float64, gradient of the expected discounted return
-    error: float  # largest difference between `expected` and `exact`
-    relative_error: float  # norm of the difference over the norm of `exact`
-    cosine: float  # cosine of the angle between both gradients, or NaN
-    trajectories: int  # number of trajectories of the task
-    batches: int  # number of enumerated batches, one update each
-
-    @classmethod
-    def of(
-        cls, expected: np.ndarray, exact: np.ndarray, *, trajectories: int, batches: int
-    ) -> "GradientReport":
-        """Returns the report for an expected update and an exact gradient."""
-        norm = np.linalg.norm
-        return cls(
-            expected,
-            exact,
-            error=float(np.abs(expected - exact).max()),
-            relative_error=_ratio(norm(expected - exact), norm(exact)),
-            cosine=_ratio(expected @ exact, norm(expected) * norm(exact)),
-            trajectories=trajectories,
-            batches=batches,
-        )
-
-    def validated(
-        self, tolerance: float | None, goal: str, hint: str
-    ) -> "GradientReport":
-        """Returns the report; raises `AssertionError` if its `error` is too large.
-
-        Args:
-            tolerance: Float, the largest accepted `error`, or `None` for any.
-            goal: String, what the exact gradient is the gradient of.
-            hint: String, a sentence about possible causes.
-        """
-        if tolerance is not None and not self.error <= tolerance:
-            raise AssertionError(
-                f"The expected gradient is not the gradient of {goal}. Expected: a "
-                f"largest difference of {tolerance}. Received: {self.error} with a "
-                f"relative error of {self.relative_error:.3g} and a cosine of "
-                f"{self.cosine:.6f}. {hint}"
-            )
-        return self
-
-
 def check_gradient(
     head: Any = None,
     baseline: Any = "leave_one_out",
@@ -103,7 +51,7 @@ def check_gradient(
     tolerance: float = 1e-9,
     seed: int = 0,
     **settings: Any,
-) -> GradientReport:
+) -> expectations.GradientReport:
     """Checks that the expected update is the gradient of the expected return.
 
         E[Δw] = ∇ Σ_τ P(τ; w) Σₜ γᵗ rₜ
@@ -184,30 +132,31 @@ class _Enumeration:
     def __init__(
         self, head, baseline, actions, seed, settings, horizon=_HORIZON, masks=None
     ):
-        self.settings = _validate_settings(settings)
-        head = _build_head(head)
-        self.actions = enumeration.raw_actions(head, actions)
-        self.masks = None if masks is None else _validate_masks(head, masks)
+        self.settings = {"gamma": 0.9, "discount_states": True, **settings}
+        self.head = heads.Categorical(2, dtype="float64") if head is None else head
+        validation.instance("head", self.head, heads.Head)
+        if not self.head.built:
+            self.head.build((None, self.head.outputs_size))
+        self.actions = enumeration.raw_actions(self.head, actions)
+        self.num_actions = enumeration.count(self.actions)
+        self.masks, legal = None, [range(self.num_actions)] * _NUM_STATES
         if masks is not None:
             self.settings["action_mask"] = "info/action_mask"
-        self.agent = _build_agent(head, baseline, seed, self.settings)
-        self.head = head
-        policy = self.agent.policy
+            self.masks, legal = self._legal_actions(masks)
+        self.agent = _build_agent(self.head, baseline, seed, self.settings)
         # A value baseline that shares the policy has weights that J does not depend on.
-        policy_variables = policy.get_layer("outputs").trainable_variables
-        self.compared = [*policy_variables, *head.trainable_variables]
-        _check_float64(self.compared, head)
-        optimizer = getattr(self.agent.baseline, "optimizer", None)
-        baseline_state = [] if optimizer is None else optimizer.variables
-        optimizer_state = self.agent.optimizer.variables
-        self.changing = [*self.agent.variables, *optimizer_state, *baseline_state]
-        self.num_actions = enumeration.count(self.actions)
-        legal = [range(self.num_actions)] * _NUM_STATES
-        if masks is not None:
-            legal = [
-                np.flatnonzero(enumeration.is_legal(head, self.actions, mask)).tolist()
-                for mask in self.masks
-            ]
+        policy_variables = self.agent.policy.get_layer("outputs").trainable_variables
+        self.compared = [*policy_variables, *self.head.trainable_variables]
+        for variable in self.head.trainable_variables:
+            if variable.dtype != "float64":
+                raise ValueError(
+                    f"The weights of {self.head!r} must be float64: create it with "
+                    f'`dtype="float64"`. Received: {variable.path} of type '
+                    f"{variable.dtype}"
+                )
+        optimizers = self.agent.optimizer, getattr(self.agent.baseline, "optimizer", None)
+        states = [x.variables for x in optimizers if x is not None]
+        self.changing = sum(states, self.agent.variables)
         trajectories = list(_trajectories(0, legal, horizon))
         self.transition_probs = np.array([prob for prob, _ in trajectories])
         self.steps = [np.array(steps) for _, steps in trajectories]
@@ -215,6 +164,17 @@ class _Enumeration:
         powers = self.agent.gamma ** np.arange(len(self.record.rewards))[:, None]
         self.returns = np.nansum(powers * self.record.rewards, axis=0)
         self._permutation_cache = {}  # permutations by the number of steps of a batch
+
+    def _legal_actions(self, masks):
+        """Returns the masks as one array, and the legal actions of each state."""
+        if len(np.atleast_1d(masks)) != _NUM_STATES:
+            raise ValueError(
+                f"`masks` must be one mask for each of the {_NUM_STATES} states. "
+                f"Received: masks={masks!r}"
+            )
+        masks = np.stack([enumeration.validate_mask(self.head, mask) for mask in masks])
+        is_legal = [enumeration.is_legal(self.head, self.actions, mask) for mask in masks]
+        return masks, [np.flatnonzero(legal).tolist() for legal in is_legal]
 
     def probabilities(self):
         """Returns differentiable probabilities of K actions in two states, `[2, K]`."""
@@ -254,26 +214,24 @@ class _Enumeration:
     def expected(self, batch_size):
         """Returns the expected update as a vector, and the number of batches."""
         probs = self.probabilities().numpy()
-        error = np.abs(probs.sum(axis=1) - 1).max()
-        if not error < 1e-9:
-            raise AssertionError(
-                f"The probabilities of all {self.num_actions} raw actions must sum to 1 "
-                f"in each state. Received: {probs.sum(axis=1).tolist()}. Check the "
-                "log_prob of the head, and whether `actions` contains all raw actions."
-            )
+        expectations.check_probabilities(
+            probs.sum(axis=1),
+            f"{self.num_actions} raw actions",
+            "Check the log_prob of the head, and whether `actions` contains all raw "
+            "actions.",
+        )
         likelihoods = self.likelihoods(probs).numpy()
-        total, batches, first = 0.0, 0, self._change([0] * batch_size)
+        total, count, first = 0.0, 0, self._change([0] * batch_size)
         for times, batch in self.batches(batch_size):
             total += times * math.prod(likelihoods[batch]) * self._change(batch)
-            batches += 1
+            count += 1
         if not np.array_equal(first, self._change([0] * batch_size)):
             raise AssertionError(
                 "Two updates from the same weights and the same batch must be equal. "
-                "Received: two different updates. Check whether the baseline or the "
-                "head has state outside of its weights. Create the state with "
-                "`add_weight`, and change the state in `apply_gradients`."
+                "Check whether the baseline or the head has state outside of its "
+                "weights. Create state with `add_weight`."
             )
-        return total, batches
+        return total, count
 
     def _change(self, indices):
         """Returns the change of the weights, averaged over all first minibatches."""
@@ -337,23 +295,22 @@ class _Enumeration:
 
     def check(self, batch_size, tolerance):
         """Returns the `GradientReport`; raises an error if its `error` is too large."""
-        if validation.positive_int("batch_size", batch_size) > 3:
-            raise ValueError(
-                "`batch_size` must be 1, 2 or 3, because all batches are enumerated. "
-                f"Received: batch_size={batch_size!r}"
-            )
+        validation.positive_int("batch_size", batch_size)
         exact = self.exact()
         expected, batches = self.expected(batch_size)
-        report = GradientReport.of(
-            expected, exact, trajectories=len(self.transition_probs), batches=batches
+        message = (
+            "the expected return",
+            "Check whether the baseline depends on the return from which it is "
+            "subtracted, and whether the head's log_prob passes the complete gradient. "
+            "docs/estimators.md states whether the following options are unbiased: "
+            f"{self.settings}",
         )
-        if tolerance is not None and not report.error <= tolerance:
-            raise AssertionError(self._message(report, tolerance))
-        return report
+        counts = {"trajectories": len(self.transition_probs), "batches": batches}
+        return expectations.compare(expected, exact, tolerance, message, **counts)
 
     def flat(self, values):
         """Returns gradients or weights as one float64 vector."""
-        return np.concatenate([value.numpy().ravel() for value in values])
+        return expectations.flat(values)
 
     def batches(self, batch_size):
         """Yields `(multiplicity, indices of trajectories)` for every batch.
@@ -363,83 +320,16 @@ class _Enumeration:
         separate batch with multiplicity one.
         """
         count = len(self.transition_probs)
-        permutation_invariant = type(self.agent.baseline) in _PERMUTATION_INVARIANT
-        size = math.comb(count + batch_size - 1, batch_size)
-        size = size if permutation_invariant else count**batch_size
-        size *= len(self._permutations(max(map(len, self.steps)) * batch_size))
-        if size > _MAX_BATCHES:
-            raise ValueError(
-                f"`check_gradient` enumerates at most {_MAX_BATCHES} batches of "
-                f"episodes. Received: {self.num_actions} actions, which make {count} "
-                f"trajectories and {size} batches of {batch_size}. Use a smaller "
-                "`batch_size`, or a smaller head of the same kind."
-            )
-        if not permutation_invariant:
-            for batch in itertools.product(range(count), repeat=batch_size):
+        factor = len(self._permutations(max(map(len, self.steps)) * batch_size))
+        if type(self.agent.baseline) not in _PERMUTATION_INVARIANT:
+            for batch in expectations.batches([range(count)] * batch_size, factor):
                 yield 1, list(batch)
             return
+        expectations.check_count(factor * math.comb(count + batch_size - 1, batch_size))
         for batch in itertools.combinations_with_replacement(range(count), batch_size):
             repeats = collections.Counter(batch).values()
             num_permutations = math.factorial(batch_size)
             yield num_permutations // math.prod(map(math.factorial, repeats)), list(batch)
-
-    def _message(self, report, tolerance):
-        paths = [[v.path] * int(np.prod(v.shape)) for v in self.compared]
-        worst = int(np.argmax(np.abs(report.expected - report.exact)))
-        return (
-            "The expected update is not the gradient of the expected return. "
-            f"Expected: {report.exact[worst]} for entry {worst} "
-            f"({sum(paths, [])[worst]}), within {tolerance}. Received: "
-            f"{report.expected[worst]}. Over all {report.exact.size} weights the "
-            f"relative error is {report.relative_error:.3g} and the cosine between both "
-            f"gradients {report.cosine:.6f}. Check whether the baseline depends on the "
-            "return from which it is subtracted, and whether the head's log_prob passes "
-            "the complete gradient. docs/estimators.md states whether the following "
-            f"options are unbiased: {self.settings}"
-        )
-
-
-def _ratio(numerator, denominator):
-    return float(numerator / denominator) if denominator else math.nan
-
-
-def _validate_settings(settings):
-    """Returns the settings with defaults, or raises an error if an option is unknown."""
-    parameters = inspect.signature(agents.Reinforce.__init__).parameters.values()
-    options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    options.remove("name")
-    options.remove("action_mask")  # `masks` replaces `action_mask`
-    unknown = sorted(set(settings) - set(options))
-    if unknown:
-        raise ValueError(
-            f"`settings` must be options of Reinforce, {options}. Received: {unknown}"
-        )
-    return {"gamma": 0.9, "discount_states": True, **settings}
-
-
-def _build_head(head):
-    """Returns the built head, or raises an error if its actions cannot be enumerated."""
-    if head is None:
-        head = heads.Categorical(2, dtype="float64")
-    validation.instance("head", head, heads.Head)
-    if not enumeration.is_integer(head):
-        raise ValueError(
-            "`head` must have integer actions, because the episodes are enumerated. "
-            f"Received: {head!r} with raw actions {head.action_spec('float64')}. To "
-            "check a head with continuous actions, use `check_head`."
-        )
-    if not head.built:
-        head.build((None, head.outputs_size))
-    return head
-
-
-def _validate_masks(head, masks):
-    if len(np.atleast_1d(masks)) != _NUM_STATES:
-        raise ValueError(
-            f"`masks` must be one mask for each of the {_NUM_STATES} states. "
-            f"Received: masks={masks!r}"
-        )
-    return np.stack([enumeration.validate_mask(head, mask) for mask in masks])
 
 
 def _build_agent(head, baseline, seed, settings):
@@ -452,8 +342,9 @@ def _build_agent(head, baseline, seed, settings):
         name: keras.layers.Dense(size, name=name, dtype="float64")(inputs)
         for name, size in sizes.items()
     }
-    shared = baseline.shares_policy
-    policy = keras.Model(inputs, outputs if shared else outputs["outputs"])
+    policy = keras.Model(
+        inputs, outputs if baseline.shares_policy else outputs["outputs"]
+    )
     for variable in policy.trainable_variables:
         variable.assign(rng.normal(size=variable.shape))
     agent = agents.Reinforce(policy, head, baseline, **settings)
@@ -463,16 +354,6 @@ def _build_agent(head, baseline, seed, settings):
     agent.build((None, _NUM_STATES))
     agent.optimizer.build(agent.policy_variables)
     return agent
-
-
-def _check_float64(variables, head):
-    for variable in variables:
-        if variable.dtype != "float64":
-            raise ValueError(
-                f"The weights of {head!r} must be float64, so that rounding errors are "
-                f"small. Received: {variable.path} of type {variable.dtype}. Create the "
-                'head with `dtype="float64"`.'
-            )
 
 
 def _trajectories(state, legal, steps):
@@ -497,28 +378,22 @@ def _trajectories(state, legal, steps):
 
 def _record(trajectories, actions, masks):
     """Returns all trajectories as one `Episodes` object, padded with NaN rewards."""
-    rows, count = max(map(len, trajectories)), len(trajectories)
-    observations = np.zeros((rows + 1, count, _NUM_STATES))
-    indices = np.zeros((rows, count), "int64")
-    row_masks = None
-    if masks is not None:
-        row_masks = np.zeros((rows, count, masks.shape[1]), "int8")
-    rewards = np.full((rows, count), np.nan)
-    for column, steps in enumerate(trajectories):
-        for row, (state, action) in enumerate(steps):
-            observations[row, column, state] = 1.0
-            indices[row, column] = action
-            if masks is not None:
-                row_masks[row, column] = masks[state]
-            rewards[row, column] = (-1) ** action * (1 + state + action / 2)
     lengths = np.array([len(steps) for steps in trajectories], "int32")
+    shape = rows, count = max(lengths), len(lengths)
+    observations = np.zeros((rows + 1, count, _NUM_STATES))
+    states, indices = np.zeros(shape, "int64"), np.zeros(shape, "int64")
+    for column, steps in enumerate(trajectories):
+        states[: len(steps), column], indices[: len(steps), column] = steps.T
+        observations[range(len(steps)), column, steps[:, 0]] = 1.0
+    rewards = (-1.0) ** indices * (1 + states + indices / 2)
+    rewards[np.arange(rows)[:, None] >= lengths] = np.nan
     return records.Episodes(
         observations,
         enumeration.select(actions, indices),
         rewards,
         lengths,
         np.ones(count, "bool"),
-        row_masks,
+        None if masks is None else masks[states],
     )
 
 

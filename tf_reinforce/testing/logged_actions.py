@@ -1,6 +1,5 @@
 """Checks the expected gradient of logged decisions against the gradient of the value."""
 
-import itertools
 import math
 from typing import Any
 
@@ -12,9 +11,7 @@ from tf_reinforce.functional import losses
 from tf_reinforce.sampling import logged_actions
 from tf_reinforce.sampling import model as score_functions
 from tf_reinforce.sampling import recording
-from tf_reinforce.testing import gradients as reports
-
-_MAX_LOGS = 20_000
+from tf_reinforce.testing import expectations
 
 
 def check_logged_gradient(
@@ -28,7 +25,7 @@ def check_logged_gradient(
     top_k: int | None = None,
     reward_model: keras.Model | None = None,
     tolerance: float | None = 1e-9,
-) -> reports.GradientReport:
+) -> expectations.GradientReport:
     """Checks that the expected gradient of a log is the gradient of the policy's value.
 
         E[g] = ∇ 1/N Σₙ Σₐ π(a|xₙ) r(xₙ, a)
@@ -65,14 +62,8 @@ def check_logged_gradient(
     rewards, propensities = (np.asarray(x, "float64") for x in (rewards, propensities))
     num_contexts, num_actions = rewards.shape
     possible = [np.flatnonzero(row).tolist() for row in propensities]
-    count = math.prod(map(len, possible))
-    if count > _MAX_LOGS:
-        raise ValueError(
-            f"At most {_MAX_LOGS} logs are enumerated. Received: {count} logs of "
-            f"{num_contexts} contexts and {num_actions} actions. Use fewer contexts."
-        )
-    rows, total = np.arange(num_contexts), np.zeros(1)
-    for actions in itertools.product(*possible):
+    rows, expected, count = np.arange(num_contexts), np.zeros(1), 0
+    for actions in expectations.batches(possible):
         probs = propensities[rows, actions]
         batch = logged_actions.LoggedBatch(
             contexts, np.array(actions), rewards[rows, actions], probs
@@ -82,13 +73,13 @@ def check_logged_gradient(
             estimate = logged_actions.terms(scored, batch, options)
             loss = logged_actions.surrogate(scored, estimate, options)
         gradient = losses.gradients(tape, loss, model.trainable_variables)
-        total = total - math.prod(probs) * _flat(gradient)
+        expected = expected - math.prod(probs) * expectations.flat(gradient)
+        count += 1
     exact = _exact_gradient(model, contexts, rewards, top_k or 1)
-    report = reports.GradientReport.of(
-        total, exact, trajectories=num_actions, batches=count
-    )
     hint = "`clip` and `snips` are biased (docs/correctness.md)."
-    return report.validated(tolerance, "the value of the policy", hint)
+    message = "the value of the policy", hint
+    counts = {"trajectories": num_actions, "batches": count}
+    return expectations.compare(expected, exact, tolerance, message, **counts)
 
 
 def _exact_gradient(model, contexts, rewards, k):
@@ -96,13 +87,8 @@ def _exact_gradient(model, contexts, rewards, k):
     total = 0.0
     with tf.GradientTape() as tape:
         for action in range(rewards.shape[1]):
-            actions = np.full(len(rewards), action)
-            with recording.recording([actions]) as recorder:
+            with recording.recording([np.full(len(rewards), action)]) as recorder:
                 model(contexts, training=True)
             alphas = 1.0 - (1.0 - tf.exp(recorder.log_probs)) ** k
             total += tf.reduce_mean(alphas * rewards[:, action])
-    return _flat(losses.gradients(tape, total, model.trainable_variables))
-
-
-def _flat(values):
-    return np.concatenate([np.ravel(value) for value in values]).astype("float64")
+    return expectations.flat(losses.gradients(tape, total, model.trainable_variables))

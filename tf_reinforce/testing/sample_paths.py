@@ -1,6 +1,5 @@
 """Checks the expected gradient of a `ScoreFunction` against the gradient of its loss."""
 
-import itertools
 import math
 from typing import Any
 
@@ -14,9 +13,7 @@ from tf_reinforce.sampling import model as score_functions
 from tf_reinforce.sampling import recording
 from tf_reinforce.support import validation
 from tf_reinforce.testing import enumeration
-from tf_reinforce.testing import gradients as reports
-
-_MAX_PATHS, _MAX_BATCHES = 4096, 20_000
+from tf_reinforce.testing import expectations
 
 
 def check_score_function(
@@ -26,7 +23,7 @@ def check_score_function(
     sample_weight: Any = None,
     *,
     tolerance: float | None = 1e-9,
-) -> reports.GradientReport:
+) -> expectations.GradientReport:
     """Checks that the expected gradient is the gradient of the expected loss.
 
         E[g] = ∇ 1/N Σₙ Σ_z p(z|xₙ) L(xₙ, z)
@@ -78,42 +75,22 @@ class _SamplePaths:
             score_function.model(batch[0], training=True)
         self.variables = score_function.model.trainable_variables
         self.paths, self.tables = self._tables(recorder.samples)
+        self.num_paths = len(self.paths)  # for examples without padding
         self.is_path = self._is_path(recorder.samples)
-
-    @property
-    def num_paths(self):
-        """Returns the number of paths, for examples without padding."""
-        return len(self.paths)
 
     def _tables(self, samples):
         """Returns all paths, `[paths, all samples]`, and the actions of each call.
 
         The actions of a call are `[paths, M, …]`, or nested arrays.
         """
-        options, sizes = [], []
+        options, calls = [], []
         for sample in samples:
-            head = sample.layer.head
-            if not enumeration.is_integer(head):
-                raise ValueError(
-                    "Only samples of heads with integer actions can be enumerated. "
-                    f"Received: the layer {sample.layer.name!r} with the head {head!r}"
-                )
-            actions = enumeration.raw_actions(head)
+            actions = enumeration.raw_actions(sample.layer.head)
             rows = enumeration.count(sample.actions) // self.num_examples
             options += [range(enumeration.count(actions))] * rows
-            sizes.append((actions, rows))
-        count = math.prod(map(len, options))
-        if count > _MAX_PATHS:
-            raise ValueError(
-                f"At most {_MAX_PATHS} different samples of an example are enumerated. "
-                f"Received: a model with {count}. Use fewer samples or smaller heads."
-            )
-        paths = np.array(list(itertools.product(*options)))
-        tables, begin = [], 0
-        for actions, rows in sizes:
-            tables.append(enumeration.select(actions, paths[:, begin : begin + rows]))
-            begin += rows
-        return paths, tables
+            calls += [(actions, slice(len(options) - rows, len(options)))]
+        paths = np.array(list(expectations.batches(options)))
+        return paths, [enumeration.select(actions, paths[:, at]) for actions, at in calls]
 
     def _is_path(self, samples):
         """Returns `[N, paths]` bool, False for paths that differ only in padding."""
@@ -148,7 +125,7 @@ class _SamplePaths:
             costs = tf.cast(costs, probs.dtype)
             loss = tf.reduce_sum(probs * costs) / self.num_examples
             loss += self._expected_penalties(rows[0], paths, probs)
-        gradient = _flat(losses.gradients(tape, loss, self.variables))
+        gradient = expectations.flat(losses.gradients(tape, loss, self.variables))
         return gradient, probs.numpy().reshape(self.num_examples, self.num_paths)
 
     def _expected_penalties(self, inputs, paths, probs):
@@ -156,11 +133,8 @@ class _SamplePaths:
 
         The losses are those of a batch, and are therefore computed for one row at a time.
         """
-        model = self.score_function.model
-        if not model.losses:
-            return tf.zeros([], probs.dtype)
-        total = tf.zeros([], probs.dtype)
-        for row, path in enumerate(paths):
+        model, total = self.score_function.model, tf.zeros([], probs.dtype)
+        for row, path in enumerate(paths if model.losses else ()):
             one = keras.tree.map_structure(lambda x: x[row : row + 1], inputs)  # noqa: B023
             with recording.recording(self.replayed(np.array([path]))):
                 model(one, training=True)
@@ -170,13 +144,7 @@ class _SamplePaths:
     def expected(self, probs):
         """Returns the expected gradient, and the number of batches."""
         samples = self.score_function.samples
-        possible = [np.flatnonzero(row).tolist() for row in probs for _ in range(samples)]
-        count = math.prod(map(len, possible))
-        if count > _MAX_BATCHES:
-            raise ValueError(
-                f"At most {_MAX_BATCHES} batches of samples are enumerated. Received: "
-                f"{count} batches. Use fewer examples or a smaller model."
-            )
+        possible = [np.flatnonzero(row) for row in probs for _ in range(samples)]
         rows = self.estimator.repeat(*self.batch)
         examples = np.repeat(np.arange(self.num_examples), samples)
 
@@ -184,34 +152,29 @@ class _SamplePaths:
         def gradients(replayed):
             return self.estimator.gradients(rows, replayed).gradients
 
-        total = np.zeros(1)
-        for paths in itertools.product(*possible):
-            likelihood = math.prod(probs[examples, paths])
+        total, count = np.zeros(1), 0
+        for paths in expectations.batches(possible):
             replayed = self.replayed(np.array(paths))
             replayed = keras.tree.map_structure(tf.constant, replayed)
-            total = total + likelihood * _flat(gradients(replayed))
+            gradient = expectations.flat(gradients(replayed))
+            total = total + math.prod(probs[examples, paths]) * gradient
+            count += 1
         return total, count
 
     def check(self, tolerance):
         """Returns the `GradientReport`; raises an error if its `error` is too large."""
         exact, probs = self.exact()
-        sums = probs.sum(axis=1)
-        if not np.abs(sums - 1).max() < 1e-9:
-            raise AssertionError(
-                "The probabilities of all samples of an example must sum to 1. Received: "
-                f"{sums.tolist()}. Check the log_prob of the heads, and whether the "
-                "model is float64 and has no random layers besides `Sample`."
-            )
+        expectations.check_probabilities(
+            probs.sum(axis=1),
+            "samples of an example",
+            "Check the log_prob of the heads, and whether the model is float64 and has "
+            "no random layers besides `Sample`.",
+        )
         expected, batches = self.expected(probs)
-        report = reports.GradientReport.of(
-            expected, exact, trajectories=self.num_paths, batches=batches
-        )
-        hint = (
+        message = (
+            "the expected loss",
             "Check whether the baseline depends on the sample whose loss it is "
-            "subtracted from."
+            "subtracted from.",
         )
-        return report.validated(tolerance, "the expected loss", hint)
-
-
-def _flat(values):
-    return np.concatenate([np.ravel(value) for value in values]).astype("float64")
+        counts = {"trajectories": self.num_paths, "batches": batches}
+        return expectations.compare(expected, exact, tolerance, message, **counts)

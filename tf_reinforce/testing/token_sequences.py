@@ -13,9 +13,7 @@ from tf_reinforce.sequences import conversation
 from tf_reinforce.sequences import model as sequence_models
 from tf_reinforce.sequences import prompts as prompt_tables
 from tf_reinforce.support import validation
-from tf_reinforce.testing import gradients as reports
-
-_MAX_COMPLETIONS, _MAX_BATCHES = 4096, 20_000
+from tf_reinforce.testing import expectations
 
 
 def check_sequence_gradient(
@@ -23,7 +21,7 @@ def check_sequence_gradient(
     prompts: Any,
     *,
     tolerance: float | None = 1e-9,
-) -> reports.GradientReport:
+) -> expectations.GradientReport:
     """Checks that the expected gradient is the gradient of the expected reward.
 
         E[g] = -∇ 1/P Σ_x Σ_y π(y|x) [r(x, y) - β log (π(y|x) / π_ref(y|x))]
@@ -79,11 +77,7 @@ class _AllCompletions:
         """Returns all strings of tokens of the largest length, `[count, length]`."""
         size = self.model.causal_lm.backbone.vocabulary_size
         length = self.model.options.max_completion_length
-        if size**length > _MAX_COMPLETIONS:
-            raise ValueError(
-                f"At most {_MAX_COMPLETIONS} completions are enumerated. Received: a "
-                f"vocabulary of {size} tokens and completions of at most {length} tokens"
-            )
+        expectations.check_count(size**length)
         return np.array(list(itertools.product(range(size), repeat=length)), "int32")
 
     def _replay(self, columns, strings):
@@ -114,41 +108,34 @@ class _AllCompletions:
                 values -= options.kl_coef * ratios
             loss = -tf.reduce_sum(probs * values) / self.num_prompts
         gradient = losses.gradients(tape, loss, self.model.trainable_variables)
-        return _flat(gradient), probs.numpy()
+        return expectations.flat(gradient), probs.numpy()
 
     def expected(self, probs):
         """Returns the expected gradient, and the number of batches."""
         size = self.model.options.group_size
         rows = [np.flatnonzero(self.prompt_of == n) for n in range(self.num_prompts)]
-        choices = [group.tolist() for group in rows for _ in range(size)]
-        count = math.prod(map(len, choices))
-        if count > _MAX_BATCHES:
-            raise ValueError(
-                f"At most {_MAX_BATCHES} batches of completions are enumerated. "
-                f"Received: {count} batches. Use fewer prompts or a smaller `group_size`."
-            )
+        choices = [group for group in rows for _ in range(size)]
 
         @tf.function(autograph=False)
         def gradients(indices, rewards):
             return self.model.gradients(self.completions.rows(indices), rewards)[0]
 
-        total = np.zeros(1)
-        for batch in itertools.product(*choices):
+        total, count = np.zeros(1), 0
+        for batch in expectations.batches(choices):
             indices = np.array(batch)
             gradient = gradients(tf.constant(indices), tf.constant(self.rewards[indices]))
-            total = total + math.prod(probs[indices]) * _flat(gradient)
+            total = total + math.prod(probs[indices]) * expectations.flat(gradient)
+            count += 1
         return total, count
 
     def check(self, tolerance):
         """Returns the `GradientReport`; raises an error if its `error` is too large."""
         exact, probs = self.exact()
-        sums = np.bincount(self.prompt_of, probs)
-        if not np.abs(sums - 1).max() < 1e-9:
-            raise AssertionError(
-                "The probabilities of all completions of a prompt must sum to 1. "
-                f"Received: {sums.tolist()}. Check whether the language model is "
-                "float64, and whether `reply` is deterministic."
-            )
+        expectations.check_probabilities(
+            np.bincount(self.prompt_of, probs),
+            "completions of a prompt",
+            "Check whether the language model is float64, and `reply` deterministic.",
+        )
         sampled = self.completions.row_log_probs.numpy()
         difference = np.abs(sampled - np.log(probs)).max()
         if tolerance is not None and not difference <= tolerance:
@@ -157,15 +144,7 @@ class _AllCompletions:
                 f"scoring. Received: a largest difference of {difference}"
             )
         expected, batches = self.expected(probs)
-        report = reports.GradientReport.of(
-            expected, exact, trajectories=len(probs), batches=batches
-        )
-        hint = (
-            "`scale_advantages` and `length_normalization` are biased "
-            "(docs/correctness.md)."
-        )
-        return report.validated(tolerance, "the expected reward", hint)
-
-
-def _flat(values):
-    return np.concatenate([np.ravel(value) for value in values]).astype("float64")
+        hint = "`scale_advantages` and `length_normalization` are biased."
+        message = "the expected reward", f"{hint} See docs/correctness.md."
+        counts = {"trajectories": len(probs), "batches": batches}
+        return expectations.compare(expected, exact, tolerance, message, **counts)
