@@ -44,7 +44,7 @@ def read_questions(path=PAGE):
     for section in path.read_text().split("\n## ")[1:]:
         title = section.split("\n")[0]
         text = re.match(r"\d+\. (.+\?)$", title)
-        source = re.search(r"Asked in\s+\[[^\]]+\]\((https://[^)]+)\)", section)
+        source = re.search(r"\n\[[^\]]+\]\((https://[^)]+)\)", section)
         page = re.search(r"\nSee \[[^\]]+\]\(([\w]+)\.md(#[\w-]+)?\)", section)
         query = re.search(r"\nSearch: `([^`]+)`", section)
         if not (text and source and page and query):

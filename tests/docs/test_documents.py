@@ -142,7 +142,7 @@ def test_page_of_the_command_line_lists_every_command():
 
 def test_readme_is_short_and_shows_code_early():
     lines = README.splitlines()
-    assert len(lines) <= 110
+    assert len(lines) <= 100
     assert lines.index("```python") < 30
 
 

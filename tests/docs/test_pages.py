@@ -11,9 +11,9 @@ from gymnasium.envs import registration
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PREFIXES = "tutorial_", "concept_", "howto_", "coming_from", "index"
+PREFIXES = "tutorial_", "concept_", "howto_", "coming_from", "index", "spaces"
 PAGES = sorted(p.stem for p in DOCS.glob("*.md") if p.stem.startswith(PREFIXES))
-FAST = "concept_spaces", "concept_update", "howto_nan"
+FAST = "concept_update", "howto_nan"
 PEER = re.compile(r"^from stable_baselines3\b", re.MULTILINE)
 
 
