@@ -1,14 +1,10 @@
 """Tests the small Atari games: images, repeatability, and training through their id."""
 
-import pathlib
-import sys
-
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import tf_reinforce as tfr
-from tf_reinforce import atari
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train_settings
 from tf_reinforce.settings import toml_files
@@ -75,13 +71,6 @@ def test_equal_seeds_give_equal_episodes_although_the_game_is_not_loaded_again(p
     assert (first != other).any()
 
 
-def test_reset_does_not_load_the_game_again(pong, monkeypatch):
-    calls = []
-    monkeypatch.setattr(pong.unwrapped, "load_game", lambda: calls.append(1))
-    pong.reset(seed=1)
-    assert not calls
-
-
 def test_repeated_frames_of_an_action_are_as_frequent_as_stated():
     """The environment repeats an action with the stated probability for each frame."""
     env = gym.make(PONG, repeat_action_probability=0.25)
@@ -96,20 +85,6 @@ def test_repeated_frames_of_an_action_are_as_frequent_as_stated():
     # Actions alternate, so that a repeated action of the first frame differs.
     late = [executed[4 * index] != index % 2 for index in range(1, 300)]
     assert abs(np.mean(late) - 0.25) < 6 * np.sqrt(0.25 * 0.75 / 299)
-
-
-def test_arguments_set_the_images_and_the_stack():
-    env = gym.make(PONG, screen_size=20, stack_size=3, repeat_action_probability=0.0)
-    assert env.observation_space.shape == (3, 20, 20)
-    first, second = (play(env, seed, steps=10)[0][-1] for seed in (0, 0))
-    np.testing.assert_array_equal(first, second)
-
-
-def test_frames_are_rendered_in_color():
-    env = gym.make(PONG, render_mode="rgb_array")
-    env.reset(seed=0)
-    assert env.render().shape == (210, 160, 3)
-    env.close()
 
 
 @pytest.mark.slow
@@ -138,10 +113,3 @@ def test_command_finds_the_preset_of_the_game(tmp_path, monkeypatch, capsys):
     assert f"{PONG} has a preset" in capsys.readouterr().out
     agent = tfr.Reinforce.for_env(PONG, preset="SmallPong-v0")
     assert agent.policy.input_shape == (None, 2, 42, 42)
-
-
-def test_missing_ale_py_names_the_extra(monkeypatch):
-    source = pathlib.Path(atari.__file__).read_text()
-    monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(ImportError, match=r'pip install "tf-reinforce\[atari\]"'):
-        exec(compile(source, atari.__file__, "exec"), {"__name__": "atari"})

@@ -30,31 +30,8 @@ def test_environment_object_is_not_closed():
     assert tfr.check_env(env).errors == ()
 
 
-@pytest.mark.parametrize("kind", ["plain", "vector"])
-def test_result_of_open_envs_is_refused(kind):
-    env = gym.vector.SyncVectorEnv([toys.Clock]) if kind == "vector" else toys.Clock
-    message = "`env` must be .* not the result of `open_envs`"
-    with (
-        tfr.collect.open_envs(env, 1) as envs,
-        pytest.raises(TypeError, match=message),
-    ):
-        tfr.check_env(envs)
-
-
 def refusing(*_):
     raise RuntimeError("no licence")
-
-
-def test_observations_of_another_type_than_their_space_are_noted():
-    class Precise(toys.Clock):
-        def reset(self, **kwargs):
-            observation, info = super().reset(**kwargs)
-            return np.asarray(observation, "float64"), info
-
-    assert Precise().observation_space.dtype == np.float32
-    expected = "Observations of the type float64 are converted to float32, the type of"
-    assert any(text.startswith(expected) for text in texts(Precise, "note"))
-    assert not any(text.startswith("Observations") for text in texts(toys.Clock, "note"))
 
 
 def test_error_names_the_line_of_the_environment():
@@ -184,18 +161,6 @@ def test_notes_explain_how_to_use_the_environment(env, message):
     report = tfr.check_env(env, episodes=2)
     assert report.errors == ()
     pytest.raises(ValueError, _raise, str(report)).match(f"(?s).*{message}")
-
-
-def test_mask_in_the_observation_is_found():
-    class Seen(toys.Clock):
-        observation_space = gym.spaces.Dict(
-            clock=toys.Clock.observation_space, action_mask=gym.spaces.MultiBinary(2)
-        )
-
-        def _observation(self):
-            return {"clock": super()._observation(), "action_mask": np.ones(2, np.int8)}
-
-    assert "action_mask='observation/action_mask'" in str(tfr.check_env(Seen, episodes=1))
 
 
 @pytest.mark.parametrize(

@@ -287,41 +287,6 @@ def test_masked_actions_never_occur_in_ten_thousand_steps(name):
     assert episodes.masks.shape[-1] == agent.head.mask_size
 
 
-def test_at_least_forty_spaces_are_tested():
-    assert len({repr(space) for pair in PAIRS.values() for space in pair}) >= 40
-
-
-NOT_SUPPORTED = [
-    gym.spaces.Text(4),
-    gym.spaces.Sequence(Discrete(2)),
-    gym.spaces.Graph(Box(-1, 1, (2,)), Discrete(2)),
-    gym.spaces.OneOf([Discrete(2), Box(-1, 1)]),
-]
-
-
-@pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
-@pytest.mark.parametrize("space", NOT_SUPPORTED, ids=lambda space: type(space).__name__)
-def test_for_env_and_fit_raise_if_a_space_is_not_supported(space, nested):
-    space = Dict(a=Discrete(2), b=Tuple([space])) if nested else space
-    for pair, said in (
-        (
-            (space, Discrete(2)),
-            "Observation space .* not supported. Supported spaces are Box",
-        ),
-        (
-            (Discrete(2), space),
-            "Action space .* not supported. Supported spaces are Discrete",
-        ),
-    ):
-        with pytest.raises(ValueError, match=said):
-            tfr.Reinforce.for_env(lambda pair=pair: Anything(*pair))
-        policy = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
-        agent = tfr.Reinforce(policy)
-        agent.compile()
-        with pytest.raises(ValueError, match=said):
-            agent.fit(lambda pair=pair: Anything(*pair), epochs=1)
-
-
 if __name__ == "__main__":
     for name in sys.argv[1:] or PAIRS:
         with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ COUNT, SIZES = 10, [4, 4, 2]
 RATE = 0.5
 
 
-# `tests/differential/test_combinations.py` lists the options of an agent.
+# `tests/properties/test_random_agents.py` lists the options of an agent.
 AGENT_SAVES = {"num_envs": [8, 3], "workers": [1, 2]}
 AGENT_CHANGES = {
     "baseline": ["leave_one_out", "value"],

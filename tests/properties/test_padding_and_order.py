@@ -287,45 +287,6 @@ def test_padding_order_and_shape_of_weights_change_no_score_function(name, masks
         np.testing.assert_array_equal(part._keras_mask, WORDS > 0)
 
 
-@pytest.mark.parametrize("kind", [sweeps.rare("loss"), "reward"])
-def test_shape_of_weights_changes_no_fit_and_no_evaluation(kind):
-    options = {"loss": {"loss": "mse"}, "reward": {"reward": total}}[kind]
-    targets = TARGETS if kind == "loss" else None
-    results = []
-    for weights, columns in [(WEIGHTS, 3), (WEIGHTS[:, None], 3), (WEIGHTS, 5)]:
-        words = np.pad(WORDS, [[0, 0], [0, columns - 3]])
-        wide = targets
-        if wide is not None:
-            wide = np.pad(targets, [[0, 0], [0, columns - 3], [0, 0]])
-        model = words_model("gaussian", "Embedding", **options)
-        data = dict(sample_weight=weights, verbose=0)
-        evaluation = model.evaluate(words, wide, return_dict=True, **data)
-        history = None
-        if columns == 3:  # the random numbers of a sample depend on its place
-            model.fit(words, wide, epochs=2, shuffle=False, **data)
-            history = model.get_weights()
-        results.append((evaluation, history))
-    assert_close(*[list(evaluation.values()) for evaluation, _ in results[:2]])
-    assert_close(*[list(evaluation.values()) for evaluation, _ in results[::2]])
-    assert_close(*[history for _, history in results[:2]])
-
-
-@pytest.mark.parametrize("kind", ["loss", "reward"])
-def test_shape_of_weights_changes_no_gradient_of_single_samples(kind):
-    """The loss of an example has no axes after the first, so `[N, 1]` would broadcast."""
-    inputs = keras.Input((3,))
-    sample = tfr.layers.Sample(heads.Gaussian(2))(keras.layers.Dense(2)(inputs))
-    options = {"loss": {"loss": "mse"}, "reward": {"reward": total}}[kind]
-    model = tfr.ScoreFunction(keras.Model(inputs, sample), samples=1, **options)
-    data = WORDS.astype("float32"), TARGETS[:, 0] if kind == "loss" else None
-    replayed = [TARGETS[:, 1]]
-    plain, column = (
-        model.gradients(*data, weights, replayed=replayed)
-        for weights in (WEIGHTS, WEIGHTS[:, None])
-    )
-    assert_close(plain[:2], column[:2])
-
-
 # Logged decisions
 
 

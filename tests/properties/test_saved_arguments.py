@@ -279,21 +279,6 @@ def test_agent_with_every_argument_equals_its_copy(number):
     assert attributes(agent, case) == attributes(copy, case)
 
 
-@keras.saving.register_keras_serializable("saved_arguments")
-class OwnReinforce(tfr.Reinforce):
-    """A subclass that a user has registered."""
-
-
-def test_file_of_a_registered_subclass_is_loaded(tmp_path):
-    agent = OwnReinforce(dense(3), heads.Categorical(3), gamma=0.5)
-    agent.compile(adam())
-    agent.build((None, 2))
-    agent.save(tmp_path / "agent.keras")
-    loaded = tfr.load(tmp_path / "agent.keras")
-    assert type(loaded) is OwnReinforce and loaded.gamma == 0.5
-    assert_equal_bits(agent, loaded)
-
-
 @pytest.mark.parametrize("number", [sweeps.rare(0), 1])
 def test_agent_with_every_argument_continues_from_its_file(number, tmp_path):
     case = agents()[number]
@@ -355,14 +340,3 @@ def test_score_function_with_every_argument_continues_from_its_file(number, tmp_
     for each in (model, loaded):
         each.fit(*data, **options)
     assert_equal_bits(model, loaded)
-
-
-@pytest.mark.parametrize("cls", WHOLE)
-def test_frozen_model_stays_frozen_in_its_config(cls):
-    case = CASES[cls]()[0]
-    if cls is tfr.Reinforce:
-        case["baseline"] = None
-        case["gae_lambda"] = 1.0
-    model = cls(**case, trainable=False, dtype="mixed_bfloat16")
-    copy = copy_twice(model)
-    assert not copy.trainable and copy.dtype_policy.name == "mixed_bfloat16"

@@ -2,7 +2,6 @@
 
 import itertools
 
-import gymnasium as gym
 import keras
 import numpy as np
 import pytest
@@ -83,39 +82,6 @@ def test_streams_draw_different_numbers():
     assert streams * (streams - 1) // 2 == 117_957_120
 
 
-def test_counter_noise_uses_each_counter_once(monkeypatch):
-    """Threefry is one-to-one for each key: different counters have different words."""
-    asked = []
-
-    def recording(key, first, second):
-        asked.append((np.asarray(first).ravel(), np.asarray(second).ravel()))
-        return first + tf.zeros_like(second), second + tf.zeros_like(first)
-
-    monkeypatch.setattr(tensor_noise, "threefry", recording)
-    parts = [seeding.NoiseSpec("uniform", (3,)), seeding.NoiseSpec("normal", ())]
-    for dtype in ("float32", "float64"):
-        asked.clear()
-        for step in range(50):
-            tensor_noise.counter_noise(
-                np.zeros(2, "uint32"), parts, tf.range(9), step, dtype
-            )
-        pairs = [pair for block in asked for pair in itertools.product(*block)]
-        assert len(set(pairs)) == len(pairs) == 50 * 9 * (2 if dtype == "float32" else 4)
-
-
-@pytest.mark.parametrize("kind", ["uniform", "normal"])
-def test_stateless_noise_differs_between_parts_and_seeds(kind):
-    """`agent.act` and the exported `sample` use this noise for composite actions."""
-    drawn = [
-        tensor_noise.stateless_noise(
-            tf.constant(seed), kind, tf.constant([16]), "float64", part
-        ).numpy()
-        for seed in (0, 1, 2**31, 2**62)
-        for part in range(5)
-    ]
-    assert len(np.unique(drawn)) == 4 * 5 * 16
-
-
 def two_gaussians():
     """Returns an agent whose actions equal its noise, and its head.
 
@@ -141,24 +107,6 @@ def test_parts_of_a_sampled_composite_action_differ(tmp_path):
     noise = actor.sample_noise(tf.constant(3, tf.int64), 50)
     for first, second in (acted, noise, [answer["action_0"], answer["action_1"]]):
         assert len(np.unique([first, second])) == 200
-
-
-@pytest.mark.parametrize("engine", ["host", "compiled"])
-def test_parts_of_a_collected_composite_action_differ(engine):
-    class Levers(envs.Bandit):
-        def __init__(self):
-            super().__init__()
-            box = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-            self.action_space = gym.spaces.Tuple([box, box])
-
-        def reward(self, state, action, next_state):
-            return action[0][:, 0] + action[1][:, 1]
-
-    agent, _ = two_gaussians()
-    world = Levers()
-    env = world if engine == "compiled" else world.as_gymnasium(3)
-    first, second = agent.collect(env, 20).actions
-    assert len(np.unique([first, second])) == 20 * 4
 
 
 def requested_streams(monkeypatch, run):
@@ -195,22 +143,6 @@ def test_fit_and_evaluate_request_each_of_their_streams_once(monkeypatch):
     evaluation = [("evaluation/environment", 0, 0), ("evaluation/action", 0, 0)]
     expected = {(4, *rest) for rest in (*training, *validation, *evaluation)}
     assert set(asked) == expected
-
-
-def test_compiled_engine_requests_the_keys_of_its_purposes(monkeypatch):
-    agent, world = tfr.Reinforce.for_env(envs.Bandit(), hidden=(2,)), envs.Bandit()
-    agent.compile("sgd", steps_per_execution=2)
-    budget = dict(epochs=3, episodes_per_epoch=2, verbose=0)
-    options = dict(validation_env=world, validation_freq=3, validation_episodes=2)
-
-    def run():
-        agent.fit(world, seed=4, **budget, **options)
-        agent.evaluate(world, 2, seed=4)
-
-    asked = requested_streams(monkeypatch, run)
-    expected = [("training", 0), ("training", 1), ("training", 2)]
-    expected += [("validation", 3), ("evaluation", 0)]
-    assert asked == [(4, f"{stream}/tensors", u) for stream, u in expected]
 
 
 class Permutations:

@@ -14,8 +14,6 @@ from proofs import DOCUMENT
 from proofs import critic
 from proofs import settings_of
 
-import tf_reinforce as tfr
-from tf_reinforce import heads
 from tf_reinforce import testing
 from tf_reinforce.engine.update import train_step
 from tf_reinforce.testing import gradients
@@ -84,30 +82,6 @@ def test_scale_of_earlier_batches_divides_the_expected_gradient(option, scale):
     )
 
 
-@pytest.mark.parametrize("mean_over, follows", [("episodes", 2.0), ("steps", 2 / 10)])
-def test_mean_over_steps_can_prefer_the_lower_return(mean_over, follows):
-    """The choices are return 1 in one step, or return 2 in ten steps.
-
-    E[g] = Σ p(a) w(a) ∇ log π(a), where w(a) is the return or the return per step.
-    """
-    layer = keras.layers.Dense(2, use_bias=False, dtype="float64")
-    policy = keras.Sequential([keras.Input((1,), dtype="float64"), layer])
-    policy.set_weights([np.zeros([1, 2])])
-    head = heads.Categorical(2, dtype="float64")
-    agent = tfr.Reinforce(policy, head, None, gamma=1.0, mean_over=mean_over)
-    agent.build((None, 1))
-    expected = 0.0
-    for choice, length in enumerate([1, 10]):
-        observations = np.zeros([length + 1, 1, 1])
-        observations[0] = 1.0  # other observations are zero and have no gradient
-        rewards = np.zeros([length, 1])
-        rewards[-1] = 1.0 + choice
-        actions = np.full([length, 1], choice)
-        record = tfr.Episodes(observations, actions, rewards, [length], [True])
-        expected -= 0.5 * agent.gradients(record)[0][0].numpy()[0]
-    np.testing.assert_allclose(expected, [(1 - follows) / 4, (follows - 1) / 4])
-
-
 # Later steps
 
 
@@ -166,17 +140,6 @@ def test_expected_step_at_other_weights_is_the_local_improvement():
     assert np.abs(found - task.exact()).max() > 1e-2
 
 
-@pytest.mark.parametrize("baseline", [None, "leave_one_out"])
-def test_expected_step_of_one_step_episodes_is_the_gradient(baseline):
-    """The ratio corrects one-step episodes completely."""
-    task = enumeration(baseline, horizon=1)
-    weights = perturbed_weights(task)
-    found = expected_at(task, weights, 2, bound=1e6)
-    for variable, value in zip(task.compared, weights, strict=True):
-        variable.assign(value)
-    np.testing.assert_allclose(found, task.exact(), rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     "limits, count",
     [((0.1, 0.15), 2), ((0.1, 9.0), 1), ((1.0, 0.15), 1), ((1.0, 9.0), 0)],
@@ -203,14 +166,6 @@ def test_expected_step_within_two_limits_is_the_gradient_of_the_clipped_objectiv
     exact = task.flat(tape.gradient(total, [w.value for w in task.compared]))
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12)
     assert clipped == count
-
-
-def test_baseline_changes_the_expected_step_if_ratios_are_clipped():
-    ends = {}
-    for baseline in (None, "leave_one_out"):
-        task = enumeration(baseline, horizon=1)
-        ends[baseline] = expected_at(task, perturbed_weights(task), 2, bound=1.0)
-    assert np.abs(ends[None] - ends["leave_one_out"]).max() > 1e-2
 
 
 @functools.cache

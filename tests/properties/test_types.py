@@ -138,19 +138,6 @@ def test_default_policy_is_float64_if_floatx_is_float64():
     assert keras.layers.Dense(1).dtype == "float32"
 
 
-def test_policy_is_float64_if_floatx_is_float64():
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
-    head = heads.Composite((heads.Beta(1, -1, 1), heads.ClippedGaussian(1, -1, 1)))
-    layers = [keras.layers.Dense(4, "tanh"), keras.layers.Dense(3)]
-    policy = keras.Sequential([keras.Input((2,)), *layers])
-    agent = tfr.Reinforce(policy, head, "time_step")
-    agent.compile("sgd")
-    record = agent_record(np.float64)
-    agent.update(record)
-    assert {variable.dtype for variable in agent.policy_variables} == {"float64"}
-
-
 def agent_record(dtype, rows=3, episodes=2):
     """Returns a record with actions of a Beta and of a clipped Gaussian."""
     rng = np.random.default_rng(0)
@@ -191,15 +178,6 @@ def test_policy_with_weights_of_two_types_trains(types, engine):
         assert variable.dtype == dtype and np.isfinite(variable.numpy()).all()
 
 
-def test_gradient_norm_includes_weights_of_every_type():
-    agent = tfr.Reinforce(network(2, 3, "float64", "float32"), heads.Categorical(3))
-    agent.compile("sgd")
-    record = agent_record(np.float64)._replace(actions=np.array([[0, 1], [2, 0], [1, 1]]))
-    gradients, _, logs = agent.gradients(record)
-    squares = [np.sum(np.asarray(gradient, "float64") ** 2) for gradient in gradients]
-    np.testing.assert_allclose(logs["gradient_norm"], np.sqrt(sum(squares)), rtol=1e-12)
-
-
 @pytest.mark.parametrize("kind", [baselines.MovingAverage, baselines.TimeStep])
 def test_moving_averages_are_computed_in_float64(kind):
     """Returns are float64 for every type of the policy, and keep all digits."""
@@ -227,11 +205,3 @@ def test_fit_raises_if_an_optimizer_average_would_stay_zero(optimizer):
             agent.fit(toys.Clock, epochs=1, verbose=0)
     else:
         agent.fit(toys.Clock, epochs=1, verbose=0)
-
-
-def test_critic_build_raises_if_an_optimizer_average_would_stay_zero():
-    critic = keras.Sequential(
-        [keras.Input((1,)), keras.layers.Dense(1, dtype="bfloat16")]
-    )
-    with pytest.raises(ValueError, match="beta_2=0.999, which is 1 in bfloat16"):
-        baselines.Value(critic, "adam").build((None, 1))

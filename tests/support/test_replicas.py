@@ -47,13 +47,6 @@ def test_unsupported_strategies_are_refused():
             tfr.Reinforce(policy)
 
 
-@pytest.mark.parametrize("kind", replicas._SUPPORTED)
-def test_supported_strategies_have_their_public_names(kind):
-    strategy = fake_strategy(getattr(tf.distribute, kind))
-    replicas.check_strategy(strategy)
-    assert replicas._name(strategy) == kind
-
-
 def test_parts_of_another_scope_are_refused():
     strategy = fake_strategy()
     replicas.check_same_scope(strategy, {"policy": variables_of(strategy)})
@@ -98,18 +91,6 @@ def test_training_in_the_scope_is_refused():
             RuntimeError, match="`update` .* Mirrored.* outside the scope"
         ):
             agent.update(None)
-
-
-def test_learner_strategy_of_one_process_has_no_effect(monkeypatch):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    strategy = tfr.learner_strategy()
-    assert strategy is tf.distribute.get_strategy()
-    with strategy.scope():
-        agent = tfr.Reinforce(small_policy())
-        agent.compile(keras.optimizers.Adam())
-        options = dict(epochs=1, episodes_per_epoch=1, max_episode_steps=3, verbose=0)
-        agent.fit("CartPole-v1", **options)
-    assert agent._distribute_strategy is None
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,9 @@
 
 import concurrent.futures
 import contextlib
-import copy
 import functools
 import os
 import signal
-import subprocess
-import sys
 import threading
 import warnings
 
@@ -152,14 +149,6 @@ def test_update_holds_the_lock_for_which_all_other_methods_wait():
     agent.compile(keras.optimizers.SGD(schedule), jit_compile=False)
     agent.fit("Pendulum-v1", epochs=1, max_episode_steps=3, verbose=0)
     assert notes and all(notes) and agent._weights_lock.depth == 0
-
-
-def test_copy_is_made_between_two_updates():
-    agent = make_agent("float32")
-    agent._weights_lock = CountingLock()
-    copied = copy.deepcopy(agent)
-    assert agent._weights_lock.count == 1  # held once, until the copy is complete
-    np.testing.assert_array_equal(copied.get_weights()[0], agent.get_weights()[0])
 
 
 @pytest.mark.parametrize(
@@ -309,20 +298,3 @@ def test_models_raise_an_error_in_a_forked_process(pendulum_agent):
     ):
         assert in_fork(use).startswith("RuntimeError: This process was forked")
     assert in_fork(lambda: None) == "no error"
-
-
-FORK_FIRST = """
-import os, sys
-import tf_reinforce as tfr
-
-child = os.fork()
-agent = tfr.Reinforce.for_env("CartPole-v1", seed=0)
-agent.fit("CartPole-v1", epochs=1, episodes_per_epoch=2, seed=0, verbose=0)
-if child:
-    assert os.waitpid(child, 0)[1] == 0
-"""
-
-
-@pytest.mark.slow
-def test_process_forked_before_the_first_operation_can_train():
-    subprocess.run([sys.executable, "-c", FORK_FIRST], check=True, timeout=300)

@@ -1,0 +1,325 @@
+"""Computes the documented gradient and update with loops over episodes and steps.
+
+The models and the head compute the log-probability of one step at a time; returns,
+baselines, scales, statistics, ratios and gradient steps are loops in NumPy, in float64.
+Nothing else of the package is used.
+"""
+
+import math
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+class Step(NamedTuple):
+    episode: int
+    time: int
+    return_: float
+    advantage: float
+
+
+class Oracle:
+    """The definition of an agent's updates, with models of its own.
+
+    Args:
+        agent: A built agent with the same options and weights as the agent under test.
+            Only its policy, head, baseline, models and options are used.
+    """
+
+    def __init__(self, agent):
+        self.agent, self.head, self.baseline = agent, agent.head, agent.baseline
+        self.kind = type(agent.baseline).__name__
+        self.critic = getattr(agent.baseline, "model", None)
+        self.observations = []  # of all updates, each as a list of arrays
+        self.means = []  # of returns, for each update: over all steps, and by time
+        self.samples = {"rewards": [], "advantages": []}
+
+    # One step
+
+    def observation(self, record, t, e):
+        row = keras.tree.map_structure(lambda x: x[t, e], record.observations)
+        if not self.agent.normalize_observations or not self.observations:
+            return row
+        parts = zip(keras.tree.flatten(row), zip(*self.observations))
+        return keras.tree.pack_sequence_as(
+            row, [normalized(x, np.stack(history)) for x, history in parts]
+        )
+
+    def results(self, record, e):
+        """Returns the outputs, and the values or `None`, of the rows of an episode."""
+        length = record.lengths[e]
+        rows = [self.observation(record, t, e) for t in range(length + 1)]
+        layers = self.agent.policy.layers
+        if any(isinstance(layer, keras.layers.RNN) for layer in layers):
+            sequence = keras.tree.map_structure(lambda *x: np.stack(x)[None], *rows)
+            result = self.agent.policy(sequence)
+            results = [keras.tree.map_structure(lambda x: x[:, t], result)  # noqa: B023
+                       for t in range(length + 1)]  # fmt: skip
+        else:
+            results = [self.agent.policy(batch_of(row)) for row in rows]
+        if self.baseline.shares_policy:
+            pairs = [(x["outputs"], x["values"][0, 0]) for x in results]
+        elif self.critic is None:
+            pairs = [(x, tf.zeros([], tf.float64)) for x in results]
+        else:
+            values = [self.critic(batch_of(row))[0, 0] for row in rows]
+            pairs = [(x, v * self.baseline.scale) for x, v in zip(results, values)]
+        return pairs
+
+    def distribution(self, record, step, outputs):
+        if record.masks is not None:
+            mask = record.masks[step.time, step.episode][None]
+            outputs = self.head.mask_outputs(outputs, tf.constant(mask))
+        return self.head.distribution(outputs)
+
+    def log_probs(self, record, steps):
+        """Returns a tensor for each step."""
+        results = {e: self.results(record, e) for e in {s.episode for s in steps}}
+        found = []
+        for step in steps:
+            outputs, _ = results[step.episode][step.time]
+            action = keras.tree.map_structure(
+                lambda x: tf.constant(x[step.time, step.episode][None]),  # noqa: B023
+                record.actions,
+            )
+            found.append(self.distribution(record, step, outputs).log_prob(action)[0])
+        return found
+
+    # All steps
+
+    def steps(self, record):
+        """Returns the steps by time, the number of episodes, and samples of scales."""
+        a = self.agent
+        dropped = ~record.terminated & (a.on_truncation == "drop")
+        lengths = np.where(dropped, 0, record.lengths)
+        rewards = [record.rewards[:n, e] for e, n in enumerate(lengths)]
+        samples = {"rewards": [x for r in rewards for x in discounted(r, a.gamma)]}
+        if a.scale_rewards:
+            scale = scale_of(np.std, self.samples["rewards"] or samples["rewards"])
+            rewards = [episode / scale for episode in rewards]
+        returns = []
+        for e, episode in enumerate(rewards):
+            values = [float(v) for _, v in self.results(record, e)]
+            returns.append(self.returns(episode, values, record.terminated[e]))
+        credited = returns
+        if a.returns == "whole":
+            credited = [x[:1] * len(x) for x in returns]
+        steps = []
+        for e, episode in enumerate(credited):
+            values = [float(v) for _, v in self.results(record, e)]
+            for t, credit in enumerate(episode):
+                advantage = credit - self.baseline_at(credited, values, e, t)
+                steps.append(Step(e, t, returns[e][t], advantage))
+        samples["advantages"] = advantages = [step.advantage for step in steps]
+        factor = 1.0
+        if a.scale_advantages == "batch" and steps:
+            largest = max(abs(x) for episode in credited for x in episode)
+            factor = 1 / (rms(advantages) + 1e-8 + 1e-12 * largest)
+        if a.scale_advantages == "running":
+            factor = 1 / scale_of(rms, self.samples["advantages"] or advantages)
+        for i, step in enumerate(steps):
+            if a.discount_states and a.returns == "to_go":
+                step = step._replace(advantage=step.advantage * a.gamma**step.time)
+            steps[i] = step._replace(advantage=step.advantage * factor)
+        steps.sort(key=lambda step: (step.time, step.episode))
+        return steps, max(1, sum(lengths > 0)), samples
+
+    def returns(self, rewards, values, terminated):
+        """Returns Gₜ of one episode, by recursion from the end."""
+        a, returns = self.agent, []
+        for t in reversed(range(len(rewards))):
+            following = 0.0
+            if t < len(rewards) - 1:
+                following = (1 - a.gae_lambda) * values[t + 1] + a.gae_lambda * returns[0]
+            elif not terminated and a.on_truncation == "bootstrap":
+                following = values[t + 1]
+            returns.insert(0, rewards[t] + a.gamma * following)
+        return returns
+
+    def baseline_at(self, returns, values, e, t):
+        if self.kind == "LeaveOneOut":
+            size = self.baseline.group_size or len(returns)
+            others = [
+                x[t]
+                for j, x in enumerate(returns)
+                if j != e and j // size == e // size and t < len(x)
+            ]
+            return np.mean(others) if others else 0.0
+        if self.kind == "Mean":
+            return np.mean([x for episode in returns for x in episode])
+        if self.kind == "Value":
+            return values[t]
+        if self.kind == "MovingAverage":
+            return average([overall for overall, _ in self.means], self.baseline.decay)
+        if self.kind == "TimeStep":
+            time = min(t, self.baseline.horizon - 1)
+            means = [by_time[time] for _, by_time in self.means if time in by_time]
+            return average(means, self.baseline.decay)
+        return 0.0
+
+    # Gradients
+
+    def variables(self):
+        return [*self.agent.policy.trainable_variables, *self.head.trainable_variables]
+
+    def gradient(self, record, steps, divisor, acting=None):
+        """Returns the gradient of the loss, given log-probabilities when acting."""
+        a = self.agent
+        with tf.GradientTape() as tape:
+            loss = 0.0
+            results = {e: self.results(record, e) for e in {s.episode for s in steps}}
+            log_probs = self.log_probs(record, steps)
+            for i, (step, log_prob) in enumerate(zip(steps, log_probs)):
+                ratio = 1.0 if acting is None else math.exp(log_prob - acting[i])
+                weight = clipped(ratio, step.advantage, a.ratio_clip) * step.advantage
+                outputs, value = results[step.episode][step.time]
+                entropy = self.distribution(record, step, outputs).entropy()[0]
+                loss -= (weight * log_prob + a.entropy_coef * entropy) / divisor
+                if self.baseline.shares_policy:
+                    error = value - step.return_
+                    loss += self.baseline.loss_weight * error**2 / 2 / divisor
+            loss += penalty(self.variables())
+        return gradients_of(tape, loss, self.variables())
+
+    def critic_gradient(self, record, steps, divisor):
+        with tf.GradientTape() as tape:
+            loss = 0.0
+            for step in steps:
+                row = self.observation(record, step.time, step.episode)
+                error = self.critic(batch_of(row))[0, 0]
+                error -= step.return_ / self.baseline.scale
+                loss += error**2 / 2 / divisor
+            loss += penalty(self.critic.trainable_variables)
+        return gradients_of(tape, loss, self.critic.trainable_variables)
+
+    def divisor(self, steps, count):
+        return count if self.agent.mean_over == "episodes" else max(1, len(steps))
+
+    def gradients(self, record):
+        """Returns the gradient of policy and head, and of the value model or `[]`."""
+        steps, count, _ = self.steps(record)
+        gradient = self.gradient(record, steps, self.divisor(steps, count))
+        critic = self.critic and self.critic_gradient(record, steps, count)
+        return gradient, critic or []
+
+    def update(self, record, permutations, rate, critic_rate):
+        """Makes one update with plain SGD.
+
+        Args:
+            permutations: `[passes, N]` int, the random orders of the steps.
+            rate, critic_rate: Floats, the learning rates.
+        """
+        a = self.agent
+        steps, count, samples = self.steps(record)
+        divisor, critic_size = self.divisor(steps, count), None
+        if self.critic is not None:
+            critic_size = self.baseline.minibatch_size
+        acting = None
+        if a.passes > 1 or a.minibatch_size is not None:
+            acting = [float(x) for x in self.log_probs(record, steps)]
+        critic_steps = []
+        for _ in range(self.baseline.passes if self.critic is not None else 0):
+            order = permutations[0] if critic_size else range(len(steps))
+            critic_steps += split(order, critic_size)
+        for number in range(a.passes if steps else 0):
+            order = permutations[number] if acting else range(len(steps))
+            for indices in split(order, a.minibatch_size):
+                part = [steps[i] for i in indices]
+                share = divisor * len(part) / len(steps)
+                own = acting and [acting[i] for i in indices]
+                descend(self.variables(), self.gradient(record, part, share, own), rate)
+            if acting and a.max_kl is not None:
+                now = self.log_probs(record, steps)
+                changes = [float(x) - y for x, y in zip(now, acting)]
+                if np.mean([math.exp(x) - 1 - x for x in changes]) > a.max_kl:
+                    break
+        for indices in critic_steps if steps else ():
+            part = [steps[i] for i in indices]
+            share = count * len(part) / len(steps)
+            gradient = self.critic_gradient(record, part, share)
+            descend(self.critic.trainable_variables, gradient, critic_rate)
+        self.remember(record, steps, samples)
+
+    def remember(self, record, steps, samples):
+        """Adds an update to averages, scales and statistics of observations."""
+        by_time, horizon = {}, getattr(self.baseline, "horizon", 1)
+        for step in steps:
+            by_time.setdefault(min(step.time, horizon - 1), []).append(step.return_)
+        if steps:
+            overall = np.mean([step.return_ for step in steps])
+            self.means.append((overall, {t: np.mean(x) for t, x in by_time.items()}))
+            for name, values in samples.items():
+                self.samples[name] += values
+        for e, length in enumerate(record.lengths):
+            for t in range(length):
+                row = keras.tree.map_structure(
+                    lambda x: x[t, e],  # noqa: B023
+                    record.observations,
+                )
+                self.observations.append(keras.tree.flatten(row))
+
+
+def batch_of(row):
+    return keras.tree.map_structure(lambda x: tf.constant(x[None]), row)
+
+
+def penalty(variables):
+    return sum(w.regularizer(w) for w in variables if w.regularizer is not None)
+
+
+def gradients_of(tape, loss, variables):
+    values = [variable.value for variable in variables]
+    return tape.gradient(loss, values, unconnected_gradients="zero")
+
+
+def descend(variables, gradients, rate):
+    for variable, gradient in zip(variables, gradients, strict=True):
+        variable.assign(variable - rate * tf.cast(gradient, variable.dtype))
+
+
+def normalized(x, history):
+    deviation = np.sqrt(history.var(axis=0) + 1e-8)
+    return np.clip((x - history.mean(axis=0)) / deviation, -10, 10)
+
+
+def average(means, decay):
+    """Returns the average of means, with weights that decay with age."""
+    weights = [decay**k for k in reversed(range(len(means)))]
+    return np.dot(weights, means) / sum(weights) if means else 0.0
+
+
+def discounted(rewards, gamma):
+    total, sums = 0.0, []
+    for reward in reversed(rewards):
+        total = reward + gamma * total
+        sums.insert(0, total)
+    return sums
+
+
+def rms(numbers):
+    return math.sqrt(sum(x * x for x in numbers) / len(numbers))
+
+
+def scale_of(function, numbers):
+    """Returns a scale, or 1 if the numbers are all equal or all zero."""
+    scale = float(function(numbers)) if len(numbers) else 0.0
+    return scale if scale > 1e-8 * abs(np.mean(numbers or [1.0])) else 1.0
+
+
+def split(indices, size):
+    """Splits indices into parts of about `size`, which differ by one at most."""
+    total = len(indices)
+    count = max(1, int(total / size + 0.5)) if size else 1
+    bounds = [k * total // count for k in range(count + 1)]
+    return [list(indices[a:b]) for a, b in zip(bounds, bounds[1:])]
+
+
+def clipped(ratio, advantage, limits):
+    """Returns the factor of an advantage, for a limit or a pair of limits."""
+    if not isinstance(limits, tuple):
+        return min(ratio, limits)
+    low, high = limits
+    inside = ratio <= 1 + high if advantage > 0 else ratio >= 1 - low
+    return ratio if inside else 0.0
