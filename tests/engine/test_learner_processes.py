@@ -26,6 +26,7 @@ from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.experiments import video_recorder
 from tf_reinforce.sampling import resumed_fit
+from tf_reinforce.sequences import training
 
 PROGRAM = pathlib.Path(__file__).parents[2] / "stress" / "replicated_learners.py"
 
@@ -86,7 +87,7 @@ EVERY_PROCESS = {
     *(keras.callbacks.SwapEMAWeights, keras.callbacks.TerminateOnNaN),
     *(tfr.callbacks.EpisodeCallback, tfr.callbacks.StopAtReturn),
     *(evaluation.EvaluationCallback, loop.CallbackList),
-    *(tuning_trial.TrialCallback, resumed_fit.RecordedCallbacks),
+    *(tuning_trial.TrialCallback, resumed_fit.RecordedCallbacks, training.Means),
 }
 CHIEF_ONLY = {
     *(keras.callbacks.CSVLogger, keras.callbacks.ModelCheckpoint),

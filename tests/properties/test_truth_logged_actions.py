@@ -77,23 +77,6 @@ def test_bias_of_biased_options_is_that_of_the_document(options, bias, cosine):
     assert f"{report.cosine:.4f}" == cosine
 
 
-@pytest.mark.slow
-def test_bias_of_snips_falls_with_the_number_of_decisions():
-    """Two contexts appear 1, 2 and 3 times: 9, 81 and 729 logs; 0.89, 0.52 and 0.36."""
-    biases = []
-    for repeats in (1, 2, 3):
-        report = testing.check_logged_gradient(
-            tfr.ScoreFunction(models.policy(heads.Categorical(3)), loss="mse"),
-            np.repeat(CONTEXTS[:2], repeats, axis=0),
-            np.repeat(REWARDS[:2], repeats, axis=0),
-            np.repeat(PROPENSITIES[:2], repeats, axis=0),
-            estimator="snips",
-            tolerance=None,
-        )
-        biases.append(report.relative_error)
-    assert biases[0] > 1.5 * biases[1] and biases[1] > 1.3 * biases[2]
-
-
 def test_check_fails_for_a_biased_estimate():
     with pytest.raises(AssertionError, match="is not the gradient of the value"):
         check(clip=0.9)

@@ -166,21 +166,6 @@ def test_the_mean_of_the_batch_as_baseline_shrinks_the_gradient_by_one_over_k():
     np.testing.assert_allclose(report.expected, report.exact / 2, rtol=1e-12)
 
 
-class SumOfSamples(keras.layers.Layer):
-    """Adds a loss that depends on samples, which the estimator does not see."""
-
-    def call(self, choices):
-        self.add_loss(tf.reduce_mean(tf.cast(choices, "float64")))
-        return choices
-
-
-def test_check_fails_if_a_layer_adds_a_loss_that_depends_on_samples():
-    model = models.policy(heads.Categorical(3))
-    model = keras.Model(model.input, SumOfSamples(dtype=models.DTYPE)(model.output))
-    with pytest.raises(AssertionError, match="is not the gradient of the expected loss"):
-        check(model, models.examples(1, 2), reward=reward, samples=1)
-
-
 def test_check_fails_if_the_baseline_contains_the_own_sample():
     class Half(baselines.Baseline):
         def estimate(self, returns, valid, values):

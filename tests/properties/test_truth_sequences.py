@@ -118,30 +118,6 @@ def test_dropout_is_not_active():
     check(make(causal_lm, max_completion_length=2), [[1]])
 
 
-@pytest.mark.slow
-def test_several_rewards_are_added_with_their_weights():
-    def lengths(completion_ids):
-        return [float(len(ids)) for ids in completion_ids]
-
-    causal_lm = language_models.gpt2()
-    options = dict(stop_token_ids=[END], group_size=2, kl_coef=0.0)
-    options["max_completion_length"] = 2
-    gradients = [
-        testing.check_sequence_gradient(
-            tfr.sequences.SequenceReinforce(causal_lm, functions, **weights, **options),
-            [[1]],
-        ).expected
-        for functions, weights in [
-            (reward, {}),
-            (lengths, {}),
-            ([reward, lengths], {"reward_weights": [0.5, -2.0]}),
-        ]
-    ]
-    np.testing.assert_allclose(
-        gradients[2], 0.5 * gradients[0] - 2.0 * gradients[1], rtol=0, atol=1e-12
-    )
-
-
 # Biased options, with their exact bias.
 
 

@@ -92,11 +92,11 @@ ARRAY = np.ones([4, 2])
     "loss, targets, outputs, message",
     [
         ("mse", None, ARRAY, "no targets"),
-        (["mse"], [ARRAY, ARRAY], [ARRAY, ARRAY], "nested like the outputs"),
-        (["mse", "mse"], ARRAY, [ARRAY, ARRAY], "nested like the targets"),
-        ({"a": "mse"}, {"a": ARRAY}, {"a": ARRAY, "b": ARRAY}, "nested like the outputs"),
-        ({"a": "mse"}, {"b": ARRAY}, {"a": ARRAY}, "nested like the targets"),
-        ("mse", ARRAY, {"a": ARRAY}, "nested like the outputs"),
+        (["mse"], [ARRAY, ARRAY], [ARRAY, ARRAY], "nested like outputs"),
+        (["mse", "mse"], ARRAY, [ARRAY, ARRAY], "nested like outputs"),
+        ({"a": "mse"}, {"a": ARRAY}, {"a": ARRAY, "b": ARRAY}, "nested like outputs"),
+        ({"a": "mse"}, {"b": ARRAY}, {"a": ARRAY}, "nested like outputs"),
+        ("mse", ARRAY, {"a": ARRAY}, "nested like outputs"),
         (lambda y, z: np.mean(y - z), ARRAY, ARRAY, "one number for each example"),
     ],
 )

@@ -1,8 +1,6 @@
 """Tests `ScoreFunction` as a Keras model: training, callbacks, files and refusals."""
 
 import itertools
-import subprocess
-import sys
 
 import full_disk
 import gymnasium as gym
@@ -82,20 +80,6 @@ def test_rewards_train_the_policy(function):
     assert logs["reward"] == pytest.approx(np.mean(found == best_choices(inputs())))
 
 
-@pytest.mark.slow
-def test_losses_train_the_layers_before_and_after_the_samples():
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model = compiled(latent(), 0.05, loss=loss)
-    before = weights(model.model)
-    data = inputs(), best_choices(inputs())
-    options = dict(batch_size=8, epochs=10, validation_data=data, verbose=0)
-    history = model.fit(*data, **options).history
-    assert list(history) == ["entropy", "loss", "val_loss"]
-    assert history["val_loss"][-1] < 0.5 < history["val_loss"][0]
-    changed = [np.abs(x - y).max() for x, y in zip(before, weights(model.model))]
-    assert changed[0] > 0.1 and changed[2] > 0.1
-
-
 @pytest.mark.parametrize("scale", [None, 2.0**6])
 def test_training_step_subtracts_the_gradient(scale):
     model = tfr.ScoreFunction(policy(), reward=reward, entropy_coef=0.3)
@@ -127,15 +111,6 @@ def test_equal_rewards_have_no_effect(samples):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
 
-def test_large_rewards_lose_no_digits():
-    def gradients(constant):
-        numbers = np.random.default_rng(0).integers(0, 9, 24) + constant
-        model = tfr.ScoreFunction(policy(), reward=lambda *_: numbers, samples=3)
-        return [np.array(x) for x in model.gradients(inputs(8)).gradients]
-
-    assert_equal_weights(gradients(0.0), gradients(3.0 * 2**40))
-
-
 def test_reward_function_receives_each_input_once_per_sample_in_one_call():
     calls = []
 
@@ -152,41 +127,6 @@ def test_reward_function_receives_each_input_once_per_sample_in_one_call():
     assert arguments[1].shape == (12,)
 
 
-@pytest.mark.slow
-def test_datasets_of_every_kind_give_equal_weights():
-    class Dataset(keras.utils.PyDataset):
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            return (inputs()[16 * index : 16 * index + 16],)
-
-    dataset = tf.data.Dataset.from_tensor_slices(inputs()).batch(16).prefetch(2)
-    results = []
-    for data, options in [
-        (inputs(), {"batch_size": 16, "shuffle": False}),
-        (dataset, {"shuffle": False}),
-        (Dataset(), {"shuffle": False}),
-    ]:
-        model = compiled()
-        model.fit(data, epochs=2, verbose=0, **options)
-        results.append(weights(model.model))
-    assert_equal_weights(results[0], results[1])
-    assert_equal_weights(results[0], results[2])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_equal_seeds_train_equal_weights(jit_compile):
-    results = []
-    for _ in range(2):
-        keras.utils.set_random_seed(0)
-        model = compiled(jit_compile=jit_compile)
-        model.fit(inputs(), epochs=3, verbose=0)
-        results.append(weights(model.model))
-    assert_equal_weights(*results)
-
-
 def test_xla_and_several_steps_per_execution_train_nearly_equal_weights():
     results = []
     for options in ({}, {"jit_compile": True}, {"steps_per_execution": 4}):
@@ -200,101 +140,9 @@ def test_xla_and_several_steps_per_execution_train_nearly_equal_weights():
             np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_mixed_precision_trains():
-    keras.mixed_precision.set_dtype_policy("mixed_float16")
-    try:
-        model = compiled(policy(dtype="mixed_float16"))
-    finally:
-        keras.mixed_precision.set_dtype_policy("float32")
-    history = model.fit(inputs(), epochs=30, verbose=0).history
-    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-    assert history["reward"][-1] > 0.8
-
-
-@pytest.mark.slow
-def test_stock_callbacks_of_keras_work(tmp_path):
-    callbacks = keras.callbacks
-    stock = [
-        callbacks.BackupAndRestore(tmp_path / "backup"),
-        callbacks.CSVLogger(tmp_path / "log.csv"),
-        callbacks.EarlyStopping("loss", patience=50),
-        callbacks.History(),
-        callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
-        callbacks.LearningRateScheduler(lambda epoch: 0.05),
-        callbacks.ModelCheckpoint(tmp_path / "best.keras", "loss", save_best_only=True),
-        callbacks.ProgbarLogger(),
-        callbacks.ReduceLROnPlateau("loss"),
-        callbacks.SwapEMAWeights(),
-        callbacks.TensorBoard(tmp_path / "events"),
-        callbacks.TerminateOnNaN(),
-    ]
-    model = tfr.ScoreFunction(policy(), reward=register(reward))
-    model.compile(keras.optimizers.Adam(0.1, use_ema=True))
-    model.fit(inputs(), epochs=2, callbacks=stock, verbose=0)
-    assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
-    loaded = keras.saving.load_model(tmp_path / "best.keras")
-    assert loaded.fit(inputs(), verbose=0).history["reward"]
-
-
-def register(function):
-    return keras.saving.register_keras_serializable("tests")(function)
-
-
-@pytest.mark.slow
-def test_saved_and_loaded_training_continues_to_equal_weights(tmp_path):
-    """The file contains optimizer, baseline and the state of the random numbers."""
-    register(python_reward)
-    options = dict(reward=python_reward, baseline="moving_average", entropy_coef=0.01)
-    model = compiled(**options)
-    model.fit(inputs(), epochs=2, shuffle=False, verbose=0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert (loaded.samples, loaded.entropy_coef) == (4, 0.01)
-    for one in (model, loaded):
-        one.fit(inputs(), epochs=2, shuffle=False, verbose=0)
-    assert_equal_weights(weights(model), weights(loaded))
-
-
 def test_failed_save_keeps_the_old_file(tmp_path):
-    model = compiled(reward=register(reward))
+    model = compiled()
     full_disk.expect_old_files_kept(model, tmp_path)
-
-
-@pytest.mark.slow
-def test_new_process_loads_a_file_after_the_import_of_both_packages(tmp_path):
-    model = compiled(latent(), loss="mse")
-    model.fit(inputs(8), np.zeros([8, 3]), verbose=0)
-    model.save(tmp_path / "model.keras")
-    program = (
-        "import keras, tf_reinforce\n"
-        "model = keras.saving.load_model('model.keras')\n"
-        "print(type(model).__name__, model.samples)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert result.stdout == "ScoreFunction 4\n", result.stderr
-
-
-@pytest.mark.slow
-def test_nested_losses_and_value_baseline_survive_saving(tmp_path):
-    array = keras.Input((4,))
-    bits = tfr.layers.Sample(heads.Bernoulli(2))(keras.layers.Dense(2)(array))
-    bits = keras.ops.cast(bits, "float32")
-    outputs = {"a": keras.layers.Dense(1)(bits), "b": keras.layers.Dense(2)(bits)}
-    value = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model = compiled(
-        keras.Model(array, outputs), loss={"a": "mse", "b": "mae"}, baseline=value
-    )
-    targets = {"a": np.ones([64, 1]), "b": np.zeros([64, 2])}
-    model.fit(inputs(), targets, verbose=0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert_equal_weights(weights(model), weights(loaded))
-    assert loaded.evaluate(inputs(), targets, verbose=0) == pytest.approx(
-        model.evaluate(inputs(), targets, verbose=0)
-    )
 
 
 def test_exported_model_returns_the_mode(tmp_path):
@@ -478,24 +326,6 @@ def test_invalid_arguments_are_refused(options, message):
         tfr.ScoreFunction(policy(), **options)
 
 
-def test_description_of_a_training_has_the_options_of_the_objective():
-    network, options = policy(), [dict(reward=reward), dict(reward=python_reward)]
-    options += [dict(reward=reward, samples=3), dict(reward=reward, entropy_coef=0.1)]
-    options += [dict(loss="mse"), dict(loss="mae")]
-    descriptions = [tfr.ScoreFunction(network, **x).description for x in options]
-    assert all(x != y for x, y in itertools.combinations(descriptions, 2))
-
-
-def test_invalid_arguments_of_compile_are_refused():
-    model = tfr.ScoreFunction(policy(), reward=python_reward)
-    with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
-        model.compile("adam", jit_compile=True)
-    assert model.fit(inputs(), verbose=0)
-    model.compile("adam", loss="mse")
-    with pytest.raises(ValueError, match="argument of its constructor"):
-        model.fit(inputs(), verbose=0)
-
-
 def test_file_with_an_unknown_reward_function_predicts_and_names_the_remedy(tmp_path):
     model = compiled(reward=constant_reward)
     model.fit(inputs(), verbose=0)
@@ -511,15 +341,6 @@ def test_file_with_an_unknown_reward_function_predicts_and_names_the_remedy(tmp_
     functions = {"constant_reward": constant_reward}
     loaded = keras.saving.load_model(path, custom_objects=functions)
     assert_equal_weights(weights(model), weights(loaded))
-
-
-def test_model_without_sample_layers_is_refused():
-    model = tfr.ScoreFunction(
-        keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]), loss="mse"
-    )
-    model.compile("adam")
-    with pytest.raises(ValueError, match="must call a `tfr.layers.Sample` layer"):
-        model.fit(inputs(), np.zeros([64, 1]), verbose=0)
 
 
 def test_baseline_gradient_that_is_not_finite_changes_no_weight():
@@ -555,44 +376,6 @@ class Cached(keras.Model):
         return self.choices[1](self.second(first), training=training)
 
 
-def test_sample_in_a_function_that_was_traced_before_is_refused():
-    network = Cached()
-    network(tf.constant(inputs(4)))
-    with pytest.raises(ValueError, match="was not called. Remove `tf.function`"):
-        model = tfr.ScoreFunction(network, reward=reward, samples=1)
-        model.gradients(tf.constant(inputs(4)))
-
-
-@keras.saving.register_keras_serializable("tests")
-class Subclassed(keras.Model):
-    """A subclassed model without a method `build`."""
-
-    def __init__(self):
-        super().__init__()
-        self.logits, self.values = keras.layers.Dense(2), keras.layers.Dense(1)
-        self.choice = tfr.layers.Sample(heads.Categorical(2))
-
-    def call(self, inputs, training=False):
-        choice = tf.one_hot(self.choice(self.logits(inputs), training=training), 2)
-        return self.values(tf.concat([choice, choice * inputs[:, :2]], axis=1))
-
-    def get_config(self):
-        return {}
-
-
-@pytest.mark.slow
-def test_subclassed_model_keeps_its_weights_when_it_is_saved(tmp_path):
-    model = compiled(Subclassed(), loss="mse", baseline="moving_average")
-    model.fit(inputs(8), np.ones([8, 1]), epochs=2, verbose=0)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert_equal_weights(weights(model), weights(loaded))
-    model.export(tmp_path / "export", verbose=False)
-    exported = tf.saved_model.load(tmp_path / "export")
-    served = exported.serve(tf.constant(inputs(8)))
-    np.testing.assert_allclose(served, model.predict(inputs(8), verbose=0), rtol=1e-6)
-
-
 class Recomputed(keras.Model):
     """Hides its sample from gradient tapes."""
 
@@ -610,72 +393,17 @@ class Recomputed(keras.Model):
         return tf.cast(tf.recompute_grad(draw)(inputs), tf.int64)
 
 
-def test_sample_without_gradients_is_refused():
-    model = compiled(Recomputed())
-    with pytest.raises(ValueError, match="must have gradients.*recompute_grad"):
-        model.fit(inputs(8), verbose=0)
-
-
-def test_sample_of_a_constant_distribution_needs_no_gradient():
-    class Random(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.choice = tfr.layers.Sample(heads.Categorical(4))
-            self.value = keras.layers.Dense(1)
-
-        def call(self, inputs, training=False):
-            choice = self.choice(tf.zeros_like(inputs), training=training)
-            return self.value(inputs * tf.one_hot(choice, 4))
-
-    model = compiled(Random(), loss="mse")
-    assert model.fit(inputs(8), np.zeros([8, 1]), verbose=0)
-
-
-class Normalized(keras.Model):
-    """A subclassed model with moving statistics."""
-
-    def __init__(self):
-        super().__init__()
-        self.normalize = keras.layers.BatchNormalization()
-        self.logits = keras.layers.Dense(3)
-        self.choice = tfr.layers.Sample(heads.Categorical(3))
-
-    def call(self, inputs, training=False):
-        logits = self.logits(self.normalize(inputs, training=training))
-        return self.choice(logits, training=training)
-
-
-def normalized():
+def test_step_that_is_not_finite_restores_moving_statistics():
     array = keras.Input((4,))
-    return keras.Model(array, Normalized()(array))
-
-
-@pytest.mark.parametrize("make", [sweeps.rare(Normalized), normalized])
-def test_step_that_is_not_finite_restores_moving_statistics(make):
-    model = compiled(make())
+    logits = keras.layers.Dense(3)(keras.layers.BatchNormalization()(array))
+    model = compiled(keras.Model(array, tfr.layers.Sample(heads.Categorical(3))(logits)))
     bad = inputs(8)
     bad[3] = np.nan
     with pytest.raises(FloatingPointError, match="changed no weight"):
         model.fit(bad, verbose=0)
-    layer = next(x for x in model.model._flatten_layers() if hasattr(x, "moving_mean"))
+    layer = model.model.layers[1]
     np.testing.assert_array_equal(layer.moving_mean, np.zeros(4))
     np.testing.assert_array_equal(layer.moving_variance, np.ones(4))
-
-
-@pytest.mark.parametrize("shape", [(4,), (4, 1)])
-def test_weights_of_examples_multiply_their_rewards(shape):
-    model = tfr.ScoreFunction(policy(), reward=lambda x, z, y: 1.0 * (z == y), samples=2)
-    example_weights = np.array([0.0, 1.0, 2.0, 3.0])
-    targets, choices = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 0, 1, 1, 2, 1])
-    estimate = model.gradients(
-        tf.constant(inputs(4)),
-        tf.constant(targets),
-        tf.constant(example_weights.reshape(shape)),
-        replayed=[choices],
-    )
-    expected = -np.repeat(example_weights, 2) * (choices == np.repeat(targets, 2))
-    np.testing.assert_allclose(estimate.costs, expected)
-    np.testing.assert_allclose(estimate.rewards, choices == np.repeat(targets, 2))
 
 
 @pytest.mark.slow
@@ -694,46 +422,6 @@ def test_reward_function_may_change_its_arrays():
     assert_equal_weights(*results)
 
 
-def test_metrics_need_targets_and_loss_weights_are_refused():
-    model = tfr.ScoreFunction(policy(), reward=reward)
-    model.compile("sgd", metrics=["accuracy"])
-    with pytest.raises(ValueError, match="metrics of `compile`.*no targets"):
-        model.fit(inputs(8), verbose=0)
-    model.compile("sgd", loss_weights=[2.0])
-    with pytest.raises(ValueError, match="`loss_weights` in `compile`"):
-        model.evaluate(inputs(8), verbose=0)
-
-
-def test_layers_that_share_a_head_are_refused():
-    array, head = keras.Input((4,)), heads.Gaussian(1)
-    first = tfr.layers.Sample(head)(keras.layers.Dense(1)(array))
-    second = tfr.layers.Sample(head)(keras.layers.Dense(1)(first))
-    with pytest.raises(ValueError, match="a head of its own.*2 layers have 1 heads"):
-        tfr.ScoreFunction(keras.Model(array, second), loss="mse")
-
-
-@pytest.mark.slow
-def test_strategy_with_several_replicas_is_refused():
-    """TensorFlow splits a processor into devices only before it starts."""
-    program = """
-import keras, tensorflow as tf, tf_reinforce as tfr
-cpu = tf.config.list_physical_devices("CPU")[0]
-parts = [tf.config.LogicalDeviceConfiguration()] * 2
-tf.config.set_logical_device_configuration(cpu, parts)
-with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-    array = keras.Input((4,))
-    choice = tfr.layers.Sample(tfr.heads.Categorical(4))(array)
-    try:
-        tfr.ScoreFunction(keras.Model(array, choice), loss="mse")
-    except ValueError as error:
-        print(error)
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True
-    )
-    assert "2 replicas" in result.stdout, result.stderr
-
-
 def test_error_of_an_earlier_call_is_not_raised_again():
     model = compiled(reward=lambda array, choices: 1 / 0)
     with pytest.raises(Exception, match="division by zero"):
@@ -742,20 +430,53 @@ def test_error_of_an_earlier_call_is_not_raised_again():
         model.fit(np.ones([8, 3]), verbose=0)
 
 
-def test_targets_are_needed_for_a_loss():
-    model = compiled(latent(), loss="mse")
-    with pytest.raises(ValueError, match="Received: no targets"):
-        model.fit(inputs(8), verbose=0)
+def without_samples():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
 
 
-def test_weights_of_rewards_must_be_one_for_each_example():
+def in_a_loop():
+    return models.recurrent(unroll=False)
+
+
+def with_one_head():
+    array, head = keras.Input((4,)), heads.Gaussian(1)
+    first = tfr.layers.Sample(head)(keras.layers.Dense(1)(array))
+    return keras.Model(array, tfr.layers.Sample(head)(keras.layers.Dense(1)(first)))
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (without_samples, "must call a `tfr.layers.Sample` layer"),
+        (Cached, "was not called. Remove `tf.function`"),
+        (Recomputed, "must have gradients.*recompute_grad"),
+        (in_a_loop, "`unroll=True`"),
+        (with_one_head, "a head of its own.*2 layers have 1 heads"),
+    ],
+)
+def test_models_whose_samples_cannot_be_trained_are_refused(make, message):
+    network = make()
+    array = np.ones((4, 3, 2) if make is in_a_loop else (4, 4), "float32")
+    network(tf.constant(array))
+    with pytest.raises(ValueError, match=message):
+        model = compiled(network, reward=reward, samples=1)
+        if make is Cached:  # `fit` would trace the function again
+            model.gradients(tf.constant(array))
+        model.fit(array, verbose=0)
+
+
+def test_data_and_options_of_compile_that_do_not_fit_are_refused():
     model = compiled(reward=lambda array, choices, targets: np.zeros(len(array)))
     with pytest.raises(ValueError, match=r"`sample_weight`.*\(None, 2\)"):
         model.fit(inputs(8), np.zeros(8), sample_weight=np.ones([8, 2]), verbose=0)
-
-
-def test_sample_layer_in_a_tensorflow_loop_is_refused_with_the_remedy():
-    model = tfr.ScoreFunction(models.recurrent(unroll=False), loss="mse")
-    model.compile("adam")
-    with pytest.raises(ValueError, match="`unroll=True`"):
-        model.fit(np.zeros([4, 3, 2]), np.zeros([4, 1]), verbose=0)
+    with pytest.raises(ValueError, match="Received: no targets"):
+        compiled(latent(), loss="mse").fit(inputs(8), verbose=0)
+    model = tfr.ScoreFunction(policy(), reward=reward)
+    model.compile("sgd", metrics=["accuracy"])
+    with pytest.raises(ValueError, match="metrics of `compile`.*no targets"):
+        model.fit(inputs(8), verbose=0)
+    for name, value in (("loss_weights", [2.0]), ("loss", "mse")):
+        model.compile("sgd", **{name: value})
+        for method in (model.fit, model.evaluate):
+            with pytest.raises(ValueError, match="instead of `loss`"):
+                method(inputs(8), verbose=0)

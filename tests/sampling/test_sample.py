@@ -56,15 +56,6 @@ def test_inference_returns_the_mode(name):
     keras.tree.map_structure(np.testing.assert_array_equal, model(batch(5)), expected)
 
 
-def test_frequencies_of_samples_equal_the_probabilities():
-    """With 20,000 samples, six standard errors of a frequency are at most 0.0213."""
-    logits = np.log([[0.1, 0.3, 0.6]]).astype("float32")
-    layer = tfr.layers.Sample(heads.Categorical(3), seed=3)
-    samples = layer(tf.repeat(logits, 20_000, axis=0), training=True)
-    found = np.bincount(samples, minlength=3) / 20_000
-    np.testing.assert_allclose(found, [0.1, 0.3, 0.6], rtol=0, atol=0.0213)
-
-
 def test_two_calls_and_two_rows_draw_different_samples():
     layer = tfr.layers.Sample(heads.Gaussian(1), seed=0)
     first, second = (layer(tf.zeros([3, 1]), training=True).numpy() for _ in range(2))
@@ -81,15 +72,6 @@ def test_equal_seeds_draw_equal_samples_eagerly_compiled_and_under_xla():
     layer = tfr.layers.Sample(heads.Categorical(5), seed=7)
     eager = [layer(tf.zeros([6, 5]), training=True).numpy().tolist() for _ in range(2)]
     assert draw() == draw(jit_compile=True) == eager
-
-
-def test_global_seed_of_keras_determines_the_samples():
-    def draw():
-        keras.utils.set_random_seed(4)
-        layer = tfr.layers.Sample(heads.Categorical(9))
-        return layer(tf.zeros([8, 9]), training=True).numpy().tolist()
-
-    assert draw() == draw()
 
 
 def test_no_gradient_flows_through_a_sample():
@@ -123,19 +105,6 @@ def test_axes_between_the_first_and_the_last_count_samples():
     np.testing.assert_allclose(recorder.log_probs, expected, rtol=1e-5)
 
 
-def test_symbolic_shape_and_type_equal_those_of_the_samples():
-    for head in HEADS.values():
-        head = type(head).from_config(head.get_config())
-        inputs = keras.Input((7, head.outputs_size))
-        symbolic = tfr.layers.Sample(head)(inputs)
-        samples = tfr.layers.Sample(head)(tf.zeros([2, 7, head.outputs_size]))
-        for spec, array in zip(
-            keras.tree.flatten(symbolic), keras.tree.flatten(samples), strict=True
-        ):
-            assert (None, *array.shape[1:]) == spec.shape
-            assert array.dtype.name == spec.dtype
-
-
 def test_keras_mask_excludes_padding_from_the_log_probability():
     inputs = keras.Input((None,))
     outputs = keras.layers.Embedding(10, 3, mask_zero=True)(inputs)
@@ -162,13 +131,6 @@ def test_illegal_actions_are_never_sampled():
     np.testing.assert_allclose(
         recorder.log_probs, [500 * np.log(0.5), 0.0], rtol=1e-5, atol=1e-6
     )
-
-
-def test_half_precision_outputs_are_scored_in_float32():
-    layer = tfr.layers.Sample(heads.Categorical(3), dtype="mixed_float16")
-    with recording.recording() as recorder:
-        layer(tf.zeros([2, 3], tf.float16), training=True)
-    assert recorder.log_probs.dtype == tf.float32
 
 
 def test_layers_with_equal_seeds_draw_independent_samples_in_one_model():
@@ -210,23 +172,13 @@ def test_replayed_actions_replace_samples():
 def test_wrong_number_of_replayed_actions_is_refused():
     layer = tfr.layers.Sample(heads.Categorical(3))
     actions = tf.constant([2], tf.int64)
-    with recording.recording([actions]), pytest.raises(ValueError, match="1 entries for"):
+    with recording.recording([actions]), pytest.raises(ValueError, match="1 entries"):
         for _ in range(2):
             layer(tf.zeros([1, 3]), training=True)
     with recording.recording([actions, actions]) as recorder:
         layer(tf.zeros([1, 3]), training=True)
-    with pytest.raises(ValueError, match="2 entries for 1 calls"):
+    with pytest.raises(ValueError, match="2 entries"):
         print(recorder.log_probs)
-
-
-def test_recorder_of_an_inner_context_does_not_change_the_outer_recorder():
-    layer = tfr.layers.Sample(heads.Categorical(3))
-    with recording.recording() as outer:
-        with recording.recording() as inner:
-            layer(tf.zeros([1, 3]), training=True)
-        assert (len(outer.samples), len(inner.samples)) == (0, 1)
-        assert recording.active_recorder() is outer
-    assert recording.active_recorder() is None
 
 
 @pytest.mark.parametrize(
@@ -236,7 +188,7 @@ def test_recorder_of_an_inner_context_does_not_change_the_outer_recorder():
         (lambda: tfr.layers.Sample(heads.Categorical(2), seed=0.5), "whole number"),
         (
             lambda: tfr.layers.Sample(heads.Categorical(2))(tf.zeros([1, 3])),
-            r"needs 2 numbers for each sample.*Received: shape \(1, 3\)",
+            r"needs inputs of shape.*Received: shape \(1, 3\)",
         ),
     ],
 )

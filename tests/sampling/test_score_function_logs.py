@@ -136,44 +136,6 @@ def test_logs_of_rewards_and_weights_of_examples(samples, constant):
     assert_logs(logs, expected, rel=1e-6)
 
 
-def test_logs_of_losses_and_metrics_of_keras():
-    network, recorded = Network(), []
-
-    def loss(targets, outputs):
-        return (keras.ops.cast(targets, "float64") - outputs) ** 2
-
-    def distance(targets, outputs):
-        return keras.ops.mean(abs(keras.ops.cast(targets, "float64") - outputs), axis=1)
-
-    outputs = network.model.output
-    bits = 10.0 * keras.ops.cast(outputs["bits"], "float64")
-    both = keras.Model(network.model.input, [outputs["choice"], bits])
-    model = tfr.ScoreFunction(both, loss=[None, loss], samples=2, entropy_coef=0.1)
-    model.compile(keras.optimizers.SGD(0.1), metrics=[[], [distance]], run_eagerly=True)
-    steps, call = Weights(), both.call
-
-    def recording_call(inputs, **kwargs):
-        results = call(inputs, **kwargs)
-        recorded.append([np.array(x) for x in (inputs, *results)])
-        return results
-
-    both.call = recording_call
-    inputs, targets = numbers(COUNT, 2), numbers(COUNT, 2, seed=5)
-    options = dict(batch_size=4, shuffle=False, callbacks=[steps], verbose=0)
-    logs = model.fit(inputs, [np.zeros(COUNT), targets], **options).history
-    repeated = np.split(np.repeat(targets, 2, axis=0), np.cumsum(SIZES)[:2] * 2)
-    rows = list(zip(steps.steps, recorded, repeated, strict=True))
-    name = next(name for name in logs if name.endswith("distance"))
-    expected = {
-        "loss": mean_of_epoch(
-            network.penalty(w) + ((y - x[2]) ** 2).mean(axis=1) for w, x, y in rows
-        ),
-        "entropy": mean_of_epoch(network.entropies(w, *x[:2]) for w, x, _ in rows),
-        name: mean_of_epoch(abs(y - x[2]).mean(axis=1) for _, x, y in rows),
-    }
-    assert_logs({name: x[0] for name, x in logs.items()}, expected, rel=1e-6)
-
-
 def policy(dtype="float64", size=2):
     inputs = keras.Input((size,), dtype=dtype)
     logits = keras.layers.Dense(3, dtype=dtype)(inputs)

@@ -2,8 +2,6 @@
 
 import asyncio
 import functools
-import io
-import re
 
 import full_disk
 import keras
@@ -14,7 +12,6 @@ import sweeps
 pytest.importorskip("keras_hub", reason='needs pip install ".[text]"')
 import keras_hub
 import language_models
-import sentencepiece
 import tensorflow as tf
 
 import tf_reinforce as tfr
@@ -64,17 +61,6 @@ def test_training_raises_the_reward():
     assert int(model.updates.numpy()) == 40
 
 
-@pytest.mark.slow
-def test_equal_seeds_give_equal_weights_and_other_seeds_others():
-    results = []
-    for seed in (3, 3, 4):
-        model = make(seed=seed)
-        model.fit(PROMPTS, batch_size=4, epochs=2, verbose=0)
-        results.append(weights_of(model))
-    assert_equal(results[0], results[1])
-    assert_differ(results[0], results[2])
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -98,12 +84,6 @@ def test_eager_and_xla_updates_agree_with_graphs(options):
     assert columns == others
     for x, y in zip(weights, other_weights, strict=True):
         np.testing.assert_allclose(x, y, atol=2e-4)
-
-
-def test_noise_of_a_completion_does_not_depend_on_other_prompts():
-    alone = make().sample(PROMPTS[:1]).columns
-    together = make().sample(PROMPTS).columns
-    assert together["completions"][:4] == alone["completions"]
 
 
 @pytest.mark.parametrize("size", [3, sweeps.rare(4)])
@@ -146,44 +126,7 @@ def test_generate_selects_the_most_likely_tokens():
     assert model.generate(["1+1="]) == [expected]
 
 
-def test_completions_that_are_no_utf8_are_judged_with_replacement_characters(monkeypatch):
-    """The byte C3 begins a character, which no other token of the model can end."""
-    monkeypatch.setattr(language_models, "CHARACTERS", "012345678\u00c3+=")
-    texts = []
-
-    def judge(completions):
-        texts.extend(completions)
-        return [float(text.count("\ufffd")) for text in completions]
-
-    model = make(rewards=judge)
-    logs = model.train_on_prompts({"prompts": PROMPTS})
-    model.evaluate(PROMPTS)
-    assert logs["reward"] > 0
-    assert all(isinstance(text, str) for text in texts)
-
-
-def test_evaluate_uses_greedy_completions():
-    model = make(rewards=[sevens, lambda truncated: [1.0 for _ in truncated]])
-    logs = model.evaluate(PROMPTS, batch_size=3)
-    assert logs["reward_sevens"] == np.mean(sevens(model.generate(PROMPTS)))
-    assert logs["reward"] == pytest.approx(logs["reward_sevens"] + 1)
-
-
 # Data.
-
-
-def test_columns_reach_the_rewards_of_their_prompts():
-    received = []
-
-    def check(prompts, completions, completion_ids, answer, truncated):
-        received.extend(zip(prompts, answer))
-        assert len(completions) == len(completion_ids) == len(truncated)
-        return [0.5] * len(prompts)
-
-    columns = {"prompts": PROMPTS, "answer": [0, 1, 2, 3]}
-    make(rewards=check, **SHORT).fit(columns, batch_size=2, verbose=0)
-    assert len(received) == 4 * 4
-    assert set(received) == set(zip(PROMPTS, range(4)))
 
 
 def test_columns_belong_to_the_tokens_of_the_same_row():
@@ -199,20 +142,6 @@ def test_columns_belong_to_the_tokens_of_the_same_row():
         expected = np.array(tokenizer([prompt])[0]).tolist()
         assert token_ids[row][1 : len(expected) + 1] == expected
         assert PROMPTS[answer - 10] == prompt
-
-
-@pytest.mark.slow
-def test_dataset_gives_the_weights_of_lists():
-    columns = {"prompts": PROMPTS, "answer": ["1", "2", "3", "4"]}
-
-    def right(completions, answer):
-        return [float(x.startswith(y)) for x, y in zip(completions, answer)]
-
-    data = tf.data.Dataset.from_tensor_slices(columns).batch(2).prefetch(1)
-    models = [make(rewards=right, mode=GRAPH) for _ in range(2)]
-    models[0].fit(columns, batch_size=2, epochs=2, shuffle=False, verbose=0)
-    models[1].fit(data, epochs=2, verbose=0)
-    assert_equal(*map(weights_of, models))
 
 
 def test_coroutines_run_side_by_side():
@@ -234,23 +163,6 @@ def test_coroutines_run_side_by_side():
     logs = model.train_on_prompts({"prompts": PROMPTS})
     assert logs["reward"] == 2.0
     assert (logs["reward_first"], logs["reward_second"]) == (1.0, 2.0)
-
-
-def test_coroutines_of_all_updates_share_an_event_loop():
-    """A semaphore belongs to the event loop in which a coroutine has waited for it."""
-    semaphore = asyncio.Semaphore(1)
-
-    async def one(prompts):
-        async with semaphore:
-            await asyncio.sleep(0)
-        return [1.0] * len(prompts)
-
-    async def other(prompts):
-        return await one(prompts)
-
-    model = make(rewards=[one, other], **SHORT)
-    for _ in range(2):
-        assert model.train_on_prompts({"prompts": PROMPTS})["reward"] == 2.0
 
 
 def test_functions_may_change_their_arguments():
@@ -317,41 +229,25 @@ def test_replies_continue_completions():
     assert np.isfinite([*logs.values()]).all()
 
 
+def test_completion_without_space_for_its_reply_is_truncated():
+    """After the first token there is no space for nine more."""
+    asked = []
+
+    def reply(completions):
+        asked.append(completions)
+        return ["=" * 9] * len(completions)
+
+    options = dict(stop_token_ids=[*range(1, 15)], max_completion_length=9)
+    columns = make(reply=reply, max_turns=3, **options).sample(PROMPTS).columns
+    assert len(asked) == 1 and all(columns["truncated"])
+    assert {len(ids) for ids in columns["completion_ids"]} == {1}
+
+
 def test_columns_that_contain_only_padding_are_removed():
     """Prompts have up to five tokens, completions one; columns are multiples of 8."""
     size = language_models.text_gpt2().backbone.vocabulary_size
     model = make(stop_token_ids=[*range(1, size)], max_completion_length=10)
     assert model.sample(PROMPTS).completions.token_ids.shape == (16, 8)
-
-
-@pytest.mark.parametrize("turns", [{0: 1, 3: 0}, sweeps.rare({0: 0, 3: 1})])
-def test_reply_without_space_truncates_its_rows_in_every_turn(turns):
-    """The rows of all other prompts stay the same, also if they end in a later turn."""
-    calls = []
-
-    def reply(prompts, turn):
-        calls.append(list(prompts))
-        return ["=" * (9 if x == len(calls) - 1 else 1) for x in turn]
-
-    def sample(turn):
-        calls.clear()
-        options = dict(max_turns=3, max_completion_length=9, group_size=4)
-        model = make(
-            reply=reply, stop_token_ids=[language_models.END, *range(2, 8)], **options
-        )
-        return model.sample({"prompts": PROMPTS, "turn": turn}).columns, [*calls]
-
-    plain, asked = sample([9] * 4)
-    cut, _ = sample([turns.get(index, 9) for index in range(4)])
-    others = [prompt for index, prompt in enumerate(PROMPTS) if index not in turns]
-    for row, prompt in enumerate(plain["prompts"]):
-        if prompt in others:
-            assert plain["completions"][row] == cut["completions"][row]
-            assert plain["truncated"][row] == cut["truncated"][row]
-    for target, turn in turns.items():
-        count = asked[turn].count(PROMPTS[target])
-        rows = [row for row, x in enumerate(cut["prompts"]) if x == PROMPTS[target]]
-        assert 0 < count <= sum(cut["truncated"][row] for row in rows)
 
 
 def test_padding_and_order_of_completions_change_no_gradient():
@@ -433,28 +329,6 @@ def test_saved_model_continues_to_the_same_weights(name, tmp_path):
     assert_equal(weights_of(model), [np.array(v) for v in alone.variables])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_only_adapters_move_with_lora(name):
-    """KerasHub also trains the biases of the layers with adapters, which GPT-2 has."""
-    causal_lm = ARCHITECTURES[name]()
-    causal_lm.backbone.enable_lora(2)
-    prompts, options = PROMPTS, {"max_completion_length": 2}
-    if causal_lm.preprocessor is None:
-        prompts = [[5, 6, 7], [3]]
-        options |= {"stop_token_ids": [1], "rewards": ids_reward}
-    model = make(causal_lm, **options)
-    before = {v.path: np.array(v) for v in causal_lm.variables}
-    for _ in range(2):
-        model.train_on_prompts({"prompts": prompts})
-    moved = [v.path for v in causal_lm.variables if not np.array_equal(before[v.path], v)]
-    assert moved
-    assert all(
-        path.endswith(("lora_kernel_a", "lora_kernel_b")) or name == "GPT2"
-        for path in moved
-    )
-    assert all(re.search("query|value", path) for path in moved)
-
-
 @keras.saving.register_keras_serializable("test_sequences")
 def ids_reward(completions):
     return [float(completion.count(8)) for completion in completions]
@@ -472,19 +346,6 @@ class Interrupt(keras.callbacks.Callback):
             raise RuntimeError("interrupted")
 
 
-def test_validations_follow_the_epochs_whose_numbers_are_multiples():
-    """Numbers are counted from one, also in a training that does not begin with one."""
-    model, validated = make(group_size=2, max_completion_length=1), []
-
-    def note(epoch, logs):
-        validated.extend([epoch + 1] if "val_reward" in logs else [])
-
-    note = keras.callbacks.LambdaCallback(on_epoch_end=note)
-    options = dict(epochs=3, initial_epoch=1, callbacks=[note], verbose=0)
-    model.fit(PROMPTS[:1], validation_data=PROMPTS[1:2], validation_freq=2, **options)
-    assert validated == [2]
-
-
 @pytest.mark.slow
 def test_training_after_two_interruptions_begins_with_its_first_epoch(tmp_path):
     callbacks = [keras.callbacks.BackupAndRestore(tmp_path), Interrupt()]
@@ -493,34 +354,6 @@ def test_training_after_two_interruptions_begins_with_its_first_epoch(tmp_path):
         with pytest.raises(RuntimeError, match="interrupted"):
             model.fit(PROMPTS[:1], epochs=5, callbacks=callbacks, verbose=0)
     assert model.fit(PROMPTS[:1], epochs=2, verbose=0).epoch == [0, 1]
-
-
-@pytest.mark.slow
-def test_stock_callbacks_receive_logs(tmp_path):
-    callbacks = [
-        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
-        keras.callbacks.EarlyStopping("val_reward", mode="max", min_delta=99, patience=1),
-        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2),
-        keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", "reward", mode="max"),
-        keras.callbacks.ReduceLROnPlateau("reward", mode="max"),
-        keras.callbacks.TensorBoard(tmp_path / "board"),
-        keras.callbacks.TerminateOnNaN(),
-    ]
-    model = make()
-    history = model.fit(
-        PROMPTS,
-        batch_size=2,
-        epochs=4,
-        validation_data=PROMPTS,
-        callbacks=callbacks,
-        verbose=0,
-    )
-    assert len(history.epoch) == 2  # EarlyStopping
-    columns = (tmp_path / "log.csv").read_text().splitlines()[0].split(",")
-    assert {"reward", "kl", "val_reward", "truncated"} <= set(columns)
-    assert float(model.optimizer.learning_rate) == pytest.approx(0.0025)
-    loaded = keras.saving.load_model(tmp_path / "best.keras")
-    assert_equal(weights_of(model), weights_of(loaded))
 
 
 @pytest.mark.parametrize(
@@ -593,18 +426,6 @@ def test_bad_rewards_change_no_weight(name):
     assert int(model.updates.numpy()) == int(model.optimizer.iterations.numpy()) == 0
 
 
-def test_reward_function_with_an_unknown_argument_is_refused():
-    def right(completions, solution):
-        return [0.0] * len(completions)
-
-    with pytest.raises(
-        TypeError, match=r"'right' has arguments.*Received: \['solution'\]"
-    ):
-        make(rewards=right, **SHORT).train_on_prompts(
-            {"prompts": PROMPTS, "answer": PROMPTS}
-        )
-
-
 @pytest.mark.parametrize("options", [{}, {"minibatch_size": 4, "passes": 2}])
 def test_infinite_gradients_change_no_weight(options):
     """Of the minibatches, some are finite."""
@@ -651,16 +472,6 @@ def test_interrupted_update_changes_no_weight():
     assert int(model.updates.numpy()) == int(model.optimizer.iterations.numpy()) == 0
 
 
-def test_one_reward_for_each_completion_is_needed():
-    model = make(**SHORT)
-    sampled = model.sample(PROMPTS)
-    for call in (model.apply_rewards, model.gradients):
-        with pytest.raises(ValueError, match=r"shape \(16,\). Received.*\(1,\)"):
-            call(sampled.completions, [1.0])
-        with pytest.raises(TypeError, match=r"`model.sample\(prompts\).completions`"):
-            call(sampled, [1.0] * 16)
-
-
 class OtherDistribution(keras_hub.models.GPT2CausalLM):
     """Samples from other logits than those that it returns when it is called."""
 
@@ -669,13 +480,6 @@ class OtherDistribution(keras_hub.models.GPT2CausalLM):
             token_ids, cache, cache_update_index
         )
         return logits * 1.5, hidden, cache
-
-
-class OwnSampler(keras_hub.models.GPT2CausalLM):
-    """Ignores its sampler."""
-
-    def generate_step(self, inputs, stop_token_ids=None):
-        return inputs
 
 
 def with_class(cls):
@@ -694,18 +498,6 @@ def test_samples_of_another_distribution_change_no_weight(options):
     assert_equal(before, weights_of(model))
 
 
-def test_model_that_ignores_its_sampler_is_refused():
-    with pytest.raises(ValueError, match="must call `self.sampler`.*OwnSampler"):
-        make(with_class(OwnSampler)).train_on_prompts({"prompts": PROMPTS})
-
-
-def test_model_without_generate_is_refused():
-    inputs = keras.Input((3,))
-    model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
-    with pytest.raises(TypeError, match="causal language model of KerasHub.*Functional"):
-        tfr.sequences.SequenceReinforce(model, sevens)
-
-
 def test_sampler_of_compile_is_kept_and_not_used():
     causal_lm = language_models.text_gpt2()
     causal_lm.compile(sampler="greedy")
@@ -714,196 +506,185 @@ def test_sampler_of_compile_is_kept_and_not_used():
     assert isinstance(causal_lm.sampler, keras_hub.samplers.GreedySampler)
 
 
-def test_end_token_equal_to_padding_is_refused():
-    causal_lm = language_models.text_gpt2()
-    vocabulary = {"<|endoftext|>": 0, "a": 1, "aa": 2}
-    tokenizer = keras_hub.models.GPT2Tokenizer(vocabulary=vocabulary, merges=["a a"])
-    causal_lm.preprocessor = keras_hub.models.GPT2CausalLMPreprocessor(
-        tokenizer, sequence_length=16
-    )
-    with pytest.raises(ValueError, match=r"must differ from the padding.*\[0\]"):
-        make(causal_lm)
+class OwnSampler(keras_hub.models.GPT2CausalLM):
+    """Ignores its sampler."""
+
+    def generate_step(self, inputs, stop_token_ids=None):
+        return inputs
 
 
-WRONG_PROMPTS = {
-    "too_long": (
-        ["1+1=", "1234567890123"],
-        ValueError,
-        "at most 12 tokens.*1234567890123",
+def data():
+    return tf.data.Dataset.from_tensor_slices(PROMPTS)
+
+
+def unknown_argument(completions, solution):
+    return [0.0] * len(completions)
+
+
+def unknown_tokens(prompts):
+    return [[99] for _ in prompts]
+
+
+LONG = "1234567890123"
+REFUSED = {
+    "too long": (lambda x: x.fit([*PROMPTS, LONG], batch_size=1), f"12 tokens.*{LONG}"),
+    "number": (lambda x: x.fit([3]), "must be strings. Received: prompt=3"),
+    "text": (lambda x: x.fit("1+1="), "list with an entry for each prompt"),
+    "rows": (lambda x: x.fit([{"prompts": "1+1="}]), "must be strings.*'prompts'"),
+    "scalar": (lambda x: x.fit(np.array("1+1=")), "list with an entry for each"),
+    "no prompts": (lambda x: x.fit({"prompt": PROMPTS}), "must contain `prompts`"),
+    "lengths": (lambda x: x.fit({"prompts": PROMPTS, "answer": ["1"]}), "'answer': 1"),
+    "reserved": (
+        lambda x: x.fit({"prompts": PROMPTS, "truncated": PROMPTS}),
+        "no column may be named like",
     ),
-    "number": ([3], TypeError, "must be strings. Received: 3"),
-    "text": ("1+1=", TypeError, "list with an entry for each prompt"),
-    "no_prompts": ({"prompt": PROMPTS}, ValueError, "must contain `prompts`"),
-    "lengths": ({"prompts": PROMPTS, "answer": ["1"]}, ValueError, "'answer': 1"),
-    "reserved": ({"prompts": PROMPTS, "completions": PROMPTS}, ValueError, "Rename it"),
-    "empty": ([], ValueError, "at least one"),
-    "rows": (
-        [{"prompts": "1+1="}],
-        TypeError,
-        "dict of lists.*Received: a list of dicts",
+    "empty": (lambda x: x.fit([]), "at least one"),
+    "infinite": (lambda x: x.fit(data().batch(2).repeat()), "the number of steps"),
+    "no batches": (lambda x: x.evaluate(data().take(0).batch(2)), "at least one batch"),
+    "no batch": (lambda x: x.fit(data()), r"must be batches.*dataset.batch\(8\)"),
+    "dataset": (lambda x: x.generate(data().batch(2)), "not a dataset"),
+    "y": (lambda x: x.fit(PROMPTS, y=PROMPTS), "unexpected keyword argument 'y'"),
+    "rewards": (
+        lambda x: x.apply_rewards(x.sample(PROMPTS[:1]).completions, [1.0]),
+        r"shape \(4,\). Received.*\(1,\)",
     ),
-    "targets": (
-        (PROMPTS, [1, 2]),
-        TypeError,
-        "dict of lists.*Received: a tuple of lists",
+    "record": (
+        lambda x: x.gradients(x.sample(PROMPTS[:1]), [1.0] * 4),
+        r"`model.sample\(prompts\).completions`",
     ),
-    "scalar": (np.array("1+1="), TypeError, "list with an entry for each prompt"),
 }
 
 
 @functools.cache
 def refusing():
-    """Returns one model for all prompts that are refused, which must not change it."""
+    """Returns one model for all calls that are refused, which must not change it."""
     return make()
 
 
-@pytest.mark.parametrize("name", WRONG_PROMPTS)
-def test_wrong_prompts_change_no_weight(name):
-    prompts, error, message = WRONG_PROMPTS[name]
+@pytest.mark.parametrize("name", REFUSED)
+def test_wrong_calls_are_refused_and_change_no_weight(name):
+    call, message = REFUSED[name]
     model = refusing()
     before = weights_of(model)
-    with pytest.raises(error, match=message):
-        model.fit(prompts, batch_size=8, verbose=0)
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(model)
     assert_equal(before, weights_of(model))
+    assert int(model.updates.numpy()) == 0
 
 
-WRONG_OPTIONS = {
-    "group_size": ({"group_size": 1}, ValueError, "other completions of its prompt"),
-    "temperature": ({"temperature": 0.0}, ValueError, "above 0"),
-    "sampler": ({"sampler": "top_k"}, TypeError, "from the distribution that is scored"),
-    "beta": ({"beta": 0.1}, TypeError, "pass `kl_coef`"),
-    "length": ({"max_completion_length": 16}, ValueError, "less than 16"),
-    "turns": ({"max_turns": 2}, ValueError, "both a function `reply`"),
-    "weights": ({"reward_weights": [1.0, 2.0]}, ValueError, "Expected: 1 numbers"),
-    "rewards": ({"rewards": "sevens"}, TypeError, "`rewards` must be a function"),
-    "stop": ({"stop_token_ids": [99]}, ValueError, r"below 15.*stop_token_ids=\[99\]"),
-    "no_stop": ({"stop_token_ids": None}, ValueError, "stop_token_ids=None"),
-    "one_stop": ({"stop_token_ids": 5}, ValueError, "list of ints.*stop_token_ids=5"),
-    "unknown": ({"nonsense": 1}, TypeError, "has no argument 'nonsense'"),
+def frozen():
+    causal_lm = language_models.text_gpt2()
+    causal_lm.trainable = False
+    return causal_lm
+
+
+def short(length):
+    causal_lm = language_models.text_gpt2()
+    causal_lm.preprocessor.sequence_length = length
+    return causal_lm
+
+
+def padding_as_end():
+    causal_lm = language_models.text_gpt2()
+    vocabulary = {"<|endoftext|>": 0, "a": 1, "aa": 2}
+    causal_lm.preprocessor.tokenizer = keras_hub.models.GPT2Tokenizer(
+        vocabulary=vocabulary, merges=["a a"]
+    )
+    return causal_lm
+
+
+def no_language_model():
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, keras.layers.Dense(2)(inputs))
+
+
+MODELS = {
+    "frozen": (frozen, {}, "needs trainable weights"),
+    "short": (lambda: short(12), {"max_completion_length": 12}, "less than 12"),
+    "long": (lambda: short(32), {"max_completion_length": 16}, "less than 16"),
+    "padding": (padding_as_end, {}, r"differs from the padding 0.*\[0\]"),
+    "other": (no_language_model, {}, "causal language model of KerasHub.*Functional"),
+    "sampler": (lambda: with_class(OwnSampler), {}, "OwnSampler must call `self.sampler"),
+    "half": (
+        lambda: language_models.text_gpt2(dtype="float16"),
+        {},
+        "beta_2=0.999, and .* in float16",
+    ),
+    "reply": (
+        lambda: other_architecture("Qwen3"),
+        dict(
+            stop_token_ids=[1], reply=lambda prompts: [[99]] * len(prompts), max_turns=2
+        ),
+        r"below 15.*reply=\[99\]",
+    ),
 }
+OPTIONS = {
+    "group_size": ({"group_size": 1}, "other completions of its prompt"),
+    "temperature": ({"temperature": 0.0}, "`temperature` must be"),
+    "turns": ({"max_turns": 2}, "both a function `reply`"),
+    "weights": ({"reward_weights": [1.0, 2.0]}, "Expected: 1 numbers"),
+    "rewards": ({"rewards": "sevens"}, "`rewards` must be a function"),
+    "argument": ({"rewards": unknown_argument}, r"has arguments.*\['solution'\]"),
+    "stop": ({"stop_token_ids": [99]}, r"below 15.*stop_token_ids=\[99\]"),
+    "no stop": ({"stop_token_ids": None}, "stop_token_ids=None"),
+    "unknown": ({"nonsense": 1}, "nonsense"),
+    "xla": ({"mode": {"jit_compile": True}, "passes": 2}, "XLA cannot compile"),
+}
+MODELS |= {name: (None, *each) for name, each in OPTIONS.items()}
 
 
-@pytest.mark.parametrize("name", WRONG_OPTIONS)
-def test_wrong_options_are_refused(name):
-    options, error, message = WRONG_OPTIONS[name]
-    with pytest.raises(error, match=message):
-        make(**options)
+@pytest.mark.parametrize("name", MODELS)
+def test_wrong_models_and_options_are_refused(name):
+    make_causal_lm, options, message = MODELS[name]
+    causal_lm = make_causal_lm and make_causal_lm()
+    prompts = [[5, 6]] if name == "reply" else PROMPTS[:1]
+    with pytest.raises((TypeError, ValueError), match=message):
+        make(causal_lm, **options).fit(prompts, verbose=0)
 
 
-@pytest.mark.parametrize("of_model, of_preprocessor", [(16, 32), (32, 16)])
-def test_prompt_and_completion_fit_model_and_preprocessor(of_model, of_preprocessor):
-    causal_lm = language_models.text_gpt2(of_model)
-    causal_lm.preprocessor.sequence_length = of_preprocessor
-    with pytest.raises(ValueError, match="less than 16"):
-        make(causal_lm, max_completion_length=16)
-    with pytest.raises(ValueError, match="at most 12 tokens.*1234567890123"):
-        make(causal_lm).sample(["1234567890123"])
-
-
-def test_lora_after_construction_is_refused():
-    model = make()
-    model.causal_lm.backbone.enable_lora(2)
+def test_training_before_compile_and_adapters_after_construction_are_refused():
+    causal_lm = language_models.text_gpt2()
+    model = tfr.sequences.SequenceReinforce(causal_lm, sevens, max_completion_length=4)
+    with pytest.raises(ValueError, match="must be compiled"):
+        model.fit(PROMPTS, verbose=0)
+    model.compile("sgd")
+    causal_lm.backbone.enable_lora(2)
     with pytest.raises(ValueError, match="must not change.*enable_lora"):
         model.fit(PROMPTS, verbose=0)
 
 
-def test_arguments_of_keras_that_do_not_exist_name_what_to_use():
-    model = make()
-    with pytest.raises(TypeError, match="no argument 'metrics'.*weight 0"):
-        model.compile("adam", metrics=["accuracy"])
-    with pytest.raises(TypeError, match="no argument 'y'.*column"):
-        model.fit(PROMPTS, y=PROMPTS)
-
-
-def test_datasets_that_cannot_be_used_are_refused():
-    model, data = make(), tf.data.Dataset.from_tensor_slices(PROMPTS)
-    with pytest.raises(ValueError, match="needs `steps_per_epoch`"):
-        model.fit(data.batch(2).repeat(), verbose=0)
-    with pytest.raises(ValueError, match="needs `steps`"):
-        model.evaluate(data.batch(2).repeat())
-    with pytest.raises(ValueError, match=r"must be batches.*dataset.batch\(8\)"):
-        model.fit(data, verbose=0)
-    with pytest.raises(TypeError, match="not a dataset"):
-        model.generate(data.batch(2))
-    with pytest.raises(ValueError, match="at least one batch"):
-        model.evaluate(data.take(0).batch(2))
-
-
-def test_all_prompts_are_checked_before_the_first_update():
-    model = make()
-    with pytest.raises(ValueError, match="1234567890123"):
-        model.fit([*PROMPTS, "1234567890123"], batch_size=1, shuffle=False, verbose=0)
-    assert int(model.updates.numpy()) == 0
-
-
-def test_nested_columns_of_a_dataset_are_strings():
+def test_columns_of_tables_and_datasets_reach_the_rewards_of_their_prompts():
+    """Texts are strings, also in nested columns; bytes that are no texts stay bytes."""
     received = []
 
-    def note(answers):
-        received.append(answers[0])
-        return [0.0] * len(answers)
+    def note(prompts, answers, picture):
+        received.extend(zip(prompts, map(tuple, answers), picture))
+        return [0.0] * len(prompts)
 
-    columns = {"prompts": PROMPTS, "answers": [["1", "2"]] * 4}
-    data = tf.data.Dataset.from_tensor_slices(columns).batch(4)
-    make(rewards=note, **SHORT).evaluate(data)
-    assert received == [["1", "2"]]
-
-
-@pytest.mark.parametrize("freezes_all", [False, True])
-def test_model_without_trainable_weights_is_refused(freezes_all):
-    model = make()
-    (model if freezes_all else model.causal_lm).trainable = False
-    with pytest.raises(ValueError, match="at least one trainable weight"):
-        model.fit(PROMPTS, verbose=0)
-
-
-def test_adaptive_optimizer_of_float16_weights_is_refused():
-    with pytest.raises(ValueError, match="beta_2=0.999, and .* in float16"):
-        make(language_models.text_gpt2(dtype="float16"))
+    answers = [[str(n), "2"] for n in range(4)]
+    columns = {"prompts": [x.encode() for x in PROMPTS], "answers": answers}
+    columns["picture"] = [b"\x89PNG\xff" + bytes([n]) for n in range(4)]
+    expected = set(zip(PROMPTS, map(tuple, answers), columns["picture"]))
+    model = make(rewards=note, **SHORT)
+    slices = tf.data.Dataset.from_tensor_slices(columns)
+    for prompts in (columns, slices.batch(4)):
+        received.clear()
+        model.evaluate(prompts)
+        assert set(received) == expected and len(received) == 4
+    received.clear()
+    model.fit(columns, batch_size=2, verbose=0)
+    assert set(received) == expected and len(received) == 4 * 4
 
 
-def test_reply_outside_the_vocabulary_is_refused():
-    model = make(
-        ARCHITECTURES["Qwen3"](),
-        stop_token_ids=[1],
-        reply=lambda completions: [[99]] * len(completions),
-        max_turns=2,
-    )
-    with pytest.raises(ValueError, match=r"below 15.*reply=\[99\]"):
-        model.sample([[5, 6]] * 8)
-
-
-def test_bytes_of_other_columns_stay_bytes():
-    received = []
-
-    def note(picture):
-        received.append(picture[0])
-        return [0.0] * len(picture)
-
-    columns = {"prompts": [x.encode() for x in PROMPTS], "picture": [b"\x89PNG\xff"] * 4}
-    make(rewards=note, **SHORT).evaluate(columns)
-    data = tf.data.Dataset.from_tensor_slices(columns).batch(4)
-    make(rewards=note, **SHORT).evaluate(data)
-    assert received == [b"\x89PNG\xff"] * 2
-
-
-def test_model_with_a_partial_function_is_saved(tmp_path):
-    model = make(rewards=functools.partial(sevens))
-    model.save(tmp_path / "model.keras")
-    with pytest.warns(UserWarning, match="'partial' of the saved model"):
-        loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert_equal(weights_of(model), weights_of(loaded))
-
-
-def test_file_of_an_unknown_reward_function_generates_and_names_it(tmp_path):
+def test_file_of_unknown_reward_functions_generates_and_names_them(tmp_path):
     def unregistered(completions):
         return [0.0] * len(completions)
 
-    model = tfr.sequences.SequenceReinforce(
-        language_models.text_gpt2(), unregistered, max_completion_length=4, seed=0
-    )
+    causal_lm, rewards = language_models.text_gpt2(), [unregistered]
+    rewards += [functools.partial(sevens)]
+    model = tfr.sequences.SequenceReinforce(causal_lm, rewards, max_completion_length=4)
     model.save(tmp_path / "model.keras")  # not compiled
-    with pytest.warns(UserWarning, match="'unregistered' of the saved model"):
+    with pytest.warns(UserWarning, match="'(unregistered|partial)' of the saved model"):
         loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.generate(PROMPTS) == model.generate(PROMPTS)
     with pytest.raises(ValueError, match="'unregistered'.*must be registered"):
@@ -919,34 +700,6 @@ def test_second_end_token_of_instruction_tuned_models_ends_completions():
     assert make(causal_lm).encoding.end_token_ids == [language_models.END, 5]
 
 
-def sentence_piece_model(**kwargs):
-    """A Gemma with the SentencePiece tokens of a few words, and 8 ids without a token."""
-    file = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["3 4 5 6 7 8 9 = 0 1 2 plus one"] * 3),
-        model_writer=file,
-        vocab_size=24,
-        model_type="word",
-        pad_id=0,
-        bos_id=1,
-        eos_id=2,
-        unk_id=3,
-        pad_piece="<pad>",
-        bos_piece="<bos>",
-        eos_piece="<eos>",
-        unk_piece="<unk>",
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    tokenizer = keras_hub.models.GemmaTokenizer(proto=file.getvalue())
-    size = tokenizer.vocabulary_size() + 8
-    backbone = keras_hub.models.GemmaBackbone(
-        size, 1, 2, 1, 8, 16, head_dim=4, layer_norm_epsilon=1e-6
-    )
-    preprocessor = keras_hub.models.GemmaCausalLMPreprocessor(tokenizer, 16)
-    return keras_hub.models.GemmaCausalLM(backbone, preprocessor)
-
-
 def byte_pair_model():
     """A GPT-2 with 9 ids behind its vocabulary, and one inside that has no token."""
     causal_lm = language_models.text_gpt2(vocabulary_size=language_models.END + 11)
@@ -957,10 +710,9 @@ def byte_pair_model():
     return causal_lm
 
 
-@pytest.mark.parametrize("make_model", [sentence_piece_model, byte_pair_model])
-def test_ids_without_a_token_are_neither_sampled_nor_scored(make_model):
+def test_ids_without_a_token_are_neither_sampled_nor_scored():
     """Scores are the softmax over the other ids. Their logits have no gradient."""
-    causal_lm = make_model()
+    causal_lm = byte_pair_model()
     tokenizer = causal_lm.preprocessor.tokenizer
     size = causal_lm.backbone.vocabulary_size
     texts, known = tokenizer.get_vocabulary(), np.zeros(size, bool)
@@ -981,17 +733,3 @@ def test_ids_without_a_token_are_neither_sampled_nor_scored(make_model):
         known.sum()
     )
     assert model.generate(["3"])
-
-
-def test_training_without_compile_is_refused():
-    model = tfr.sequences.SequenceReinforce(
-        language_models.text_gpt2(), sevens, max_completion_length=4
-    )
-    with pytest.raises(ValueError, match="must be compiled"):
-        model.fit(PROMPTS, verbose=0)
-
-
-def test_xla_with_minibatches_is_refused():
-    with pytest.raises(ValueError, match="XLA cannot compile"):
-        make(minibatch_size=4, mode={"jit_compile": True})
-    assert make(mode={"jit_compile": True}).jit_compile

@@ -11,9 +11,8 @@ EXAMPLE = "the loss or reward of example {} (from 0) of the batch"
 class CheckedSteps:
     """Runs the update of a training step only if all its values are finite.
 
-    A compiled training step cannot raise an error under XLA. A training step that must
-    not update the weights therefore writes the reason into a variable, which
-    `checked` reads after the step.
+    A compiled step cannot raise an error under XLA. A step that must not update the
+    weights therefore writes the reason into a variable, which `checked` reads after it.
 
     Args:
         reward: `RewardFunction`, whose errors are raised again, or `None`.
@@ -24,8 +23,7 @@ class CheckedSteps:
         self._reward = reward
         self._example = example
         # The number of the first example whose loss is not finite; -1 if all are finite,
-        # and -2 if all losses but not all gradients are finite. The list prevents that
-        # Keras saves the variable.
+        # and -2 if all losses but not all gradients are finite.
         self._first_invalid = tf.Variable(-1, dtype=tf.int64, trainable=False)
 
     def run_if_finite(self, update, states, costs, gradients, numbers, inputs):
@@ -71,13 +69,13 @@ class CheckedSteps:
         @functools.wraps(function)
         def run(iterator):
             if self._reward is not None:
-                self._reward.forget_error()
+                self._reward.error = None
             try:
                 result = function(iterator)
             except Exception as error:
                 self._first_invalid.assign(-1)
-                cause = error if self._reward is None else self._reward.cause(error)
-                raise cause from (None if cause is error else error)
+                cause = getattr(self._reward, "error", None)  # TensorFlow replaces it
+                raise cause or error from (error if cause else None)
             self._raise_if_invalid()
             return result
 
@@ -89,10 +87,7 @@ class CheckedSteps:
         if status == -1:
             return
         self._first_invalid.assign(-1)
-        if status == -2:
-            what = "a gradient, while all losses are finite"
-        else:
-            what = self._example.format(status)
+        what = "a gradient" if status == -2 else self._example.format(status)
         raise FloatingPointError(
             "All losses, rewards and gradients of a training step must be finite. "
             f"Received: {what} is NaN or infinite. The step changed no weight."

@@ -23,13 +23,12 @@ def sampling_model(agent):
     policy, head = agent.policy, agent.head
     if head is None or not policy.built:
         raise ValueError(
-            "`agent` must have a built policy and a head. Received: an agent that is not "
-            "built. Pass a head to `Reinforce`, or call `agent.fit(env)` first."
+            "`agent` is not built. Pass a head to `Reinforce`, or call `agent.fit(env)`."
         )
     if isinstance(getattr(policy, "output_shape", {}), dict):
         raise ValueError(
-            "The policy of the agent must be a functional or sequential Keras model that "
-            f"returns one array. Received: {type(policy).__name__} {policy.name!r}"
+            "The policy of the agent must be a functional or sequential Keras model. "
+            f"Received: {type(policy).__name__} {policy.name!r}"
         )
     symbolic = getattr(policy, "_functional", policy)._inputs_struct
     inputs = keras.tree.map_structure(
@@ -54,23 +53,21 @@ def policy_and_head(model):
             action mask, or other `Sample` layers come before it.
     """
     outputs = keras.tree.flatten(getattr(model, "output", None))
-    operations = [getattr(x, "_keras_history", (None,))[0] for x in outputs]
+    operations = {id(getattr(x, "_keras_history", (None,))[0]) for x in outputs}
     sample_layers = sample.sample_layers(model)
-    is_single = len(set(map(id, operations))) == len(sample_layers) == 1
-    if not is_single or operations[0] is not sample_layers[0]:
+    if len(sample_layers) != 1 or operations != {id(sample_layers[0])}:
         raise ValueError(
-            "The model must be a functional Keras model with one `Sample` layer, which "
-            f"returns the output of the model. Received: model {model.name!r} with "
-            f"{len(sample_layers)} Sample layers. Make the policy and its head yourself, "
-            "and pass them to `tfr.Reinforce(policy, head)`."
+            "The model must be a functional Keras model whose only `Sample` layer "
+            f"returns its output. Received: model {model.name!r} with "
+            f"{len(sample_layers)} Sample layers. Pass policy and head to "
+            "`tfr.Reinforce(policy, head)` yourself."
         )
     history = outputs[0]._keras_history
     node = history.operation._inbound_nodes[history.node_index]
     if len(node.input_tensors) > 1:
         raise ValueError(
-            "The `Sample` layer must have no action mask, because an agent reads its "
-            "masks from the environment. Received: a call with `action_mask`. Make the "
-            "agent with `tfr.Reinforce(policy, head, action_mask=…)`."
+            "An agent reads its masks from the environment. Received: a `Sample` layer "
+            "with `action_mask`. Use `tfr.Reinforce(policy, head, action_mask=…)`."
         )
     return keras.Model(model._inputs_struct, node.input_tensors[0]), sample_layers[0].head
 
@@ -80,7 +77,7 @@ def expect_own_heads(model):
     sample_heads = [id(layer.head) for layer in sample.sample_layers(model)]
     if len(set(sample_heads)) < len(sample_heads):
         raise ValueError(
-            "Each `Sample` layer must have a head of its own. Received: a model in which "
+            "Each `Sample` layer must have a head of its own. Received: "
             f"{len(sample_heads)} layers have {len(set(sample_heads))} heads. Call one "
-            "`Sample` layer several times to share the weights of its head."
+            "`Sample` layer several times to share a head."
         )

@@ -33,26 +33,20 @@ def example_losses(loss, targets, outputs, sample_weight=None):
         sample_weight: `[N]` or `[N, …]` float tensor that multiplies the losses before
             the mean, nested like `loss`, or `None`.
 
-    Raises:
-        ValueError: If there are no targets, or `outputs` and `targets` are not nested
-            like `loss`.
     """
     if targets is None:
         raise ValueError(
             "A `loss` compares outputs with targets. Received: no targets. Pass "
-            "`fit(inputs, targets)`, or `reward`, a function of inputs and outputs, in "
-            "place of `loss`."
+            "`fit(inputs, targets)`, or `reward` in place of `loss`."
         )
-    if not isinstance(loss, (dict, list)):
-        _expect_nested(loss, {"outputs": outputs, "targets": targets}, None)
+    names = _names(loss)
+    used = {name for name in names or () if loss[name] is not None}
+    if _names(outputs) != names or (_names(targets) is None) != (names is None):
+        raise _not_nested(loss, outputs, targets)
+    if names is None:
         return _mean_of_elements(loss, targets, outputs, sample_weight)
-    names = list(loss) if isinstance(loss, dict) else range(len(loss))
-    _expect_nested(loss, {"outputs": outputs}, names)
-    names = [name for name in names if loss[name] is not None]
-    if isinstance(targets, dict):
-        _expect_nested(loss, {"targets": targets}, [*{**dict.fromkeys(names), **targets}])
-    else:
-        _expect_nested(loss, {"targets": targets}, range(len(loss)))
+    if not used <= _names(targets).keys():
+        raise _not_nested(loss, outputs, targets)
     nested = isinstance(sample_weight, (dict, list, tuple))
     parts = [
         example_losses(
@@ -62,29 +56,27 @@ def example_losses(loss, targets, outputs, sample_weight=None):
             sample_weight[name] if nested else sample_weight,
         )
         for name in names
+        if name in used
     ]
     return tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
 
 
-def _expect_nested(loss, structures, names):
-    """Raises `ValueError` unless structures have the names of a nested loss."""
-    for argument, structure in structures.items():
-        if names is None:
-            valid = not isinstance(structure, (dict, list, tuple))
-        elif isinstance(loss, dict):
-            valid = isinstance(structure, dict) and set(structure) == set(names)
-        else:
-            valid = isinstance(structure, (list, tuple)) and len(structure) == len(names)
-        if not valid:
-            raise ValueError(
-                f"`loss` must be nested like the {argument}: one loss for each array, in "
-                "a list or dict, where None means no loss. Received: "
-                f"loss={loss!r} for {argument} {_describe(structure)}"
-            )
+def _names(nested):
+    """Returns a dict with the keys or indices of a nested value, or `None`."""
+    if isinstance(nested, (list, tuple)):
+        nested = range(len(nested))
+    return dict.fromkeys(nested) if isinstance(nested, (dict, range)) else None
 
 
-def _describe(structure):
-    return keras.tree.map_structure(lambda x: f"array {tuple(x.shape)}", structure)
+def _not_nested(loss, outputs, targets):
+    def describe(nested):
+        return keras.tree.map_structure(lambda x: f"array {tuple(x.shape)}", nested)
+
+    return ValueError(
+        "`loss` must be nested like outputs and targets: one loss for each array, in a "
+        f"list or dict, where None means no loss. Received: loss={loss!r}, outputs "
+        f"{describe(outputs)} and targets {describe(targets)}"
+    )
 
 
 def _mean_of_elements(loss, targets, outputs, sample_weight):
@@ -93,9 +85,8 @@ def _mean_of_elements(loss, targets, outputs, sample_weight):
     rank = elements.shape.rank
     if not rank:
         raise ValueError(
-            "A loss must return one number for each example, in an array [N, …]. "
-            f"Received: loss={loss!r}, which returns an array of shape {elements.shape}. "
-            "Do not take the mean over the batch in the loss."
+            "A loss must return one number for each example, in an array [N, …], and no "
+            f"mean over the batch. Received: loss={loss!r}, which returns one number"
         )
     counts = tf.ones_like(elements)
     if mask is not None and mask.shape.rank <= rank:

@@ -1,7 +1,6 @@
 """Trains and evaluates a sampling model on decisions that another policy has made."""
 
 import math
-import numbers
 import re
 import statistics
 from typing import Any, NamedTuple
@@ -15,8 +14,10 @@ from tf_reinforce.data import spaces
 from tf_reinforce.functional import losses
 from tf_reinforce.functional import off_policy
 from tf_reinforce.functional import shapes
+from tf_reinforce.sampling import checked_steps
 from tf_reinforce.sampling import recording
 from tf_reinforce.sampling import sample
+from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
 
 ESTIMATORS = ("ips", "snips", "dr")
@@ -30,28 +31,25 @@ class LoggedOptions(NamedTuple):
     top_k: int | None  # the size of the set of actions of the top-K correction
     reward_model: Any  # Keras model of the rewards of all actions for "dr", or `None`
 
-    def validated(self, head):
-        """Returns the options, or raises an error if one does not fit the head."""
+    def check(self, head):
+        """Raises an error if an option is invalid or does not fit the head."""
         validation.one_of("estimator", self.estimator, ESTIMATORS)
         if self.clip is not None:
             validation.within("clip", self.clip, np.finfo("float32").tiny, 1e30)
         validation.positive_int_or_none("top_k", self.top_k)
         needs_model = self.estimator == "dr"
-        if needs_model != (self.reward_model is not None):
+        if needs_model != isinstance(self.reward_model, keras.Model):
             raise ValueError(
                 "`reward_model`, a Keras model of the rewards of all actions, belongs to "
                 f'estimator="dr". Received: estimator={self.estimator!r}, '
                 f"reward_model={self.reward_model!r}"
             )
-        if self.reward_model is not None:
-            validation.instance("reward_model", self.reward_model, keras.Model)
         discrete = isinstance(head, heads.Categorical)
         if not discrete and (needs_model or self.top_k not in (None, 1)):
             raise ValueError(
                 '`estimator="dr"` and `top_k` require the head `Categorical`, whose '
                 f"actions can be listed. Received: {head!r}"
             )
-        return self
 
 
 class LoggedBatch(NamedTuple):
@@ -64,10 +62,13 @@ class LoggedBatch(NamedTuple):
 
     def validated(self, head):
         """Returns the decisions as arrays, or raises an error if one is invalid."""
-        rewards = _vector("rewards", self.rewards)
-        propensities = _vector("propensities", self.propensities)
+        rewards = _column("rewards", self.rewards, ()).astype("float64")
+        propensities = _column("propensities", self.propensities, ()).astype("float64")
         spec = head.action_spec("float32")
-        actions = _nested_actions(spec, self.actions)
+        names = spaces.names(spec, ("actions",))
+        actions = keras.tree.map_structure_up_to(
+            spec, _actions, spec, names, self.actions
+        )
         contexts = keras.tree.map_structure(_contexts, self.contexts)
         flat = [*keras.tree.flatten(contexts), *keras.tree.flatten(actions)]
         sizes = {len(x) for x in (*flat, rewards, propensities)}
@@ -86,19 +87,17 @@ class LoggedBatch(NamedTuple):
         return LoggedBatch(contexts, actions, rewards, propensities)
 
 
-def _nested_actions(spec, values):
-    """Returns columns of actions that are nested like the specs of a head."""
-    names = spaces.names(spec, ("actions",))
-    try:  # a structure of lists, because a column may itself be a list
-        columns = keras.tree.map_structure_up_to(spec, lambda _, x: [x], spec, values)
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            "`actions` must be nested like the actions of the head, with a column in "
-            f"place of each: {names}. Received: {type(values).__name__}"
-        ) from error
-    return keras.tree.map_structure_up_to(
-        spec, lambda x, name, column: _actions(x, name, *column), spec, names, columns
-    )
+def validated(model, logged, options):
+    """Returns the `LoggedBatch` of arrays that the user has passed, or raises an error.
+
+    Args:
+        model: Keras model with one `Sample` layer.
+        logged: Contexts, actions, rewards and propensities.
+        options: `LoggedOptions`.
+    """
+    head = sample_layer(model).head
+    options.check(head)
+    return LoggedBatch(*logged).validated(head)
 
 
 def _check_actions(head, actions, count):
@@ -114,12 +113,7 @@ def _check_actions(head, actions, count):
 
 def _actions(spec, name, values):
     """Returns a column of actions as an array `[N, …]` in the type of the head."""
-    values = _numbers(name, values)
-    if values.shape[1:] != tuple(spec.shape) or not values.ndim:
-        raise ValueError(
-            f"`{name}` must have the shape (N, *{tuple(spec.shape)}), one action of type "
-            f"{spec.dtype.name} for each decision. Received: shape {values.shape}"
-        )
+    values = _column(name, values, tuple(spec.shape))
     with np.errstate(invalid="ignore"):  # compared below
         actions = values.astype(spec.dtype.name)
     if spec.dtype.is_integer:
@@ -132,50 +126,23 @@ def _contexts(values):
     is_text = isinstance(values, np.ndarray) and isinstance(next(values.flat, 0), str)
     if tf.is_tensor(values) or is_text:
         return tf.convert_to_tensor(values)
-    return _numbers("contexts", values)
+    return _column("contexts", values)
 
 
-def _vector(name, values):
-    values = _numbers(name, values)
-    if values.ndim != 1:
+def _column(name, values, shape=None):
+    """Returns a column of a log as an array of numbers `[N, *shape]`."""
+    values = shapes.unmasked(name, values)
+    if values.dtype == object:  # a column of a table
+        values = np.array(values.tolist())
+    is_array = values.ndim and shape in (None, values.shape[1:])
+    if not is_array or values.dtype.kind not in "biuf":
+        row = {None: "one row", (): "one number"}.get(shape, f"shape {shape}")
         raise ValueError(
-            f"`{name}` must be one number for each decision, in an array of shape (N,). "
-            f"Received: shape {values.shape} of type {values.dtype}"
+            f"`{name}` must be an array of numbers, with {row} for each decision. "
+            f"Received: shape {values.shape} and type {values.dtype}. Convert names with "
+            "np.unique(names, return_inverse=True)."
         )
-    return values.astype("float64")
-
-
-def _numbers(name, values):
-    """Returns a column of a log as an array of numbers, or raises an error for a row."""
-    values = shapes.unmasked(name, values) if np.ma.isMA(values) else values
-    try:
-        array = np.asarray(values)
-    except ValueError:  # rows of several shapes
-        array = np.asarray(values, object)
-    if array.ndim == 0:
-        raise ValueError(
-            f"`{name}` must be an array, or nested arrays, with one row for each "
-            f"decision. Received: {values!r} of type {type(values).__name__}"
-        )
-    if array.dtype.kind in "biuf":
-        return array
-    rows = [np.asarray(row, object) for row in np.asarray(values, object).tolist()]
-    for number, row in enumerate(rows):
-        place = f"in row {number}, counted from 0"
-        for index, value in np.ndenumerate(row):
-            if not isinstance(value, (numbers.Real, np.bool_)):
-                column = f", column {index[0]}" if len(index) == 1 else ""
-                raise ValueError(
-                    f"`{name}` must be numbers. Received: {value!r} {place}{column}. "
-                    "Convert it first, names for example with "
-                    "np.unique(names, return_inverse=True)"
-                )
-        if row.shape != rows[0].shape:
-            raise ValueError(
-                f"`{name}` must have the same shape in each row. Received: shape "
-                f"{row.shape} {place}, and {rows[0].shape} in row 0"
-            )
-    return np.array([row.tolist() for row in rows])
+    return values
 
 
 def _expect_none(name, values, invalid, requirement):
@@ -283,6 +250,58 @@ def surrogate(scored, estimate, options):
     return loss
 
 
+class LoggedSteps:
+    """Trains the model of a `ScoreFunction` on logged decisions, with its optimizer.
+
+    Args:
+        owner: `ScoreFunction`, compiled.
+        options: `LoggedOptions`.
+    """
+
+    def __init__(self, owner, options):
+        self.owner = owner
+        self.options = options
+        example = "the estimate of row {} (from 0) of the log"
+        self.checks = checked_steps.CheckedSteps(None, example)
+        # The loss has no tracker, because its value has no meaning.
+        names = "policy_value", "effective_sample_size", "entropy"
+        self.metrics = [keras.metrics.Mean(name=name) for name in names]
+
+    def train_step(self, data):
+        """Makes a step as `keras.Model.train_step` does; returns the logs."""
+        owner = self.owner
+        contexts, (*logged, numbers), _ = keras.utils.unpack_x_y_sample_weight(data)
+        batch = LoggedBatch(contexts, *logged)
+        states = checked_steps.states(owner.model)
+        with tf.GradientTape() as tape:
+            scored = scores(owner.model, batch, self.options, True)
+            estimate = terms(scored, batch, self.options)
+            loss = surrogate(scored, estimate, self.options)
+            loss += owner.estimator.penalties(loss.dtype)
+            loss = owner.optimizer.scale_loss(loss)
+        variables = owner.model.trainable_variables
+        gradients = losses.gradients(tape, loss, variables)
+        with tf.init_scope():
+            optimizers.build(owner.optimizer, variables)
+        self.checks.run_if_finite(
+            lambda: owner.optimizer.apply(gradients, variables),
+            states,
+            estimate.values,
+            [] if owner.skips_overflow else gradients,
+            numbers,
+            contexts,
+        )
+        value, sizes, entropy = self.metrics
+        value.update_state(estimate.values)
+        entropy.update_state(scored.entropies)
+        weights = tf.cast(estimate.weights, tf.float64)  # float32 has no larger squares
+        share = tf.math.divide_no_nan(
+            tf.reduce_mean(weights) ** 2, tf.reduce_mean(weights**2)
+        )
+        sizes.update_state(share, tf.size(weights))
+        return owner.get_metrics_result()
+
+
 def evaluate(model, batch, options, confidence, batch_size=1024):
     """Returns the estimated value of a policy, with a confidence interval, as a dict.
 
@@ -325,4 +344,4 @@ def evaluate(model, batch, options, confidence, batch_size=1024):
 
 
 def _rows(batch, begin, end):
-    return LoggedBatch(*keras.tree.map_structure(lambda x: x[begin:end], tuple(batch)))
+    return keras.tree.map_structure(lambda x: x[begin:end], batch)

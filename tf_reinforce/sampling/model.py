@@ -1,5 +1,6 @@
 """Defines `ScoreFunction`, a Keras model that trains models with `Sample` layers."""
 
+import contextlib
 import math
 from typing import Any
 
@@ -9,16 +10,16 @@ import tensorflow as tf
 
 from tf_reinforce import agent as agents
 from tf_reinforce import baselines
+from tf_reinforce.engine import agent_state
+from tf_reinforce.sampling import atomic_model
 from tf_reinforce.sampling import checked_steps
 from tf_reinforce.sampling import conversion
 from tf_reinforce.sampling import estimator
 from tf_reinforce.sampling import example_losses
 from tf_reinforce.sampling import logged_actions
-from tf_reinforce.sampling import logged_training
 from tf_reinforce.sampling import recording
 from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.sampling import reward_functions
-from tf_reinforce.support import files
 from tf_reinforce.support import locks
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
@@ -26,7 +27,7 @@ from tf_reinforce.support import version
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class ScoreFunction(keras.Model):
+class ScoreFunction(atomic_model.AtomicModel):
     """Trains a Keras model that draws samples, with the score-function estimator.
 
         ∇E[L] = E[ ∇L + (L - b) ∇ log p(z) ]
@@ -106,8 +107,7 @@ class ScoreFunction(keras.Model):
         super().__init__(**kwargs)
         if loss is not None and reward is not None:
             raise ValueError(
-                "Pass `loss`, a function of targets and outputs, or `reward`, a function "
-                f"of inputs and outputs, but not both. Received: loss={loss!r}, "
+                f"Pass `loss` or `reward`, but not both. Received: loss={loss!r}, "
                 f"reward={reward!r}"
             )
         self._training_lock = locks.TrainingLock("ScoreFunction")
@@ -117,8 +117,7 @@ class ScoreFunction(keras.Model):
         if strategy is not None and strategy.num_replicas_in_sync > 1:
             raise ValueError(
                 "A `ScoreFunction` trains on one device. Received: a strategy with "
-                f"{strategy.num_replicas_in_sync} replicas. Make the `ScoreFunction` "
-                "outside of the scope of the strategy."
+                f"{strategy.num_replicas_in_sync} replicas"
             )
         self.example_loss = None if loss is None else example_losses.get(loss)
         self.reward = None
@@ -135,6 +134,7 @@ class ScoreFunction(keras.Model):
             self.model, self._costs, self.baseline, self.samples, self.entropy_coef
         )
         self._checks = checked_steps.CheckedSteps(self.reward)
+        self._logged = None  # `LoggedSteps`, while `fit_logged` runs
         if self.model.built and hasattr(self.model, "input_shape"):
             self.build(self.model.input_shape)
 
@@ -182,15 +182,14 @@ class ScoreFunction(keras.Model):
 
     def _build_for(self, inputs):
         """Builds model and baseline for the inputs of a training step, if necessary."""
+        each = keras.tree.map_structure
         with tf.init_scope():
             if not self.model.built:
                 self.model(
-                    keras.tree.map_structure(
-                        lambda x: keras.KerasTensor(x.shape, x.dtype.name), inputs
-                    )
+                    each(lambda x: keras.KerasTensor(x.shape, x.dtype.name), inputs)
                 )
             if not self.built:
-                self.build(keras.tree.map_structure(lambda x: x.shape, inputs))
+                self.build(each(lambda x: x.shape, inputs))
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         return self.model(inputs, training=training)
@@ -232,13 +231,12 @@ class ScoreFunction(keras.Model):
         if self.example_loss is None and self.reward is None:
             raise ValueError(
                 "Training and evaluation need a `loss` or a `reward`. Received: neither. "
-                "Pass one to `ScoreFunction(model, …)`, which shares the weights of the "
-                "model. `fit_logged` and `evaluate_logged` need none of them."
+                "Pass one to `ScoreFunction(model, …)`, or call `fit_logged`."
             )
         if self._compile_metrics is not None and rows.targets is None:
             raise ValueError(
                 "The metrics of `compile` compare outputs with targets. Received: no "
-                "targets. Pass targets to `fit` and `evaluate`, or omit the metrics."
+                "targets"
             )
         if self.reward is None:
             costs = example_losses.example_losses(
@@ -251,10 +249,16 @@ class ScoreFunction(keras.Model):
         weights = example_losses.row_weights(rows.sample_weight, rewards)
         return -rewards * weights, rewards
 
-    evaluate = locks.in_usable_process(keras.Model.evaluate)
     predict = locks.in_usable_process(keras.Model.predict)
 
+    @property
+    def metrics(self) -> list:
+        """Returns the metrics of the present training."""
+        return super().metrics if self._logged is None else self._logged.metrics
+
     def train_step(self, data: Any) -> dict[str, Any]:
+        if self._logged is not None:
+            return self._logged.train_step(data)
         rows = self.estimator.repeat(*keras.utils.unpack_x_y_sample_weight(data))
         self._build_for(rows.inputs)
         states = checked_steps.states(self.model)
@@ -270,7 +274,7 @@ class ScoreFunction(keras.Model):
             self.optimizer.apply(estimate.gradients, variables)
             self.baseline.apply_gradients(baseline_gradients, batch)
 
-        gradients = [] if self._skips_overflow else estimate.gradients
+        gradients = [] if self.skips_overflow else estimate.gradients
         gradients = [*gradients, *baseline_gradients]
         numbers = tf.range(tf.size(estimate.costs), dtype=tf.int64) // self.samples
         self._checks.run_if_finite(
@@ -309,15 +313,32 @@ class ScoreFunction(keras.Model):
             ValueError: If the folder belongs to another training, or the data cannot be
                 read again.
         """
+        with self._steps_of(None):
+            return self._fit(resume, *args, **kwargs)
+
+    def _fit(self, resume, *args, **kwargs):
         if resume is None:
             return super().fit(*args, **kwargs)
         self._check_compiled()
-        arguments = self, self, resume, self.description
-        return resumed_fit.fit(*arguments, *args, **kwargs)
+        return resumed_fit.fit(self, resume, *args, **kwargs)
 
-    @property
+    @locks.in_usable_process
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates the model as `keras.Model.evaluate` does."""
+        with self._steps_of(None):
+            return super().evaluate(*args, **kwargs)
+
+    def variables_of_training(self) -> list:
+        """Returns all variables that the present training reads or changes."""
+        variables = [*agent_state.variables(self), *self.metrics_variables]
+        if self._logged is not None:
+            metrics = self.metrics_variables
+            variables = [*self.model.variables, *self.optimizer.variables, *metrics]
+        return list({id(variable): variable for variable in variables}.values())
+
     def description(self) -> dict[str, Any]:
         """Returns the options that must not change while a training continues."""
+        logged = {} if self._logged is None else self._logged.options._asdict()
         return {
             "samples": self.samples,
             "entropy_coef": self.entropy_coef,
@@ -325,6 +346,7 @@ class ScoreFunction(keras.Model):
             "loss": keras.tree.map_structure(
                 keras.saving.serialize_keras_object, self.example_loss
             ),
+            **logged,
         }
 
     @locks.training
@@ -377,11 +399,31 @@ class ScoreFunction(keras.Model):
             ValueError: If a propensity is not in (0, 1], a reward is not finite, or an
                 action is not one of the head.
         """
-        head = logged_actions.sample_layer(self.model).head
+        allowed = "epochs batch_size initial_epoch steps_per_epoch shuffle verbose"
+        unknown = sorted(kwargs.keys() - {*allowed.split(), "callbacks", "resume"})
+        if unknown:
+            raise TypeError(
+                f"`fit_logged` has no arguments {unknown}. Use `evaluate_logged` for a "
+                "validation log."
+            )
+        logged = contexts, actions, rewards, propensities
         options = logged_actions.LoggedOptions(estimator, clip, top_k, reward_model)
-        batch = logged_actions.LoggedBatch(contexts, actions, rewards, propensities)
-        options, batch = options.validated(head), batch.validated(head)
-        return logged_training.fit(self, batch, options, **kwargs)
+        batch = logged_actions.validated(self.model, logged, options)
+        data = *batch[1:], np.arange(len(batch.rewards))
+        with self._steps_of(logged_actions.LoggedSteps(self, options)):
+            return self._fit(kwargs.pop("resume", None), batch.contexts, data, **kwargs)
+
+    @contextlib.contextmanager
+    def _steps_of(self, logged):
+        """Trains with `LoggedSteps`, or with examples for `None`, in the `with` block."""
+        before = self._logged, self.train_function
+        if logged is not self._logged:
+            self._logged, self.train_function = logged, None
+        try:
+            yield
+        finally:
+            if logged is not before[0]:
+                self._logged, self.train_function = before
 
     @locks.in_usable_process
     def evaluate_logged(
@@ -416,10 +458,9 @@ class ScoreFunction(keras.Model):
             ValueError: As `fit_logged`, and if the log has less than two decisions.
             FloatingPointError: If an estimate is not finite.
         """
-        head = logged_actions.sample_layer(self.model).head
+        logged = contexts, actions, rewards, propensities
         options = logged_actions.LoggedOptions(estimator, clip, None, reward_model)
-        batch = logged_actions.LoggedBatch(contexts, actions, rewards, propensities)
-        options, batch = options.validated(head), batch.validated(head)
+        batch = logged_actions.validated(self.model, logged, options)
         return logged_actions.evaluate(self.model, batch, options, confidence)
 
     @locks.in_usable_process
@@ -446,10 +487,6 @@ class ScoreFunction(keras.Model):
         )
         return actions, np.exp(recorder.log_probs)
 
-    @property
-    def _skips_overflow(self):
-        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-
     def test_step(self, data: Any) -> dict[str, Any]:
         rows = estimator.Rows(*keras.utils.unpack_x_y_sample_weight(data))
         self._build_for(rows.inputs)
@@ -469,18 +506,18 @@ class ScoreFunction(keras.Model):
     def make_train_function(self, force: bool = False) -> Any:
         self._check_compiled()
         super().make_train_function(force)
-        self.train_function = self._checks.checked(self.train_function)
+        checks = self._checks if self._logged is None else self._logged.checks
+        self.train_function = checks.checked(self.train_function)
         return self.train_function
 
     def _check_compiled(self):
         """Raises `ValueError` if an argument of `compile` cannot be used."""
         arguments = self.get_compile_config() or {}
-        for name in ("loss", "loss_weights"):
-            if arguments.get(name) is not None:
-                raise ValueError(
-                    "The loss of a `ScoreFunction` is an argument of its constructor: "
-                    f"ScoreFunction(model, loss=…). Received: `{name}` in `compile`"
-                )
+        if arguments.get("loss") or arguments.get("loss_weights"):
+            raise ValueError(
+                "Pass the loss to `ScoreFunction(model, loss=…)`, instead of `loss` or "
+                "`loss_weights` in `compile`"
+            )
 
     def export(self, *args: Any, **kwargs: Any) -> None:
         """Exports the model, which returns the modes of its `Sample` layers.
@@ -495,18 +532,6 @@ class ScoreFunction(keras.Model):
         super().make_test_function(force)
         self.test_function = self._checks.checked(self.test_function)
         return self.test_function
-
-    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
-        """Writes the model to a `.keras` file atomically, as `Reinforce.save` does."""
-        target = filepath, overwrite, ".keras", "a `ScoreFunction`"
-        with files.atomic_model_file(*target) as temporary:
-            super().save(temporary, **kwargs)
-
-    def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
-        """Writes the weights to one file atomically, in the format of Keras."""
-        target = filepath, overwrite, ".weights.h5", "weights", self
-        with files.atomic_model_file(*target) as temporary:
-            super().save_weights(temporary)
 
     def get_config(self) -> dict[str, Any]:
         serialize = keras.saving.serialize_keras_object
@@ -544,12 +569,12 @@ def _get_baseline(baseline, samples):
     if baseline.shares_policy:
         raise ValueError(
             "A `Value` baseline of a `ScoreFunction` needs a model of its own: "
-            f"Value(model). Received: baseline={baseline!r} without a model"
+            "Value(model)"
         )
     size = getattr(baseline, "group_size", None)
     if size is not None and size != samples:
         raise ValueError(
-            "The `group_size` of the baseline must equal `samples`, because a group is "
-            f"the samples of one example. Received: group_size={size}, samples={samples}"
+            "The `group_size` of the baseline must equal `samples`. Received: "
+            f"group_size={size}, samples={samples}"
         )
     return baseline

@@ -1,9 +1,8 @@
 """Records the samples that `Sample` layers draw in a forward pass of a model.
 
-A `Sample` layer returns only its samples. A training step also needs the
-log-probabilities of the samples. A training step therefore calls the model inside the
-context `recording`. In this context, each call of a `Sample` layer adds a
-`RecordedSample` to the recorder of the context.
+A `Sample` layer returns only its samples. A training step also needs their
+log-probabilities, so it calls the model inside the context `recording`, where each call
+of a `Sample` layer adds a `RecordedSample` to the recorder of the context.
 """
 
 import contextlib
@@ -37,7 +36,7 @@ class SampleRecorder:
 
     def __init__(self, replayed=None, probe=None, draws=False):
         self.samples = []
-        self._probe = probe
+        self.probe = probe
         self.called = set()  # ids of all layers that were called, also in inference
         self._replayed = replayed
         # Whether samples are recorded in inference, too.
@@ -48,21 +47,15 @@ class SampleRecorder:
         """Raises `ValueError` if one of some `Sample` layers was not called.
 
         A `tf.function` inside the model that was traced before does not call the layers
-        of its graph again, so that their samples would not be recorded.
+        of its graph again, so their samples would not be recorded.
         """
         for layer in sample_layers:
             if id(layer) not in self.called:
                 raise ValueError(
                     "Each `Sample` layer of the model must be called in each forward "
                     f"pass. Received: the layer {layer.name!r} was not called. Remove "
-                    "`tf.function` from the methods of the model, and layers that the "
-                    "model does not call."
+                    "`tf.function` from the methods of the model, and unused layers."
                 )
-
-    def watch(self, outputs):
-        """Lets the probe watch the outputs of a head, which may be constants."""
-        if self._probe is not None:
-            self._probe.watch(outputs)
 
     def expect_differentiable(self):
         """Raises `ValueError` if a log-probability has no gradient on the probe.
@@ -70,30 +63,26 @@ class SampleRecorder:
         `tf.recompute_grad` and `keras.remat` hide operations from gradient tapes.
         """
         for sample in self.samples:
-            if self._probe.gradient(sample.log_probs, sample.outputs) is None:
+            if self.probe.gradient(sample.log_probs, sample.outputs) is None:
                 raise ValueError(
                     "The log-probabilities of a `Sample` layer must have gradients. "
-                    f"Received: the layer {sample.layer.name!r}, whose log-probabilities "
-                    "have none. Use no `keras.remat` or `tf.recompute_grad` around the "
-                    "layer."
+                    f"Those of {sample.layer.name!r} have none. Use no `keras.remat` or "
+                    "`tf.recompute_grad` around the layer."
                 )
 
-    def next_replayed(self, layer):
-        """Returns the raw actions for the next call of a layer, or `None` to draw them.
-
-        Raises:
-            ValueError: If `replayed` has no entry for the call.
-        """
+    def next_replayed(self):
+        """Returns the raw actions for the next call, or `None` to draw them."""
         if self._replayed is None:
             return None
-        if len(self.samples) >= len(self._replayed):
+        self._expect_entries(len(self.samples) < len(self._replayed))
+        return self._replayed[len(self.samples)]
+
+    def _expect_entries(self, is_valid):
+        if not is_valid:
             raise ValueError(
                 "`replayed` must have one entry for each call of a `Sample` layer. "
-                f"Received: {len(self._replayed)} entries for at least "
-                f"{len(self.samples) + 1} calls, of which the last is a call of "
-                f"{layer.name!r}"
+                f"Received: {len(self._replayed)} entries"
             )
-        return self._replayed[len(self.samples)]
 
     def add(self, sample):
         """Adds a `RecordedSample`.
@@ -105,11 +94,10 @@ class SampleRecorder:
         """
         if _current_graph() is not self._graph:
             raise ValueError(
-                "A `Sample` layer must not be called inside a TensorFlow loop, condition "
-                "or nested `tf.function`, because the log-probabilities of its samples "
-                f"cannot leave them. Received: a call of the layer {sample.layer.name!r} "
-                f"in the graph {_current_graph().name!r}. Pass `unroll=True` to the "
-                "`keras.layers.RNN` that contains the layer, or use a Python loop."
+                f"The layer {sample.layer.name!r} must not be called inside a TensorFlow "
+                "loop, condition or nested `tf.function`, which the log-probabilities of "
+                "its samples cannot leave. Pass `unroll=True` to the `keras.layers.RNN` "
+                "that contains the layer, or use a Python loop."
             )
         self.samples.append(sample)
 
@@ -130,11 +118,8 @@ class SampleRecorder:
                 "The model must call a `tfr.layers.Sample` layer, whose samples the "
                 "score function trains. Received: a model whose call uses no such layer."
             )
-        if self._replayed is not None and len(self.samples) < len(self._replayed):
-            raise ValueError(
-                "`replayed` must have one entry for each call of a `Sample` layer. "
-                f"Received: {len(self._replayed)} entries for {len(self.samples)} calls"
-            )
+        if self._replayed is not None:
+            self._expect_entries(len(self.samples) == len(self._replayed))
         return self.samples
 
 

@@ -66,9 +66,8 @@ class Sample(keras.layers.Layer):
     def build(self, outputs_shape: Any) -> None:
         if outputs_shape[-1] != self.head.outputs_size:
             raise ValueError(
-                f"{self.head!r} needs {self.head.outputs_size} numbers for each sample, "
-                f"in an array of shape (batch, …, {self.head.outputs_size}). Received: "
-                f"shape {tuple(outputs_shape)}"
+                f"{self.head!r} needs inputs of shape (batch, …, "
+                f"{self.head.outputs_size}). Received: shape {tuple(outputs_shape)}"
             )
         if not self.head.built:
             self.head.set_float_type(_float_type(self.compute_dtype).name)
@@ -90,9 +89,8 @@ class Sample(keras.layers.Layer):
                     f"`action_mask` of {self.head!r} must have {self.head.mask_size} "
                     f"entries for each sample. Received: shape {action_mask.shape}"
                 )
-            flat = tf.reshape(action_mask, [-1, self.head.mask_size])
-            flat = tf.cast(flat, tf.int8)
-            rows = self.head.mask_outputs(rows, flat)
+            legal = tf.reshape(tf.cast(action_mask, tf.int8), [-1, self.head.mask_size])
+            rows = self.head.mask_outputs(rows, legal)
         recorder = recording.active_recorder()
         if recorder is not None:
             recorder.called.add(id(self))
@@ -121,7 +119,7 @@ class Sample(keras.layers.Layer):
 
     def _draw_recorded(self, recorder, rows, shape, mask):
         """Returns samples or replayed actions, and adds them to a recorder."""
-        actions = recorder.next_replayed(self)
+        actions = recorder.next_replayed()
         if actions is None:
             actions = self._draw(rows, True, len(recorder.samples))
         else:
@@ -131,15 +129,18 @@ class Sample(keras.layers.Layer):
             )
             counts = tf.shape(keras.tree.flatten(actions)[0])[0], tf.shape(rows)[0]
             tf.debugging.assert_equal(*counts, "Replayed actions and rows must be equal")
-        recorder.watch(rows)
+        if recorder.probe is not None:
+            recorder.probe.watch(rows)  # the outputs may be constants
         distribution = self.head.distribution(rows)
         valid = None if mask is None else tf.reshape(mask, [shape[0], -1])
-        sums = []
-        for numbers in (distribution.log_prob(actions), distribution.entropy()):
+
+        def total(numbers):
             numbers = tf.reshape(numbers, [shape[0], -1])
             if valid is not None:
                 numbers = tf.where(valid, numbers, 0.0)
-            sums.append(tf.reduce_sum(numbers, axis=1))
+            return tf.reduce_sum(numbers, axis=1)
+
+        sums = total(distribution.log_prob(actions)), total(distribution.entropy())
         recorder.add(recording.RecordedSample(self, rows, actions, *sums, valid))
         return actions
 

@@ -22,11 +22,8 @@ class Completions(NamedTuple):
     @property
     def inputs(self):
         """Returns the inputs of the language model, a dict."""
-        return {
-            **self.others,
-            "token_ids": self.token_ids,
-            "padding_mask": self.padding_mask,
-        }
+        own = {"token_ids": self.token_ids, "padding_mask": self.padding_mask}
+        return {**self.others, **own}
 
     @property
     def row_log_probs(self):
@@ -39,24 +36,17 @@ class Completions(NamedTuple):
 
 
 def expect_rewards(completions, rewards):
-    """Raises an error unless there is one reward for each of the completions.
-
-    Args:
-        completions: `Completions`.
-        rewards: Tensor.
-    """
+    """Raises an error unless there is one reward for each of the completions."""
     if not isinstance(completions, Completions):
         raise TypeError(
-            "`completions` must be `Completions`, for example "
-            "`model.sample(prompts).completions`. Received: a value of type "
-            f"{type(completions).__name__}"
+            "`completions` must be `model.sample(prompts).completions`. Received: a "
+            f"value of type {type(completions).__name__}"
         )
     expected = completions.token_ids.shape[:1]
     if not rewards.shape.is_compatible_with(expected):
         raise ValueError(
-            "There must be one reward for each completion. Expected: an array of the "
-            f"shape {tuple(expected)}. Received: rewards of the shape "
-            f"{tuple(rewards.shape)}"
+            f"Expected: one reward for each completion, shape {tuple(expected)}. "
+            f"Received: rewards of the shape {tuple(rewards.shape)}"
         )
 
 
@@ -72,11 +62,6 @@ def from_prompts(inputs, group_size, dtype):
     inputs = {name: tf.repeat(x, group_size, axis=0) for name, x in inputs.items()}
     token_ids = tf.cast(inputs.pop("token_ids"), tf.int32)
     padding_mask = tf.cast(inputs.pop("padding_mask"), tf.bool)
-    return Completions(
-        token_ids,
-        padding_mask,
-        tf.zeros_like(padding_mask),
-        tf.zeros(tf.shape(token_ids), dtype),
-        tf.zeros(tf.shape(token_ids)[:1], tf.bool),
-        inputs,
-    )
+    sampled, log_probs = tf.zeros_like(padding_mask), tf.zeros(token_ids.shape, dtype)
+    truncated = tf.zeros(token_ids.shape[:1], tf.bool)
+    return Completions(token_ids, padding_mask, sampled, log_probs, truncated, inputs)

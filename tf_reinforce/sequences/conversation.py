@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce.sampling import reward_functions
 from tf_reinforce.sequences import completions as records
 from tf_reinforce.sequences import text_rewards
 
@@ -58,14 +59,15 @@ class Conversation:
         continues = np.ones(len(limits), bool)
         for _ in range(1, self.max_turns):
             continues &= ~completions.truncated.numpy()
+            if not continues.any():
+                break
             texts = self._texts(completions, prompt_lengths, columns)
             replies = self._replies(texts, continues)
             completions, continues = self._append(completions, replies, limits)
-            if not continues.any():
-                break
             used = completions.padding_mask.numpy().sum(axis=1)
             turn_limits = np.where(continues, limits, used).astype("int32")
-            completions = self.sample(completions, turn_limits, key)
+            if continues.any():
+                completions = self.sample(completions, turn_limits, key)
         texts = self._texts(completions, prompt_lengths, columns)
         return SampledTexts(self._trimmed(completions), texts)
 
@@ -78,9 +80,7 @@ class Conversation:
 
     def _replies(self, columns, continues):
         """Returns the reply for each row, or `None`; asks only for rows that continue."""
-        if not continues.any():
-            return [None] * len(continues)
-        name = text_rewards.name_of(self.reply)
+        name = reward_functions.name_of(self.reply)
         columns = {
             key: list(itertools.compress(values, continues))
             for key, values in columns.items()
@@ -100,9 +100,14 @@ class Conversation:
 
         A row without space for its reply and one more token is truncated.
         """
-        token_ids = completions.token_ids.numpy().copy()
-        padding_mask = completions.padding_mask.numpy().copy()
-        truncated = completions.truncated.numpy().copy()
+        token_ids, padding_mask, truncated = (
+            x.numpy().copy()
+            for x in (
+                completions.token_ids,
+                completions.padding_mask,
+                completions.truncated,
+            )
+        )
         continues = np.zeros(len(replies), bool)
         for row, reply in enumerate(replies):
             if reply is None:
@@ -127,8 +132,6 @@ class Conversation:
         used = completions.padding_mask.numpy().sum(axis=1).max()
         length = completions.padding_mask.shape[1]
         size = min(self.encoding.padded_length(int(used)), length)
-
-        def trim(array):
-            return array[:, :size] if array.shape[1:] == (length,) else array
-
-        return tf.nest.map_structure(trim, completions)
+        return tf.nest.map_structure(
+            lambda x: x[:, :size] if x.shape[1:] == (length,) else x, completions
+        )

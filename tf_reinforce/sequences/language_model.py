@@ -1,7 +1,5 @@
 """Uses a causal language model of KerasHub as a policy over tokens."""
 
-import contextlib
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -71,22 +69,17 @@ class TokenPolicy:
                 return token_sampler.most_likely_tokens(outputs)
             return token_sampler.sample_tokens(outputs, key, index)
 
-        sampler = token_sampler.TokenSampler(
-            choose,
-            lambda outputs, tokens: self.distribution(outputs).log_prob(tokens),
-            self.outputs,
-            end_token_ids,
-            limits,
-            self.encoding.pad_token_id,
-            self.dtype,
-        )
-        with _sampler_of(self.causal_lm, sampler):
-            self.causal_lm.generate_step(completions.inputs, end_token_ids)
+        sampler = token_sampler.TokenSampler(self, choose, limits)
+        model, previous = self.causal_lm, getattr(self.causal_lm, "sampler", None)
+        model.sampler = sampler
+        try:
+            model.generate_step(completions.inputs, end_token_ids)
+        finally:
+            model.sampler = previous
         if sampler.result is None:
             raise ValueError(
-                "The method `generate_step` of the language model must call "
-                "`self.sampler`, as the models of KerasHub do. Received: a model of type "
-                f"{type(self.causal_lm).__name__}, which has not called its sampler"
+                f"`generate_step` of {type(model).__name__} must call `self.sampler`, as "
+                "the models of KerasHub do"
             )
         token_ids, log_probs, new = sampler.result
         is_end = tf.reduce_any(token_ids[..., None] == end_token_ids, axis=2)
@@ -130,27 +123,15 @@ class TokenPolicy:
         )
 
 
-@contextlib.contextmanager
-def _sampler_of(causal_lm, sampler):
-    """Lets a language model use another sampler inside the `with` block."""
-    previous = getattr(causal_lm, "sampler", None)
-    causal_lm.sampler = sampler
-    try:
-        yield
-    finally:
-        causal_lm.sampler = previous
-
-
 def expect_causal_lm(causal_lm):
     """Raises an error if the argument `causal_lm` is not a causal language model."""
     methods = "generate_step", "call_with_cache"
     missing = [x for x in methods if not callable(getattr(causal_lm, x, None))]
     if not isinstance(causal_lm, keras.Model) or missing:
         raise TypeError(
-            "`causal_lm` must be a causal language model of KerasHub, for example "
-            "keras_hub.models.GPT2CausalLM, with the methods `generate_step` and "
-            "`call_with_cache`; `keras_hub.models.CausalLM.from_preset(name)` loads one. "
-            f"Received: causal_lm={causal_lm!r} of type {type(causal_lm).__name__}"
+            "`causal_lm` must be a causal language model of KerasHub, for example of "
+            "`keras_hub.models.CausalLM.from_preset(name)`. Received: "
+            f"causal_lm={causal_lm!r}"
         )
 
 

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from tf_reinforce.data import seeding
 from tf_reinforce.engine import agent_state
-from tf_reinforce.engine import checkpoints
 from tf_reinforce.engine import recorder
+from tf_reinforce.sampling import atomic_model
+from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.sampling import reward_functions
 from tf_reinforce.sequences import completions as records
 from tf_reinforce.sequences import conversation
@@ -25,7 +26,6 @@ from tf_reinforce.sequences import prompts as prompt_tables
 from tf_reinforce.sequences import text_rewards
 from tf_reinforce.sequences import training
 from tf_reinforce.sequences import update
-from tf_reinforce.support import files
 from tf_reinforce.support import locks
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
@@ -35,7 +35,7 @@ _ACTION_KEY = 2  # of the four `rollout_keys`
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class SequenceReinforce(keras.Model):
+class SequenceReinforce(atomic_model.AtomicModel):
     """Trains a causal language model of KerasHub with rewards for its completions.
 
         ∇J = E[ (R - b) ∇ log π(y|x) ],    R = r(x, y) - β log (π(y|x) / π_ref(y|x))
@@ -143,8 +143,6 @@ class SequenceReinforce(keras.Model):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        of_keras = "name", "dtype", "trainable"
-        sequence_options.expect_known(kwargs, allowed=of_keras)
         language_model.expect_causal_lm(causal_lm)
         # Keras' `compile` adds loss scaling to the optimizer of a mixed_float16 model.
         super().__init__(**{"dtype": causal_lm.dtype_policy, **kwargs})
@@ -161,15 +159,22 @@ class SequenceReinforce(keras.Model):
             scale_advantages=scale_advantages,
             length_normalization=length_normalization,
         )
+        if not (reply is None if max_turns == 1 else callable(reply)):
+            raise ValueError(
+                "Completions of several turns need both a function `reply` and a "
+                f"`max_turns` of at least 2. Received: reply={reply!r}, "
+                f"max_turns={max_turns}"
+            )
         self._training_lock = locks.TrainingLock("SequenceReinforce")
         self.causal_lm = causal_lm
         self.rewards = text_rewards.TextRewards(rewards, reward_weights)
-        self.reply = sequence_options.validated_reply(reply, max_turns)
+        self.reply = reply
         self.encoding = encoding.Encoding(
             causal_lm, max_completion_length, stop_token_ids
         )
-        self.seed = random.randrange(2**31) if seed is None else seed
-        validation.check_seed(self.seed)
+        self.seed = validation.check_seed(
+            random.randrange(2**31) if seed is None else seed
+        )
         self.policy = language_model.TokenPolicy(causal_lm, temperature, self.encoding)
         self._add_weights()
         self._trained_names = [variable.path for variable in self.trainable_variables]
@@ -187,9 +192,8 @@ class SequenceReinforce(keras.Model):
             name="updates", shape=(), dtype="int64", initializer="zeros", **options
         )
         self.reference_weights = []
-        for number, variable in enumerate(self.trainable_variables):
-            if not self.options.kl_coef:
-                break
+        trained = self.trainable_variables if self.options.kl_coef else []
+        for number, variable in enumerate(trained):
             weight = self.add_weight(
                 name=f"reference_{number}",
                 shape=variable.shape,
@@ -217,7 +221,6 @@ class SequenceReinforce(keras.Model):
         run_eagerly: bool = False,
         jit_compile: bool = False,
         auto_scale_loss: bool = True,
-        **kwargs: Any,
     ) -> None:
         """Configures the training.
 
@@ -231,12 +234,11 @@ class SequenceReinforce(keras.Model):
             ValueError: If XLA cannot compile the updates, because their minibatches or
                 microbatches have several sizes.
         """
-        sequence_options.expect_known(kwargs, "compile")
         splits = self.options.has_minibatches or self.options.microbatch_size is not None
         if jit_compile and splits:
             raise ValueError(
                 "XLA cannot compile updates with minibatches, microbatches or several "
-                f"passes. Received: jit_compile={jit_compile} and {self.options}"
+                "passes. Received: jit_compile=True"
             )
         super().compile(
             optimizer,
@@ -245,12 +247,16 @@ class SequenceReinforce(keras.Model):
             auto_scale_loss=auto_scale_loss,
         )
         optimizers.build(self.optimizer, self.trainable_variables)
-        wrap = functools.partial(
-            training.compiled, run_eagerly=run_eagerly, jit_compile=jit_compile
+        self._sample, self._step = (
+            self.policy.sample,
+            update.SequenceUpdate(self.estimator, self.optimizer, self.updates),
         )
-        self._sample = wrap(self.policy.sample)
-        self._step = update.SequenceUpdate(self.estimator, self.optimizer, self.updates)
-        self._update = wrap(self._step)
+        self._update = self._step
+        if not run_eagerly:
+            # XLA needs the number of completions.
+            options = dict(jit_compile=jit_compile, reduce_retracing=not jit_compile)
+            wrap = functools.partial(tf.function, autograph=False, **options)
+            self._sample, self._update = wrap(self._sample), wrap(self._step)
 
     def get_compile_config(self) -> dict[str, Any] | None:
         if not self.compiled:
@@ -281,7 +287,6 @@ class SequenceReinforce(keras.Model):
         callbacks: Any = None,
         verbose: Any = "auto",
         resume: Any = None,
-        **kwargs: Any,
     ) -> keras.callbacks.History:
         """Trains the language model.
 
@@ -322,19 +327,17 @@ class SequenceReinforce(keras.Model):
             FloatingPointError: If a loss, gradient or weight is not finite.
             ValueError: If the completions do not follow the scored distribution.
         """
-        sequence_options.expect_known(kwargs, "fit")
         self._expect_ready()
-        table = self._read(prompts)
         held_out = None if validation_data is None else self._read(validation_data)
         validation.positive_int("validation_freq", validation_freq)
-        seed = self.seed if shuffle else None
+        self._initial_epoch = None  # that of an earlier training with BackupAndRestore
         batches = training.Batches(
-            table,
+            self._read(prompts),
             validation.positive_int("batch_size", batch_size),
-            seed,
             validation.positive_int_or_none("steps_per_epoch", steps_per_epoch),
+            self.seed if shuffle else None,
+            lambda: self._initial_epoch or initial_epoch,
         )
-        batches.expect_finite("steps_per_epoch")
 
         def validate(epoch):
             if held_out is None or (epoch + 1) % validation_freq:
@@ -342,25 +345,30 @@ class SequenceReinforce(keras.Model):
             logs = self.evaluate(held_out, batch_size=batch_size)
             return {f"val_{name}": value for name, value in logs.items()}
 
+        means = training.Means(validate)
+        self.train_function = lambda iterator: means.add(
+            self.train_on_prompts, batches.columns(next(iterator))
+        )
+        data = dict(x=batches.dataset, shuffle=False, initial_epoch=initial_epoch)
+        data |= dict(steps_per_epoch=steps_per_epoch)
+        callbacks = [means, *keras.tree.flatten(callbacks or [])]
+        options = dict(callbacks=callbacks, verbose=verbose, epochs=epochs)
+        if resume is None:
+            return super().fit(**data, **options)
         settings = {**batches.description(), "initial_epoch": initial_epoch}
-        with checkpoints.open_checkpoints(resume) as folder:
-            return training.run_epochs(
-                self,
-                self.train_on_prompts,
-                validate,
-                batches,
-                callbacks,
-                epochs=epochs,
-                initial_epoch=initial_epoch,
-                verbose=verbose,
-                make_recorder=functools.partial(self._recorder, folder, settings),
-            )
+        return resumed_fit.run(
+            self,
+            resume,
+            recorder.Progress(initial_epoch),
+            lambda: self._description(settings),
+            functools.partial(agent_state.variables, self),
+            means.logs,
+            lambda seed: (batches.count, data),
+            **options,
+        )
 
-    def _recorder(self, folder, settings, callbacks):
-        """Returns the recorder of a training with these settings of `fit`."""
-        if folder is None:
-            return recorder.NoRecorder()
-        variables = functools.partial(agent_state.variables, self)
+    def _description(self, settings):
+        """Returns what must not change while a training continues."""
         described = {
             **dataclasses.asdict(self.options),
             "rewards": self.rewards.functions,
@@ -369,10 +377,9 @@ class SequenceReinforce(keras.Model):
             "stop_token_ids": self.encoding.end_token_ids,
             "seed": self.seed,
             **agent_state.configs(self, {"causal_lm": self.causal_lm}),
-            "weights": [(tuple(x.shape), x.dtype) for x in variables()],
+            "weights": [(tuple(x.shape), x.dtype) for x in agent_state.variables(self)],
         }
-        description = {"settings": settings, "model": described, **recorder.software()}
-        return recorder.Recorder(folder, self, callbacks, lambda: description, variables)
+        return {"settings": settings, "model": described, **recorder.software()}
 
     def _read(self, prompts):
         """Returns prompts as `prompts.read` does; checks all prompts of a table."""
@@ -381,11 +388,10 @@ class SequenceReinforce(keras.Model):
             names = {*table.columns, *prompt_tables.RESERVED}
             functions = [*self.rewards.functions, *([self.reply] if self.reply else [])]
             for function in functions:
-                text_rewards.expect_arguments(
-                    text_rewards.name_of(function), function, names
-                )
-            for batch in table.batches(256):
-                self.encoding.encode(batch["prompts"])
+                name = reward_functions.name_of(function)
+                text_rewards.expect_arguments(name, function, names)
+            for begin in range(0, len(table), 256):
+                self.encoding.encode(table.columns["prompts"][begin : begin + 256])
         return table
 
     @locks.training
@@ -396,14 +402,11 @@ class SequenceReinforce(keras.Model):
             columns: Dict of lists with P entries, among them `prompts`.
         """
         self._expect_ready()
-        columns = prompt_tables.validated_columns(columns)
-        number = int(self.updates.numpy())
-        keys = seeding.rollout_keys(self.seed, "training", number)
-        sampled = self._converse(columns, self.options.group_size, keys[_ACTION_KEY])
-        rewards, parts = self.rewards(sampled.columns, len(sampled.columns["prompts"]))
-        metrics = self.apply_rewards(sampled.completions, rewards)
-        logs = training.text_metrics(sampled.columns, rewards, self.options.group_size)
-        return {**logs, **training.reward_parts(parts), **metrics}
+        sampled = self.sample(columns)
+        results = self.rewards(sampled.columns)
+        metrics = self.apply_rewards(sampled.completions, results[0])
+        size = self.options.group_size
+        return {**training.text_metrics(sampled.columns, *results, size), **metrics}
 
     @locks.training
     def apply_rewards(self, completions: Any, rewards: Any) -> dict[str, float]:
@@ -503,15 +506,12 @@ class SequenceReinforce(keras.Model):
         batches = training.Batches(
             prompt_tables.read(prompts),
             validation.positive_int("batch_size", batch_size),
-            steps_per_epoch=validation.positive_int_or_none("steps", steps),
+            validation.positive_int_or_none("steps", steps),
         )
-        batches.expect_finite("steps")
 
         def evaluate(columns):
             columns = self._converse(columns, 1, None).columns
-            rewards, parts = self.rewards(columns, len(columns["prompts"]))
-            logs = training.text_metrics(columns, rewards, None)
-            return {**logs, **training.reward_parts(parts)}
+            return training.text_metrics(columns, *self.rewards(columns))
 
         return training.run_evaluation(self, evaluate, batches, callbacks, verbose)
 
@@ -530,35 +530,16 @@ class SequenceReinforce(keras.Model):
         """Raises an error if the model is not compiled, or its reference is too old."""
         if not self.compiled:
             raise ValueError(
-                "The model must be compiled before training. Received: a model without "
-                "optimizer. Call `model.compile(optimizer)`."
+                "The model must be compiled before training: `model.compile(optimizer)`"
             )
         names = [variable.path for variable in self.trainable_variables]
-        if not names:
+        if not names or names != self._trained_names:
             raise ValueError(
-                "The language model must have at least one trainable weight. Received: "
-                "a model whose layers are all frozen. Set `causal_lm.trainable = True` "
-                "before `SequenceReinforce(causal_lm, …)`."
+                "The language model needs trainable weights, which must not change after "
+                "`SequenceReinforce(causal_lm, …)`. Expected: "
+                f"{len(self._trained_names)} weights. Received: {len(names)}. Call "
+                "`enable_lora` and freeze layers before."
             )
-        if names != self._trained_names:
-            raise ValueError(
-                "The trainable weights of the language model must not change after "
-                "`SequenceReinforce(causal_lm, …)`, which copies them as the reference. "
-                f"Expected: {len(self._trained_names)} weights. Received: {len(names)}. "
-                "Call `enable_lora` and freeze layers before."
-            )
-
-    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
-        """Writes the model to a `.keras` file atomically, as `Reinforce.save` does."""
-        target = filepath, overwrite, ".keras", "a `SequenceReinforce`"
-        with files.atomic_model_file(*target) as temporary:
-            super().save(temporary, **kwargs)
-
-    def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
-        """Writes the weights to one file atomically, in the format of Keras."""
-        target = filepath, overwrite, ".weights.h5", "weights", self
-        with files.atomic_model_file(*target) as temporary:
-            super().save_weights(temporary)
 
     def get_config(self) -> dict[str, Any]:
         causal_lm = keras.saving.serialize_keras_object(self.causal_lm)

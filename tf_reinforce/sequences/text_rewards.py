@@ -5,10 +5,9 @@ import contextlib
 import functools
 import inspect
 import itertools
-import math
 import reprlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -31,21 +30,33 @@ class TextRewards:
     """
 
     def __init__(self, functions, weights=None):
-        self.functions = _functions(functions)
-        self.weights = _weights(weights, len(self.functions))
-        self.names = _unique([name_of(function) for function in self.functions])
+        listed = list(functions) if isinstance(functions, Sequence) else [functions]
+        if not listed or not all(map(callable, listed)):
+            raise TypeError(
+                "`rewards` must be a function `rewards(prompts, completions, "
+                "completion_ids, **columns)`, or a list of such functions. Received: "
+                f"rewards={functions!r}"
+            )
+        self.functions = listed
+        weights = [1.0] * len(listed) if weights is None else weights
+        self.weights = validation.finite_numbers("reward_weights", weights)
+        if len(self.weights) != len(listed):
+            raise ValueError(
+                f"Expected: {len(listed)} numbers, one for each reward function. "
+                f"Received: reward_weights={weights!r}"
+            )
+        self.names = _unique(map(reward_functions.name_of, listed))
 
-    def __call__(self, columns, rows):
-        """Returns the weighted sums of rewards `[rows]`, and the rewards by function.
+    def __call__(self, columns):
+        """Returns the weighted sums of rewards `[R]`, and the rewards by function.
 
         Args:
-            columns: Dict of lists of `rows` entries, among them `prompts`, `completions`
-                and `completion_ids`.
-            rows: Int, the number of completions.
+            columns: Dict of lists of R entries, among them `prompts`, `completions` and
+                `completion_ids`.
 
         Returns:
-            `[rows]` float64 array, and a dict from the name of each function to its
-            rewards, `[rows]` float64.
+            `[R]` float64 array, and a dict from the name of each function to its
+            rewards, `[R]` float64.
 
         Raises:
             ValueError, TypeError: If a function returns something else than one finite
@@ -53,7 +64,7 @@ class TextRewards:
         """
         results = call_all(self.names, self.functions, columns)
         rewards = {
-            name: _validated(name, result, columns["prompts"], rows)
+            name: _validated(name, result, columns["prompts"])
             for name, result in zip(self.names, results, strict=True)
         }
         terms = zip(self.weights, rewards.values(), strict=True)
@@ -78,10 +89,10 @@ def call_all(names, functions, columns):
         for result in filter(inspect.iscoroutine, results):
             result.close()
         raise
-    waiting = [i for i, result in enumerate(results) if inspect.isawaitable(result)]
+    waiting = {i: x for i, x in enumerate(results) if inspect.isawaitable(x)}
     if waiting:
-        named = [(names[i], results[i]) for i in waiting]
-        for i, result in zip(waiting, _run(_gather(named)), strict=True):
+        gathered = _gather([(names[i], x) for i, x in waiting.items()])
+        for i, result in zip(waiting, _run(gathered), strict=True):
             results[i] = result
     return results
 
@@ -149,13 +160,7 @@ def _copied(values):
 
 
 def expect_arguments(name, function, columns):
-    """Raises `TypeError` if a function has arguments that are no columns.
-
-    Args:
-        name: String, the name of the function.
-        function: Reward function, or function that returns replies.
-        columns: Names of the columns.
-    """
+    """Raises `TypeError` if a function has arguments that are no columns."""
     variable = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
     missing = [
         x.name
@@ -165,62 +170,37 @@ def expect_arguments(name, function, columns):
     if missing:
         raise TypeError(
             f"The function {name!r} has arguments that are no columns of the prompts. "
-            f"Expected: some of {sorted(columns)}. Received: {missing}. Each column of "
-            "the prompts, for example `answer`, is an argument of the same name."
+            f"Expected: some of {sorted(columns)}. Received: {missing}"
         )
 
 
-def _validated(name, result, prompts, rows):
-    """Returns the rewards of a function as a float64 array `[rows]`."""
+def _validated(name, result, prompts):
+    """Returns the rewards of a function as a float64 array `[R]`."""
     expected = (
         f"The reward function {name!r} must return one finite number for each of the "
-        f"{rows} completions"
+        f"{len(prompts)} completions"
     )
-    if not _is_list(result):
+    is_scalar = isinstance(result, (str, dict)) or getattr(result, "ndim", 1) == 0
+    if not hasattr(result, "__iter__") or is_scalar:
         raise TypeError(f"{expected}. Received: {reprlib.repr(result)}")
     entries = list(result)
-    if len(entries) != rows:
+    if len(entries) != len(prompts):
         raise ValueError(f"{expected}. Received: {len(entries)} entries")
-    for row, entry in enumerate(entries):
-        try:
-            number = math.nan if isinstance(entry, (str, bytes)) else float(entry)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise ValueError(
-                f"{expected}. Received: {entry!r} for completion {row} (from 0), whose "
-                f"prompt is {prompts[row]!r}"
-            )
-    return np.array([float(entry) for entry in entries], "float64")
-
-
-def _is_list(value):
-    """Returns whether a value contains entries: a list, a tuple, an array or a tensor."""
-    is_scalar = isinstance(value, (str, bytes, dict)) or getattr(value, "ndim", 1) == 0
-    return hasattr(value, "__iter__") and not is_scalar
-
-
-def _functions(functions):
-    listed = list(functions) if isinstance(functions, Sequence) else [functions]
-    if not listed or not all(map(callable, listed)):
-        raise TypeError(
-            "`rewards` must be a function `rewards(prompts, completions, completion_ids, "
-            "**columns)`, or a list of such functions. Received: "
-            f"rewards={functions!r} of type {type(functions).__name__}"
-        )
-    return listed
-
-
-def _weights(weights, count):
-    if weights is None:
-        return [1.0] * count
-    numbers = validation.finite_numbers("reward_weights", weights)
-    if len(numbers) != count:
+    rewards = np.array([_number(entry) for entry in entries], "float64")
+    if not np.isfinite(rewards).all():
+        row = int(np.argmin(np.isfinite(rewards)))
         raise ValueError(
-            "`reward_weights` must contain one number for each reward function. "
-            f"Expected: {count} numbers. Received: reward_weights={weights!r}"
+            f"{expected}. Received: {entries[row]!r} for completion {row} (from 0), "
+            f"whose prompt is {prompts[row]!r}"
         )
-    return numbers
+    return rewards
+
+
+def _number(entry):
+    try:
+        return np.nan if isinstance(entry, (str, bytes)) else float(entry)
+    except (TypeError, ValueError):
+        return np.nan
 
 
 def find(name):
@@ -233,17 +213,10 @@ def find(name):
     def unknown(**columns):
         raise ValueError(
             f"The function {name!r} of the saved model must be registered before the "
-            "model is loaded. Decorate it with "
-            "@keras.saving.register_keras_serializable(), or pass custom_objects="
-            f"{{{name!r}: function}} to `load_model`. Received: no such function"
+            "model is loaded, with @keras.saving.register_keras_serializable()"
         )
 
     return reward_functions.find(name) or unknown
-
-
-def name_of(function: Callable) -> str:
-    """Returns the name of a function, or the class of another callable."""
-    return getattr(function, "__name__", type(function).__name__)
 
 
 def _unique(names):

@@ -17,34 +17,22 @@ class TokenSampler:
     the padding is the end token, or sample from another distribution than a softmax.
 
     Args:
+        policy: `TokenPolicy`, whose distribution over tokens is sampled.
         choose: Function that returns the next token of each row, `[R]`. Its arguments are
             outputs `[R, V]` for V tokens, the index of the token in its row, a scalar,
             and the numbers of tokens that were sampled before, `[R]`.
-        log_prob: Function of outputs `[R, V]` and tokens `[R]` that returns their
-            log-probabilities `[R]`.
-        to_outputs: Function of logits that returns the outputs, which parameterize the
-            distribution over tokens.
-        end_token_ids: List of ints, the tokens that end a row.
         limits: `[R]` int, the largest number of tokens of each row. A row that already
             has this number of tokens does not grow.
-        pad_token_id: Int, the token that fills rows after their end.
-        dtype: Float type of the log-probabilities.
 
     Attributes:
         result: Triple of token ids `[R, L]`, log-probabilities `[R, L]` and a mask of the
             sampled tokens `[R, L]`; or `None` before the call.
     """
 
-    def __init__(
-        self, choose, log_prob, to_outputs, end_token_ids, limits, pad_token_id, dtype
-    ):
+    def __init__(self, policy, choose, limits):
+        self.policy = policy
         self.choose = choose
-        self.log_prob = log_prob
-        self.to_outputs = to_outputs
-        self.end_token_ids = end_token_ids
         self.limits = limits
-        self.pad_token_id = pad_token_id
-        self.dtype = dtype
         self.result = None
 
     def __call__(self, next, prompt, cache=None, index=0, mask=None, **kwargs):
@@ -52,26 +40,28 @@ class TokenSampler:
         columns = tf.range(length)[None]
         is_prompt = tf.cast(mask, tf.bool)
         used = _count(is_prompt)
+        encoding = self.policy.encoding
 
         def is_unfinished(index, token_ids, log_probs, sampled, ended, cache):
             return ~tf.reduce_all(ended)
 
         def step(index, token_ids, log_probs, sampled, ended, cache):
             logits, _, cache = next(token_ids, cache, index)
-            outputs = self.to_outputs(logits)
+            outputs = self.policy.outputs(logits)
             counts = _count(sampled)
             tokens = tf.cast(self.choose(outputs, index, counts), token_ids.dtype)
             is_new = ~ended & (index >= used)
             here = is_new[:, None] & (columns == index)
             token_ids = tf.where(here, tokens[:, None], token_ids)
-            new = self.log_prob(outputs, tokens)[:, None]
+            new = self.policy.distribution(outputs).log_prob(tokens)[:, None]
             log_probs = tf.where(here, new, log_probs)
-            is_end = tf.reduce_any(tokens[:, None] == self.end_token_ids, axis=1)
+            is_end = tf.reduce_any(tokens[:, None] == encoding.end_token_ids, axis=1)
             ended |= is_new & (is_end | (index + 1 >= self.limits))
             return index + 1, token_ids, log_probs, sampled | here, ended, cache
 
-        token_ids = tf.where(is_prompt, prompt, tf.cast(self.pad_token_id, prompt.dtype))
-        empty = tf.zeros([rows, length], self.dtype), tf.zeros_like(is_prompt)
+        padding = tf.cast(encoding.pad_token_id, prompt.dtype)
+        token_ids = tf.where(is_prompt, prompt, padding)
+        empty = tf.zeros([rows, length], self.policy.dtype), tf.zeros_like(is_prompt)
         ended = used >= self.limits
         start = tf.cast(index, tf.int32), token_ids, *empty, ended, cache
         end = tf.while_loop(is_unfinished, step, start, maximum_iterations=length)

@@ -171,17 +171,15 @@ def raise_if_refused(status, metrics):
     if status == NOT_FINITE:
         raise FloatingPointError(
             "All losses, gradients and weights of an update must be finite. Received: "
-            f"an update that is not, with the metrics {metrics}. The update changed no "
-            "weight."
+            f"metrics {metrics}. The update changed no weight."
         )
     if status == OTHER_DISTRIBUTION:
         raise ValueError(
             "The completions must follow the distribution that is scored, "
-            "softmax(logits / temperature). Received: log-probabilities of tokens that "
-            f"differ by {metrics['log_prob_difference']:.3g} nats on average between "
-            "sampling and scoring. Check whether the method `generate_step` of the model "
-            "changes logits, and whether rows that were sampled with other weights are "
-            "used. The update changed no weight."
+            "softmax(logits / temperature). Received: log-probabilities that differ by "
+            f"{metrics['log_prob_difference']:.3g} nats per token between sampling and "
+            "scoring, because `generate_step` changes logits or the rows were sampled "
+            "with other weights. The update changed no weight."
         )
 
 

@@ -58,7 +58,7 @@ def check_logged_gradient(
     model = score_function.model
     head = logged_actions.sample_layer(model).head
     options = logged_actions.LoggedOptions(estimator, clip, top_k, reward_model)
-    options = options.validated(head)
+    options.check(head)
     rewards, propensities = (np.asarray(x, "float64") for x in (rewards, propensities))
     num_contexts, num_actions = rewards.shape
     possible = [np.flatnonzero(row).tolist() for row in propensities]

@@ -71,7 +71,7 @@ class _AllCompletions:
         self.prompt_of = prompt_numbers[rows]
         self.completions = sampled.completions.rows(rows)
         texts = {name: [x[i] for i in rows] for name, x in sampled.columns.items()}
-        self.rewards = model.rewards(texts, len(rows))[0]
+        self.rewards = model.rewards(texts)[0]
 
     def _strings(self):
         """Returns all strings of tokens of the largest length, `[count, length]`."""
