@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ENV := CartPole-v1
 SEED := 0
-STRESS := env_outputs saving kills bit_flips hostile_files memory soak replicated_learners worker_faults worker_kills
+STRESS := env_outputs saving kills bit_flips hostile_files memory replicated_learners worker_faults worker_kills
 
 .PHONY: train test check format docs docs-search slow mutants stress bench bench-setup browser clean
 

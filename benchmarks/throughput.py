@@ -3,21 +3,17 @@
     python benchmarks/throughput.py [--repeats 7] [--env CartPole-v1] [--steps 100000]
         [--preset HalfCheetah-v5-one-pass] [--threads 1]
 
-This program runs three loops over equal episodes. The rounds of the three loops are
-interleaved, and start after all programs are built, traced and converted. This program
-uses one process for each number of environments.
+The rounds of two loops over equal episodes are interleaved, and start after all programs
+are built, traced and converted. One process measures each number of environments.
 
 * The loop "stepping alone" steps environments of `gymnasium.make` with their default
   wrappers, one after another. This loop calls only `reset` and `step`, with the recorded
   seeds and actions of the training.
-* The loop "recording" runs the collector of `tf_reinforce` with the recorded actions
-  instead of a policy. The collector checks and records every result of an environment.
 * The loop "training" runs `fit` from the initial weights for `--steps` steps. Training
   includes acting, recording, returns, baseline, gradient and callbacks.
 
-Every round trains an agent equally to the bit, so the three loops make equal steps. The
-share of a loop is the ratio of its steps per second to those of stepping alone in one
-round.
+Every round trains an agent equally to the bit, so the loops make equal steps. The share
+of training is the ratio of its steps per second to those of stepping alone in one round.
 """
 
 import argparse
@@ -37,91 +33,60 @@ import tensorflow as tf
 import tf_reinforce as tfr
 from tf_reinforce import presets
 from tf_reinforce.data import seeding
-from tf_reinforce.engine.collect import acting_program
-from tf_reinforce.engine.collect import environments
-from tf_reinforce.engine.collect import in_process
+from tf_reinforce.engine import agent_state
+
+
+class Recorder(tfr.callbacks.EpisodeCallback):
+    """Keeps the episodes of each update in the list `batches`."""
+
+    def on_train_begin(self, logs=None):
+        self.batches = []
+
+    def on_episodes_collected(self, episodes, logs=None):
+        self.batches.append(episodes)
 
 
 class Benchmark:
-    """Runs the three loops for one number of environments."""
+    """Runs the two loops for one number of environments."""
 
-    def __init__(self, env, preset, steps, envs, episodes):
-        self.env, self.envs, self.episodes = env, envs, episodes
-        self.num_envs = envs.num_envs
-        self.budget = steps
+    def __init__(self, env, preset, steps, envs, num_envs, episodes):
+        self.env, self.envs, self.num_envs = env, envs, num_envs
+        self.episodes, self.budget = episodes, steps
         self.agent = tfr.Reinforce.for_env(env, seed=0, preset=preset)
-        self.agent._learning_rates = []  # `_record` below uses constant learning rates
-        self.agent.collect(env, 1)
-        self._record()
+        self.agent.build_for_env(envs)
+        variables = agent_state.variables(self.agent)
+        self.initial_state = [variable.numpy() for variable in variables]
+        recorder = Recorder()
+        self.training(recorder)
+        self.steps = self.agent.env_steps
+        self.scripts = [self._script(*item) for item in enumerate(recorder.batches)]
 
-    def _state(self):
-        baseline_optimizer = getattr(self.agent.baseline, "optimizer", None)
-        optimizers = [self.agent.optimizer, baseline_optimizer]
-        optimizers = [x for x in optimizers if x is not None]
-        variables = [x for optimizer in optimizers for x in optimizer.variables]
-        return [*self.agent.variables, *variables]
-
-    def reset(self):
-        for variable, value in zip(self._state(), self.initial_state, strict=True):
-            variable.assign(value)
-
-    def _record(self):
-        """Trains the agent once without `fit`, and records all results of acting."""
-        agent, self.batches = self.agent, []
-        agent._build_optimizer()
-        self.initial_state = [v.numpy() for v in self._state()]
-        while agent.env_steps < self.budget:
-            rows = agent.trainer.collector.programs["acting", False].for_batch(
-                self.num_envs
-            )
-            outputs = []
-
-            def act(inputs, rows=rows, outputs=outputs):
-                outputs.append(rows(inputs))
-                return outputs[-1]
-
-            episodes = self._collect(act, agent.updates).episodes
-            agent.update(episodes)
-            self.batches.append((outputs, self._script(outputs, episodes)))
-        self.steps = agent.env_steps
-
-    def _collect(self, act, update):
-        key = seeding.StreamKey(0, "training", update)
-        actor = self.agent.trainer.collector.actor
-        weights = acting_program.read_weights(actor)
-        request = environments.CollectionRequest(key, self.episodes, weights=weights)
-        return in_process.collect(self.envs.batch, actor, act, request)
-
-    def _script(self, outputs, episodes):
+    def _script(self, update, episodes):
         """Returns `(env_index, seed, action)` per step; `None` as seed means no reset."""
-        seeds = seeding.EpisodeSeeds(0, "training", self.agent.updates - 1)
-        lengths, script = episodes.lengths.tolist(), []
-        waiting = iter(range(len(lengths)))
-        active = dict(
-            zip(range(self.num_envs), waiting)
-        )  # from env index to episode number
-        remaining = {index: lengths[episode] for index, episode in active.items()}
-        to_reset = set(active)
-        for _, (actions,), _, _ in outputs:
-            for index in list(active):
-                seed = seeds.reset_seed(active[index]) if index in to_reset else None
-                script.append((index, seed, actions[index]))
-                to_reset.discard(index)
-                remaining[index] -= 1
-            for index in sorted(index for index in active if remaining[index] == 0):
-                del active[index]
-                episode = next(waiting, None)
-                if episode is not None:
-                    active[index], remaining[index] = episode, lengths[episode]
-                    to_reset.add(index)
-        return script
+        seeds = seeding.EpisodeSeeds(0, "training", update)
+        actions = tf.convert_to_tensor(episodes.actions)
+        actions = np.asarray(self.agent.head.to_environment(actions))
+        waiting, script = iter(enumerate(episodes.lengths.tolist())), []
+        playing = {}  # from env index to episode number, its length, and its step
+        while True:
+            for index in range(self.num_envs):
+                if index not in playing and (episode := next(waiting, None)) is not None:
+                    playing[index] = [*episode, 0]
+            if not playing:
+                return script
+            for index, (number, length, step) in list(playing.items()):
+                seed = None if step else seeds.reset_seed(number)
+                script.append((index, seed, actions[step, number]))
+                playing[index][2] += 1
+                if step + 1 == length:
+                    del playing[index]
 
     def stepping_alone(self):
+        """Returns the steps per second of stepping the recorded episodes."""
         envs = [gym.make(self.env) for _ in range(self.num_envs)]
-        steps = [env.step for env in envs]
-        resets = [env.reset for env in envs]
+        steps, resets = [env.step for env in envs], [env.reset for env in envs]
         start, finished = time.perf_counter(), 0
-        for _, script in self.batches:
+        for script in self.scripts:
             for index, seed, action in script:
                 if seed is not None:
                     resets[index](seed=seed)
@@ -129,48 +94,34 @@ class Benchmark:
                 if terminated or truncated:
                     finished += 1
         seconds = time.perf_counter() - start
-        assert finished == self.episodes * len(self.batches), "the episodes differ"
+        assert finished == self.episodes * len(self.scripts), "the episodes differ"
         return self.steps / seconds
 
-    def recording(self):
+    def training(self, *callbacks):
+        """Returns the steps per second of training from the initial weights."""
+        variables = agent_state.variables(self.agent)
+        for variable, value in zip(variables, self.initial_state, strict=True):
+            variable.assign(value)
+        options = dict(episodes_per_epoch=self.episodes, seed=0, verbose=0)
         start = time.perf_counter()
-        for update, (outputs, _) in enumerate(self.batches):
-            recorded = iter(outputs)
-            self._collect(lambda *_, recorded=recorded: next(recorded), update)
-        return self.steps / (time.perf_counter() - start)
-
-    def training(self):
-        self.reset()
-        start = time.perf_counter()
-        self.agent.fit(
-            self.envs,
-            steps=self.budget,
-            episodes_per_epoch=self.episodes,
-            verbose=0,
-        )
-        seconds = time.perf_counter() - start
-        assert self.agent.env_steps == self.steps, "the number of steps differs"
-        return self.steps / seconds
+        self.agent.fit(self.envs, steps=self.budget, callbacks=[*callbacks], **options)
+        return self.agent.env_steps / (time.perf_counter() - start)
 
 
 def measure(env, preset, steps, num_envs, episodes, repeats):
     """Prints the row for one number of environments of the table of speeds."""
     with tfr.collect.open_envs(env, num_envs) as envs:
-        benchmark = Benchmark(env, preset, steps, envs, episodes)
-        benchmark.training()  # traces the update
+        benchmark = Benchmark(env, preset, steps, envs, num_envs, episodes)
         gc.freeze()  # keeps the recorded arrays out of garbage collection
-        rounds = [
-            (benchmark.stepping_alone(), benchmark.recording(), benchmark.training())
-            for _ in range(repeats)
-        ]
-    stepping, recording, training = map(statistics.median, zip(*rounds, strict=True))
-    low, median, high = np.percentile([t / s for s, _, t in rounds], (25, 50, 75))
-    recording_share = statistics.median(r / s for s, r, _ in rounds)
-    training_to_recording = statistics.median(t / r for _, r, t in rounds)
+        rounds = []
+        for _ in range(repeats):
+            rounds.append((benchmark.stepping_alone(), benchmark.training()))
+            assert benchmark.agent.env_steps == benchmark.steps, "the steps differ"
+    stepping, training = map(statistics.median, zip(*rounds, strict=True))
+    low, median, high = np.percentile([t / s for s, t in rounds], (25, 50, 75))
     print(
-        f"| {num_envs}, {episodes} | {stepping:,.0f} steps/s | {recording:,.0f} | "
-        f"{training:,.0f} | {recording_share:.0%} | "
-        f"{median:.1%} ({low:.1%} to {high:.1%}) | {training_to_recording:.0%} |"
+        f"| {num_envs}, {episodes} | {stepping:,.0f} steps/s | {training:,.0f} | "
+        f"{median:.1%} ({low:.1%} to {high:.1%}) |"
     )
 
 
@@ -201,9 +152,8 @@ def main():
     print(
         f"{arguments.env}, median of {arguments.repeats} interleaved rounds, load "
         f"{os.getloadavg()[0]:.1f}\n\n"
-        "| environments, episodes per update | stepping alone | recording | training | "
-        "recording, share | training, share (quartiles) | training ÷ recording |\n"
-        "|---|---|---|---|---|---|---|",
+        "| environments, episodes per update | stepping alone | training | "
+        "share (quartiles) |\n|---|---|---|---|",
         flush=True,
     )
     for size in sizes:

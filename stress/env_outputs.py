@@ -66,108 +66,62 @@ def raise_error(*_):
 CONVERTED = "accepted as Gymnasium converts it: "
 SEVENS = [7.0, 7.0, 7.0]
 FLAGS = {"terminated": True, "truncated": True}
+AS_FLOAT = "accepted as a float"
+REPEATED, AN_ARRAY = "repeated for each component", "an array of floats"
+
+
+def converted(text, value, rule):
+    """Returns the case of an observation that only `AsyncVectorEnv` accepts."""
+    return Case(text, "observation", value, REFUSED, CONVERTED + rule, SEVENS)
+
+
+def accepted(text, field, value, rule, becomes):
+    """Returns the case of a value that all kinds of environments accept."""
+    return Case(text, field, value, rule, becomes=becomes)
+
+
 CASES = [
     Case("NaN", "reward", np.nan),
     Case("infinity", "reward", np.inf),
     Case("minus infinity", "reward", -np.inf),
     Case("`None`", "reward", None),
     Case('text, `"1.5"`', "reward", "1.5"),
-    Case("bool, `True`", "reward", True, "accepted as 1.0", becomes=1.0),
+    accepted("bool, `True`", "reward", True, "accepted as 1.0", 1.0),
     Case("complex number", "reward", 1 + 2j),
     Case("array of shape (1,)", "reward", np.ones(1)),
     Case("array of shape (2,)", "reward", np.ones(2)),
-    Case(
-        "array of shape () with an object",
-        "reward",
-        np.array(1.5, object),
-        "accepted as a float",
-        becomes=1.5,
+    accepted(
+        *("array of shape () with an object", "reward", np.array(1.5, object)),
+        *(AS_FLOAT, 1.5),
     ),
-    Case(
-        "`fractions.Fraction`",
-        "reward",
-        fractions.Fraction(3, 2),
-        "accepted as a float",
-        becomes=1.5,
-    ),
+    accepted("`fractions.Fraction`", "reward", fractions.Fraction(3, 2), AS_FLOAT, 1.5),
     Case("`decimal.Decimal`", "reward", decimal.Decimal("1.5")),
     Case("int outside the range of float64", "reward", 10**400),
     Case("one NaN", "observation", np.array([7, np.nan, 7], "f")),
     Case("one infinity", "observation", np.array([7, np.inf, 7], "f")),
     Case("`None`", "observation", None),
-    Case("list", "observation", SEVENS, REFUSED, CONVERTED + "an array", SEVENS),
-    Case(
-        "float64 for a float32 space",
-        "observation",
-        seven(3, dtype="float64"),
-        "accepted, rounded to the float type of the policy",
-        becomes=SEVENS,
+    converted("list", SEVENS, "an array"),
+    accepted(
+        *("float64 for a float32 space", "observation", seven(3, dtype="float64")),
+        *("accepted, rounded to the float type of the policy", SEVENS),
     ),
     Case("float64 outside the range of float32", "observation", np.full(3, 1e40)),
-    Case(
-        "integers for a float space",
-        "observation",
-        seven(3, dtype="int64"),
-        "accepted as floats",
-        becomes=SEVENS,
+    accepted(
+        *("integers for a float space", "observation", seven(3, dtype="int64")),
+        *("accepted as floats", SEVENS),
     ),
-    Case(
-        "array of objects",
-        "observation",
-        seven(3, dtype=object),
-        REFUSED,
-        CONVERTED + "an array of floats",
-        SEVENS,
-    ),
-    Case(
-        "array of texts",
-        "observation",
-        np.array(["7", "7", "7"]),
-        REFUSED,
-        CONVERTED + "an array of floats",
-        SEVENS,
-    ),
-    Case(
-        "complex array",
-        "observation",
-        seven(3, dtype=complex) + 1j,
-        REFUSED,
-        CONVERTED + "the real parts",
-        SEVENS,
-    ),
-    Case(
-        "NumPy scalar",
-        "observation",
-        np.float32(7),
-        REFUSED,
-        CONVERTED + "repeated for each component",
-        SEVENS,
-    ),
-    Case(
-        "array of shape (1,)",
-        "observation",
-        seven(1),
-        REFUSED,
-        CONVERTED + "repeated for each component",
-        SEVENS,
-    ),
-    Case(
-        "array of shape (1, 3)",
-        "observation",
-        seven(1, 3),
-        REFUSED,
-        CONVERTED + "without the first axis",
-        SEVENS,
-    ),
+    converted("array of objects", seven(3, dtype=object), AN_ARRAY),
+    converted("array of texts", np.array(["7", "7", "7"]), AN_ARRAY),
+    converted("complex array", seven(3, dtype=complex) + 1j, "the real parts"),
+    converted("NumPy scalar", np.float32(7), REPEATED),
+    converted("array of shape (1,)", seven(1), REPEATED),
+    converted("array of shape (1, 3)", seven(1, 3), "without the first axis"),
     Case("array of shape (2,)", "observation", seven(2)),
     Case("array of shape (4,)", "observation", seven(4)),
     Case("dict for a `Box`", "observation", {"a": seven(3)}),
-    Case(
-        "outside the bounds of a `Box`",
-        "observation",
-        np.array([7, 500, 7], "f"),
-        "accepted, with one warning for each training",
-        becomes=[7.0, 500.0, 7.0],
+    accepted(
+        *("outside the bounds of a `Box`", "observation", np.array([7, 500, 7], "f")),
+        *("accepted, with one warning for each training", [7.0, 500.0, 7.0]),
     ),
     Case("int, `2`", "terminated", 2),
     Case("`None`", "terminated", None),
@@ -175,12 +129,9 @@ CASES = [
     Case("NaN", "terminated", np.nan),
     Case("array of shape (2,)", "terminated", np.array([True, False])),
     Case("int, `2`", "truncated", 2),
-    Case(
-        "both `True`",
-        "terminated and truncated",
-        FLAGS,
-        "accepted as terminated",
-        becomes=True,
+    accepted(
+        *("both `True`", "terminated and truncated", FLAGS),
+        *("accepted as terminated", True),
     ),
     Case("`None`", "info", None),
     Case("four values, as in the old Gym", None, lambda *fields: fields[:4]),

@@ -130,10 +130,11 @@ def hdf5(edit):
     """Returns the bytes of an HDF5 file that `edit(file)` fills, or a text."""
     import h5py
 
-    buffer = io.BytesIO(b"not HDF5")
-    if edit is not None:
-        with h5py.File(buffer, "w") as file:
-            edit(file)
+    if edit is None:
+        return b"not HDF5"
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        edit(file)
     return buffer.getvalue()
 
 
@@ -321,6 +322,8 @@ def main():
         sys.path.insert(0, str(folder / "current"))
         # The files are written in a child, so that this process stays small.
         found = in_fork(lambda: [(x, str(y)) for x, y in cases(folder)])
+        if isinstance(found, str):
+            raise SystemExit(found)
         import tf_reinforce.experiments.runs  # noqa: F401 (for all children)
 
         before = snapshot(folder)

@@ -17,7 +17,11 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
+
+import gymnasium
+import numpy as np
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 BLOCKS = 4
@@ -28,7 +32,6 @@ MARGIN = 1.0  # MB that an object may keep beyond its reference
 def plain_model():
     """Trains a plain Keras model for one step with a traced function."""
     import keras
-    import numpy as np
     import tensorflow as tf
 
     layers = [keras.layers.Dense(64, "tanh") for _ in range(2)]
@@ -72,8 +75,6 @@ def cartpole_twin():
 
 
 def gymnasium_cartpole():
-    import gymnasium
-
     return gymnasium.make("CartPole-v1")
 
 
@@ -91,6 +92,45 @@ def env_of(make, method="fit"):
             agents[0].fit(env, **FIT)
         else:
             agents[0].evaluate(env, 2)
+
+    return use
+
+
+class Crashing(gymnasium.Wrapper):
+    """An environment of which one step in a hundred raises an exception."""
+
+    def reset(self, *, seed=None, options=None):
+        self._rng = np.random.default_rng(seed)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self._rng.random() < 0.01:
+            raise RuntimeError("the simulator has crashed")
+        return super().step(action)
+
+
+def long_training():
+    """Returns a function that continues a training whose environments crash."""
+    agents = []
+
+    def use():
+        import tf_reinforce as tfr
+
+        make = lambda: Crashing(gymnasium_cartpole())  # noqa: E731
+        if not agents:
+            agents.append(tfr.Reinforce.for_env(make))
+        with tempfile.TemporaryDirectory() as folder:
+            agents[0].fit(
+                make,
+                epochs=10,
+                episodes_per_epoch=4,
+                num_envs=2,
+                on_env_error="restart",
+                callbacks=[tfr.callbacks.EpisodeLogger(f"{folder}/episodes.csv")],
+                validation_env="CartPole-v1",
+                validation_episodes=2,
+                verbose=0,
+            )
 
     return use
 
@@ -115,6 +155,7 @@ SUBJECTS = {
     "Gymnasium environment of one agent": (env_of(gymnasium_cartpole), None, 1),
     "evaluation on a TensorEnv": (env_of(cartpole_twin, "evaluate"), None, 1),
     "evaluation on Gymnasium": (env_of(gym_id, "evaluate"), None, 1),
+    "ten updates with crashes": (long_training(), None, 1),
     "agent with a worker pool": (agent_on(gym_id, workers=2), "Keras model", 8),
 }  # fmt: skip
 

@@ -59,27 +59,19 @@ def _recurrent():
     return keras.Sequential([keras.Input((None, 4)), *layers])
 
 
+def _baselines():
+    from tf_reinforce import baselines
+
+    return baselines
+
+
 def _value(**options):
     import keras
-
-    import tf_reinforce as tfr
 
     layers = [keras.layers.Dense(16, "tanh"), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((4,)), *layers])
     optimizer = keras.optimizers.Adam(0.01)
-    return tfr.baselines.Value(model, optimizer, scale=10.0, **options)
-
-
-def _group():
-    import tf_reinforce as tfr
-
-    return tfr.baselines.LeaveOneOut(group_size=3)
-
-
-def _shared():
-    import tf_reinforce as tfr
-
-    return tfr.baselines.Value()
+    return _baselines().Value(model, optimizer, scale=10.0, **options)
 
 
 # Many large gradient steps would amplify the rounding errors of the first update.
@@ -89,7 +81,9 @@ SCALED = dict(normalize_observations=True, scale_rewards=True, clipnorm=0.5)
 TRAININGS = {
     "no baseline": dict(baseline=None),
     "leave_one_out": {},
-    "leave_one_out with groups": dict(baseline=_group),
+    "leave_one_out with groups": dict(
+        baseline=lambda: _baselines().LeaveOneOut(group_size=3)
+    ),
     "mean": dict(baseline="mean"),
     "moving_average": dict(baseline="moving_average"),
     "time_step": dict(baseline="time_step"),
@@ -98,7 +92,9 @@ TRAININGS = {
         baseline=lambda: _value(minibatch_size=30, passes=3)
     ),
     "value that shares layers": dict(
-        baseline=_shared, policy=lambda: _mlp(values=True), gae_lambda=0.9
+        baseline=lambda: _baselines().Value(),
+        policy=lambda: _mlp(values=True),
+        gae_lambda=0.9,
     ),
     "minibatches and passes": MINIBATCHES,
     "minibatches and passes, value": dict(baseline=_value, **MINIBATCHES),

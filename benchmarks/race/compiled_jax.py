@@ -1,10 +1,10 @@
 """Trains in JAX: environment, policy, returns, baseline and Adam in one `jit`.
 
-    python compiled_jax.py [while | scan | gymnax]
+    python compiled_jax.py [while | scan]
 
 `while` is a loop over steps that ends with the last episode. `scan` always loops over 500
-steps. `gymnax` is the first loop with the environment of the library gymnax. The gradient
-is a sum over blocks of rows. Blocks without valid steps are not computed.
+steps. The gradient is a sum over blocks of rows; blocks without valid steps are not
+computed.
 """
 
 import functools
@@ -54,70 +54,26 @@ def terminal(state):
     return (jnp.abs(state[:, 0]) > 2.4) | (jnp.abs(state[:, 2]) > 12 * 2 * np.pi / 360)
 
 
-class Twin:
-    """CartPole-v1, written in JAX."""
-
-    def initial(self, key, num_envs):
-        return jax.random.uniform(key, (num_envs, 4), minval=-0.05, maxval=0.05)
-
-    def observation(self, state):
-        return state
-
-    def step(self, key, state, action):
-        next_state = transition(state, action)
-        return next_state, terminal(next_state)
-
-
-class Gymnax:
-    """CartPole-v1 of gymnax, without its automatic reset at every step."""
-
-    def __init__(self):
-        import gymnax
-
-        self.env, self.settings = gymnax.make("CartPole-v1")
-
-    def initial(self, key, num_envs):
-        keys = jax.random.split(key, num_envs)
-        return jax.vmap(self.env.reset_env, (0, None))(keys, self.settings)[1]
-
-    def observation(self, state):
-        return jax.vmap(self.env.get_obs)(state)
-
-    def step(self, key, state, action):
-        step = jax.vmap(self.env.step_env, (None, 0, 0, None))
-        _, state, _, ended, *_ = step(key, state, action, self.settings)
-        return state, ended
-
-
 def collect(weights, key, num_envs):
     """Returns observations and actions `[T, B]` and lengths `[B]` of whole episodes."""
     reset_key, key = jax.random.split(key)
-    state = ENV.initial(reset_key, num_envs)
+    state = jax.random.uniform(reset_key, (num_envs, 4), minval=-0.05, maxval=0.05)
     observations = jnp.zeros((MAX_STEPS, num_envs, 4))
     actions = jnp.zeros((MAX_STEPS, num_envs), jnp.int32)
 
     def step(carry):
         t, state, active, lengths, key, observations, actions = carry
         key, step_key = jax.random.split(key)
-        observation = ENV.observation(state)
-        action = jax.random.categorical(step_key, logits_of(weights, observation))
-        next_state, ended = ENV.step(step_key, state, action)
-        observations, actions = (
-            observations.at[t].set(observation),
-            actions.at[t].set(action),
-        )
+        action = jax.random.categorical(step_key, logits_of(weights, state))
+        next_state = transition(state, action)
+        ended = terminal(next_state)
+        observations = observations.at[t].set(state)
+        actions = actions.at[t].set(action)
         lengths, active = lengths + active, active & ~ended
         return t + 1, next_state, active, lengths, key, observations, actions
 
-    carry = (
-        0,
-        state,
-        jnp.ones(num_envs, bool),
-        jnp.zeros(num_envs, jnp.int32),
-        key,
-        observations,
-        actions,
-    )
+    active, lengths = jnp.ones(num_envs, bool), jnp.zeros(num_envs, jnp.int32)
+    carry = 0, state, active, lengths, key, observations, actions
     if LOOP == "scan":
         carry, _ = lax.scan(lambda carry, _: (step(carry), None), carry, length=MAX_STEPS)
     else:
@@ -215,7 +171,6 @@ def gradient(weights, observations, actions, lengths):
 
 
 LOOP = sys.argv[1] if len(sys.argv) > 1 else "while"
-ENV = Gymnax() if LOOP == "gymnax" else Twin()
 
 if __name__ == "__main__":
     protocol.serve({"train": train, "gradient": gradient})

@@ -25,7 +25,6 @@ COMPILED = {
     "tf_reinforce": ("ours", "compiled_ours.py"),
     "JAX": ("jax", "compiled_jax.py", "while"),
     "JAX, lax.scan": ("jax", "compiled_jax.py", "scan"),
-    "JAX, gymnax": ("jax", "compiled_jax.py", "gymnax"),
 }
 CONTINUOUS = {
     **WITH_PROCESSES,
