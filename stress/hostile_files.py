@@ -51,6 +51,17 @@ config["evaluation"]["episodes"] = 2
 tfr.load(run / "agent.keras").save(folder / "agent.keras")
 keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(folder / "plain.keras")
 """
+# Cases that load, because the file does no harm.
+HARMLESS = (
+    "200 unreachable layers",
+    "negative seed",
+    "head is null",  # the default head
+    "build_config with huge shape",  # the model has its input shape
+    "repeated member",
+    "without metadata.json",
+    "data before the archive",
+    "loss in compile",  # the agent uses no loss of Keras
+)
 # A module that leaves a mark if it is imported.
 EVIL = "import pathlib; pathlib.Path('canary').write_text('x')"
 
@@ -105,7 +116,8 @@ def virtual_data(file):
 
 
 def cycle(file):
-    file.create_group("a")["b"] = file["a"]
+    group = file.create_group("a")
+    group["b"] = group
 
 
 # Hostile HDF5 files of weights
@@ -287,7 +299,8 @@ def harm(record, folder, before):
     message = record["message"]
     if "error" in record:
         return f"another error: {record['error']}"
-    if not message or not message.strip() or BAD_ADVICE.search(message):
+    is_bad = not message or BAD_ADVICE.search(re.sub("'[^']*'", "", message))
+    if is_bad and not (message is None and record["name"] in HARMLESS):
         return f"accepted, or refused without a good reason: {message!r}"
     if record["memory"] > MAX_MEMORY or record["seconds"] > MAX_SECONDS:
         return f"{record['memory'] / 2**20:.0f} MiB, {record['seconds']:.1f} s"

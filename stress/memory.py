@@ -97,14 +97,14 @@ def env_of(make, method="fit"):
 
 
 class Crashing(gymnasium.Wrapper):
-    """An environment of which one step in a hundred raises an exception."""
+    """An environment of which one step in a thousand raises an exception."""
 
     def reset(self, *, seed=None, options=None):
         self._rng = np.random.default_rng(seed)
         return super().reset(seed=seed, options=options)
 
     def step(self, action):
-        if self._rng.random() < 0.01:
+        if self._rng.random() < 0.001:
             raise RuntimeError("the simulator has crashed")
         return super().step(action)
 

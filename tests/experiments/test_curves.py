@@ -2,12 +2,9 @@
 
 import json
 
-import keras
 import numpy as np
 import pytest
 
-import tf_reinforce as tfr
-from tf_reinforce.experiments import comparison
 from tf_reinforce.experiments import curves
 
 
@@ -171,16 +168,3 @@ def test_folders_without_a_log_are_skipped_if_another_has_one(tmp_path):
         curves.read_all([tmp_path / "search"])
     with pytest.raises(FileNotFoundError, match=rf"Did you mean {first}\?"):
         curves.read_all([first, tmp_path / "frist"])
-
-
-def test_log_of_fit_with_the_callback_of_keras_is_a_run(tmp_path):
-    """The log has columns for validations, although there was none."""
-    logger = keras.callbacks.CSVLogger(tmp_path / "log.csv")
-    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,))
-    options = dict(episodes_per_epoch=2, verbose=0, callbacks=[logger])
-    history = agent.fit("CartPole-v1", epochs=2, **options).history
-    [curve] = curves.read(tmp_path).curves
-    assert curve.column("episode_return").tolist() == history["episode_return"]
-    assert np.all(np.isnan(curve.column("val_episode_return")))
-    [row] = comparison.compare([curves.read(tmp_path)])
-    assert row.env_steps == agent.env_steps and row.evaluation is None

@@ -18,7 +18,6 @@ from toy_worlds import Lucky
 import tf_reinforce as tfr
 from tf_reinforce import envs
 from tf_reinforce.data import seeding
-from tf_reinforce.engine import agent_state
 from tf_reinforce.engine import learner
 from tf_reinforce.engine.collect import xla_rollout
 from tf_reinforce.experiments import multi_seed as training_of_many
@@ -89,42 +88,6 @@ def test_train_seeds_equals_separate_runs(kind, monkeypatch):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match=r"one of \[3, 8\].*4"):
         population.agent(4)
-
-
-@pytest.mark.slow
-def test_train_seeds_supports_a_learning_rate_per_seed():
-    world, limit = envs.Corridor(4), dict(epochs=2, episodes_per_epoch=4)
-
-    def make(seed):
-        agent = tfr.Reinforce.for_env(world, hidden=(4,), seed=seed)
-        agent.compile(keras.optimizers.SGD(0.1 * (1 + seed)))
-        return agent
-
-    several = tfr.train_seeds(make, world, [0, 1], **limit)
-    alone = make(1)
-    alone.fit(world, seed=1, verbose=0, **limit)
-    close(several.agent(1), alone)
-
-
-@pytest.mark.slow  # the next test trains a simpler recurrent policy
-def test_train_seeds_supports_recurrent_policies():
-    world = envs.CartPole()
-
-    def make(seed):
-        initial = keras.initializers.GlorotUniform(seed)
-        drawn = dict(kernel_initializer=initial, recurrent_initializer=initial)
-        layers = [
-            keras.layers.LSTM(4, return_sequences=True, **drawn),
-            keras.layers.Dense(2, kernel_initializer=initial),
-        ]
-        agent = tfr.Reinforce(keras.Sequential([keras.Input((None, 4)), *layers]))
-        agent.compile(keras.optimizers.SGD(1e-2))
-        return agent
-
-    population = tfr.train_seeds(make, world, [1, 2], epochs=2, episodes_per_epoch=3)
-    alone = make(2)
-    alone.fit(world, epochs=2, episodes_per_epoch=3, seed=2, verbose=0)
-    close(population.agent(2), alone)
 
 
 @pytest.mark.slow
@@ -261,23 +224,6 @@ def test_train_seeds_supports_weight_averages_and_trained_agents(tmp_path):
     assert [population.agent(seed).updates for seed in (0, 2)] == [3, 5]
 
 
-@pytest.mark.slow
-def test_environment_fault_raises_from_the_run_of_one_seed(monkeypatch):
-    """One agent repeats the run alone with its seed to find the fault."""
-    fit, fits = tfr.Reinforce.fit, []
-
-    def recording_fit(agent, env, **given):
-        fits.append(given["seed"])
-        return fit(agent, env, **given)
-
-    monkeypatch.setattr(tfr.Reinforce, "fit", recording_fit)
-    world = envs.Corridor(4)
-    world.reward = lambda state, *_: tf.zeros_like(state, tf.float32) + np.nan
-    with pytest.raises(tfr.collect.EnvironmentFault, match="reward is not finite"):
-        tfr.train_seeds(maker(world), world, [1, 2], epochs=1, episodes_per_epoch=2)
-    assert fits == [1]
-
-
 @pytest.fixture(params=["one_program", "two_programs"])
 def programs(request, monkeypatch):
     """Puts two seeds into one program, or each seed into a program of its own."""
@@ -320,45 +266,6 @@ def test_train_seeds_raises_if_optimizers_differ_beyond_their_rates():
         ValueError, match="only in their weights.*differ in optimizer 0.*'momentum': 0.5"
     ):
         tfr.train_seeds(make, world, [0, 1], epochs=1)
-
-
-def test_signatures_ignore_names_of_parts_in_lists():
-    """Keras numbers the names of the heads of a Tuple and of the cells of a stack."""
-
-    def made():
-        layers, heads = keras.layers, tfr.heads
-        cells = layers.StackedRNNCells([layers.GRUCell(2), layers.LSTMCell(2)])
-        sequence = layers.RNN(cells, return_sequences=True)
-        policy = keras.Sequential([keras.Input((None, 1)), sequence, layers.Dense(3)])
-        head = heads.Composite((heads.Categorical(2), heads.Gaussian(1)))
-        agent = tfr.Reinforce(policy, head)
-        agent.compile("adam")
-        agent.build((None, 1))
-        return agent
-
-    one, other = (agent_state.signature(made()) for _ in range(2))
-    training_of_many.check_same_signature(one, other)
-
-
-def test_signatures_ignore_names_of_layers_in_functional_policies():
-    """The Keras config of a functional model names its input and output layers."""
-
-    def made():
-        inputs = keras.Input((4,))
-        outputs = keras.layers.Dense(2)(keras.layers.Dense(3)(inputs))
-        agent = tfr.Reinforce(keras.Model(inputs, outputs), tfr.heads.Categorical(2))
-        agent.compile("adam")
-        agent.build((None, 4))
-        return agent
-
-    one, other = (agent_state.signature(made()) for _ in range(2))
-    training_of_many.check_same_signature(one, other)
-
-
-def test_train_seeds_error_names_convolution_as_not_stackable():
-    world = envs.Catch()
-    with pytest.raises(ValueError, match="cannot be stacked.*'Conv2D'"):
-        tfr.train_seeds(maker(world), world, [1, 2], epochs=1)
 
 
 def test_train_seeds_raises_on_invalid_arguments():

@@ -68,13 +68,6 @@ def test_picture_is_written_in_the_format_of_its_name(tmp_path, name, start):
     assert (tmp_path / name).read_bytes().startswith(start)
 
 
-def test_unknown_format_is_refused_before_anything_is_read(tmp_path, capsys):
-    assert cli.main(["plot", str(tmp_path / "no"), "--out", "a.txt"]) == 2
-    assert "one of the extensions .png, .svg, .pdf. Received: a.txt" in (
-        capsys.readouterr().err
-    )
-
-
 def test_picture_of_several_runs_is_written_to_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two"):
@@ -94,24 +87,3 @@ def test_missing_library_names_the_extra(monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r'pip install "tf-reinforce\[plot\]"'):
         plots.draw([run("a", 3)])
-
-
-@pytest.mark.slow
-def test_commands_draw_and_compare_a_real_run(tmp_path, capsys):
-    train = ["train", "CartPole-v1", "--engine", "host", "--epochs", "2", "--hidden", "4"]
-    for seed in ("0", "1"):
-        folder = str(tmp_path / "both" / seed)
-        assert cli.main([*train, "--seed", seed, "--run-dir", folder]) == 0
-    capsys.readouterr()
-    runs = [str(tmp_path / "both"), str(tmp_path / "both" / "0")]
-    for axis in ("steps", "episodes", "updates", "seconds"):
-        out = tmp_path / f"{axis}.png"
-        arguments = ["plot", *runs, "--x", axis, "--key", "entropy", "--out", str(out)]
-        assert cli.main(arguments) == 0
-        assert out.stat().st_size > 5_000
-    assert cli.main(["compare", *runs, "--out", str(tmp_path / "c.svg")]) == 0
-    text = capsys.readouterr().out
-    assert "both  CartPole-v1" in text and "drawn to" in text
-    assert (tmp_path / "c.svg").exists()
-    assert cli.main(["plot", *runs, "--key", "reward"]) == 2
-    assert "has no column 'reward'. Expected: one of" in capsys.readouterr().err

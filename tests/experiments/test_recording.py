@@ -13,7 +13,6 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 import rendered_counter
-import sweeps
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
@@ -154,24 +153,6 @@ def test_headless_variables_are_set_without_a_display_only(agent, path, monkeypa
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     recording.record(agent, FOUR_STEPS, path, workers=1)
     assert [os.environ[name] for name in names] == ["dummy", "dummy", "osmesa"]
-
-
-@pytest.mark.parametrize(
-    "env",
-    sweeps.some(
-        ["FrozenLake-v1", "Blackjack-v1", "CartPole-v1", "Pendulum-v1", "LunarLander-v3"]
-        + ["HalfCheetah-v5"],
-        always=["CartPole-v1"],
-    ),
-)
-def test_environments_of_gymnasium_are_recorded_without_a_display(env, tmp_path):
-    agent = tfr.Reinforce.for_env(env, hidden=())
-    options = dict(max_episode_steps=8, seed=1, deterministic=False)
-    metrics = recording.record(agent, env, tmp_path / "a.mp4", 2, **options)
-    assert metrics == agent.evaluate(env, 2, **options)
-    videos = [read(tmp_path / f"a_{number}.mp4") for number in (1, 2)]
-    assert sum(map(len, videos)) == 2 + metrics["env_steps"]
-    assert all((video[0] != video[-1]).any() for video in videos)
 
 
 @pytest.fixture

@@ -87,13 +87,6 @@ def test_damaged_files_are_named(run, name, content, capsys):
     assert name in capsys.readouterr().err
 
 
-def test_other_folders_and_missing_files_are_refused(tmp_path, capsys):
-    assert cli.main(["info", str(tmp_path)]) == 2
-    assert "contains no config.json" in capsys.readouterr().err
-    assert cli.main(["info", str(tmp_path / "none")]) == 2
-    assert f"There is no file or folder {tmp_path}/none" in capsys.readouterr().err
-
-
 def test_control_characters_of_a_file_are_not_printed(run, capsys):
     (run / "config.json").write_text(json.dumps({"env": "\x1b]0;title\x07 train"}))
     assert cli.main(["info", str(run)]) == 0

@@ -182,20 +182,6 @@ def test_log_key_of_an_objective_is_checked_in_one_update():
     tuning_trial.check_objective(config("Unknown-v0"))  # trains nothing
 
 
-@pytest.mark.slow
-def test_every_part_of_the_budget_is_reported_once_and_pruning_ends_the_training():
-    reports = []
-
-    def report(number, value):
-        reports.append(number)
-        return number == 30
-
-    search = config("TuneClock-v0", "return", None, 1200)
-    _, callback, training = tuning_trial._train(search, search.settings, 0, None, report)
-    assert reports == list(range(1, 31)) and callback.is_pruned
-    assert 30 * 1200 / 50 <= training["env_steps"] <= 30 * 1200 / 50 + 24
-
-
 def test_reached_target_is_reported_for_the_rest_of_the_budget():
     """Otherwise the pruner could not compare later trials with this trial."""
     reports = {}

@@ -19,7 +19,6 @@ from tf_reinforce import cli
 from tf_reinforce import heads
 from tf_reinforce import presets
 from tf_reinforce.cli import train_options
-from tf_reinforce.experiments import runs
 from tf_reinforce.settings import config
 from tf_reinforce.settings import toml_files
 
@@ -263,15 +262,13 @@ def test_command_line_options_override_the_preset(tmp_path):
     assert config["preset"].endswith("small.toml")
 
 
-def test_summary_shows_return_of_a_random_policy_and_threshold_once(plain):
-    folder, config, _, printed = plain
+def test_summary_shows_return_and_threshold_once(plain):
+    folder, _, _, printed = plain
     figures = json.loads((folder / "run" / "evaluation.json").read_text())
     assert figures["episodes"] == 7
-    chance = runs.random_return("CartPole-v1", config, 0)
     assert [line for line in printed.splitlines() if "mean return" in line] == [
         f"CartPole-v1: mean return {figures['episode_return']:.4g} ± "
-        f"{figures['episode_return_std']:.4g} over 7 new episodes, of a random policy "
-        f"{chance:.4g}, threshold 475 missed"
+        f"{figures['episode_return_std']:.4g} over 7 new episodes, threshold 475 missed"
     ]
 
 
@@ -283,7 +280,7 @@ def test_env_kwargs_of_a_preset_apply_to_training_and_evaluation(tmp_path, capsy
     printed = capsys.readouterr().out
     assert config["env_kwargs"] == {"sutton_barto_reward": True}
     assert {float(row["episode_return"]) for row in rows} == {-1.0}
-    assert "return -1 ± 0 over 7 new episodes, of a random policy -1," in printed
+    assert "return -1 ± 0 over 7 new episodes," in printed
     assert cli.main(["evaluate", str(tmp_path / "run"), "--episodes", "7"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == json.loads((tmp_path / "run" / "evaluation.json").read_text())
@@ -300,34 +297,6 @@ def test_step_limit_in_fit_applies_to_the_training_only(tmp_path, capsys):
     figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert 6 < figures["episode_length"] <= 9
     assert ", target 2 reached\n" in capsys.readouterr().out
-
-
-def test_random_return_uses_legal_actions_only():
-    """Without a mask, a random taxi often gets reward -10 for illegal actions."""
-    evaluation = {"episodes": 5, "max_episode_steps": 200}
-    settings = {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": evaluation}
-    free = runs.random_return("Taxi-v4", settings, 0)
-    settings["agent"] = {"action_mask": "info/action_mask"}
-    legal = runs.random_return("Taxi-v4", settings, 0)
-    assert free < -400 < -200 <= legal
-
-
-def test_random_return_is_the_return_of_action_space_samples():
-    """Both estimates agree within four standard errors."""
-    settings = {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": {"episodes": 400}}
-    ours = runs.random_return("CartPole-v1", settings, 0)
-    assert ours == runs.random_return("CartPole-v1", settings, 0)
-    assert ours != runs.random_return("CartPole-v1", settings, 1)
-    env = gym.make("CartPole-v1")
-    env.action_space.seed(0)
-    lengths = []
-    for seed in range(400):
-        env.reset(seed=seed)
-        lengths.append(1)
-        while not env.step(env.action_space.sample())[2]:
-            lengths[-1] += 1
-    noise = np.std(lengths) / np.sqrt(400)
-    assert abs(ours - np.mean(lengths)) < 4 * np.sqrt(2) * noise
 
 
 LINE = {"first": 1.0, "last": 0.0}

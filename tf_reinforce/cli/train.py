@@ -102,7 +102,7 @@ def _train(options, cluster):
         numbers = {"target": target, "seed": seed}
         result = _fit(options, settings, agent, directory, twin=twin, **numbers)
     if is_chief:
-        return _report(options, settings, directory, result, (target, threshold, seed))
+        return _report(options, settings, directory, result, (target, threshold))
     return result["exit_code"]
 
 
@@ -123,16 +123,13 @@ def _fit(options, settings, agent, directory, **more):
 
 def _report(options, settings, directory, result, numbers):
     """Prints the result of a training with one seed, and returns the exit code."""
-    from tf_reinforce.experiments import runs
-
-    env, (target, threshold, seed) = options.env, numbers
+    env, (target, threshold) = options.env, numbers
     if result["exit_code"]:
         when = f" after {train_messages.count_text(result['updates'], 'update')}"
         train_messages.print_interrupted(directory, {"env": env, **settings}, when)
         return result["exit_code"]
-    random = runs.random_return(env, settings, seed) if options.preset else None
     metrics = result["evaluation"]
-    line = train_messages.return_line(env, metrics, random, target, threshold)
+    line = train_messages.return_line(env, metrics, target, threshold)
     train_messages.print_summary(directory, line, result)
     _export(options, directory)
     train_messages.print_next_commands(options, directory, settings["env_kwargs"])

@@ -71,15 +71,13 @@ def print_interrupted(directory, config, when=""):
     )
 
 
-def return_line(env, metrics, random_return, target, threshold):
-    """Returns a line with mean returns (agent, random policy) and the target return."""
+def return_line(env, metrics, target, threshold):
+    """Returns a line with the mean return and the target return."""
     mean, deviation = metrics["episode_return"], metrics["episode_return_std"]
     line = (
         f"{env}: mean return {mean:.4g} ± {deviation:.4g} over "
         f"{metrics['episodes']:.0f} new episodes"
     )
-    if random_return is not None:
-        line += f", of a random policy {random_return:.4g}"
     if target is None:
         return line
     kind = "threshold" if target == threshold else "target"

@@ -175,7 +175,8 @@ def _read_table(path):
 
     A last row without its end is left out: the training may still write it.
     """
-    text = _read_text(path)
+    files.expect_regular_file(path, _MAX_BYTES)
+    text = path.read_text(encoding="utf-8", errors="replace")
     header, *rows = [*csv.reader(text[: text.rfind("\n") + 1].splitlines())] or [[]]
     numbers = []
     for number, row in enumerate(rows, 2):
@@ -194,20 +195,12 @@ def _read_table(path):
 
 def _read_evaluations(path):
     """Returns the mean returns in the evaluation of a run, one for each seed."""
-    if not path.exists():
-        return []
-    text = _read_text(path)
+    content = run_config.read_json(path)
+    tables = [content] if "episode_return" in content else content.values()
     try:
-        content = json.loads(text)
-        tables = [content] if "episode_return" in content else content.values()
         return [float(table["episode_return"]) for table in tables]
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no evaluation of a run: {error!r}") from None
-
-
-def _read_text(path):
-    files.expect_regular_file(path, _MAX_BYTES)
-    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def smooth(values, window):

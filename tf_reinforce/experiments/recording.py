@@ -18,7 +18,6 @@ from tf_reinforce.support import files
 from tf_reinforce.support import validation
 
 _MODE = "rgb_array"
-_DEFAULT_FPS = 30  # pictures per second, if the environment states no number
 # What pygame and MuJoCo use instead of a display and a sound card.
 _HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MUJOCO_GL": "egl"}
 
@@ -157,7 +156,7 @@ class _RecordedEnv(gym.Wrapper):
         self._video = import_ffmpeg().write_frames(
             self._paths[seed],
             self._size,
-            fps=self.env.metadata.get("render_fps") or _DEFAULT_FPS,
+            fps=self.env.metadata.get("render_fps") or 30,
             macro_block_size=2,  # 4:2:0, which all players read
             ffmpeg_log_level="error",
             # The index at the start lets a browser play at once.

@@ -9,7 +9,6 @@ import pathlib
 import signal
 import time
 
-import gymnasium as gym
 import keras
 import numpy as np
 import tensorflow as tf
@@ -17,8 +16,6 @@ import tensorflow as tf
 from tf_reinforce import callbacks
 from tf_reinforce import saving
 from tf_reinforce.callbacks import evaluation
-from tf_reinforce.data import action_masks
-from tf_reinforce.data import seeding
 from tf_reinforce.engine import agent_state
 from tf_reinforce.engine import checkpoints
 from tf_reinforce.engine import interruption
@@ -357,44 +354,3 @@ def evaluation_options(settings):
         "on_env_error": fit.get("on_env_error", "raise"),
         "env_kwargs": settings["env_kwargs"],
     }
-
-
-def random_return(env, settings, seed):
-    """Returns the mean return of a random policy over the episodes of an evaluation.
-
-    `gymnasium.Space.sample` samples the actions of the random policy. If the settings of
-    the agent contain an `action_mask`, the random policy samples only legal actions.
-
-    Args:
-        env: String, the environment id.
-        settings: Dict of the settings of a run, as for `train`.
-        seed: Int, the seed of the evaluation. The episodes of the random policy start
-            with the same reset seeds as those of an evaluation with `seed`.
-    """
-    options = evaluation_options(settings)
-    gym_env = gym.make(
-        env,
-        max_episode_steps=options["max_episode_steps"],
-        disable_env_checker=True,
-        **options["env_kwargs"],
-    )
-    mask_path = settings["agent"].get("action_mask")
-    mask_source = action_masks.MaskPath(mask_path) if mask_path else None
-    limit = gym_env.spec.max_episode_steps or training_options.DEFAULT_MAX_EPISODE_STEPS
-    rng = seeding.generator(seed, "evaluation/action")
-    gym_env.action_space.seed(int(rng.integers(2**31)))
-    episode_seeds = seeding.EpisodeSeeds(seed, "evaluation", update=0)
-    total = 0.0
-    with contextlib.closing(gym_env):
-        for episode in range(options["episodes"]):
-            reset_seed = episode_seeds.reset_seed(episode)
-            observation, info = gym_env.reset(seed=reset_seed)
-            for _ in range(limit):
-                mask = mask_source.lookup(observation, info) if mask_source else None
-                action = gym_env.action_space.sample(mask)
-                step = gym_env.step(action)
-                observation, reward, terminated, truncated, info = step
-                total += float(reward)
-                if terminated or truncated:
-                    break
-    return total / options["episodes"]

@@ -152,9 +152,9 @@ class Search:
                 load_if_exists=True,
             )
             self.finished()
-        except OSError:  # it names the file
-            raise
         except Exception as error:  # Optuna raises many types of errors
+            if isinstance(error, OSError):  # it names the file
+                raise
             raise ValueError(
                 f"The file {path} of the search is damaged ({type(error).__name__}: "
                 f"{str(error)[:200]}). Restore it, or search in another folder."
@@ -245,25 +245,20 @@ class Search:
     def unconfirmed(self):
         """Returns the list of the trials that `confirm` trains."""
         best = self.ranked()[: NUM_FINALISTS if self.config.confirm else 0]
-        return [trial for trial in best if self._confirmation(trial) is None]
+        return [trial for trial in best if self.confirmation(trial) is None]
 
     def confirmed(self, trial):
         """Returns the mean value of a trial over all its trainings, or `None`.
 
         The mean is `None` before `confirm`, and if a training of `confirm` has failed.
         """
-        values = self._confirmation(trial)
+        values = self.confirmation(trial)
         if not isinstance(values, list):
             return None
         values = [*values, *(x["value"] for x in trial.user_attrs["trainings"])]
         return sum(values) / len(values)
 
-    def confirmation_error(self, trial):
-        """Returns why a training of `confirm` has failed, a string, or `None`."""
-        values = self._confirmation(trial)
-        return values if isinstance(values, str) else None
-
-    def _confirmation(self, trial):
+    def confirmation(self, trial):
         """Returns the values of `confirm` for a trial, or its error, or `None`."""
         return self.study.user_attrs.get(_CONFIRMED.format(self.index(trial)))
 

@@ -39,7 +39,7 @@ def confirmed_line(search, index):
     [trial] = [x for x in search.ranked() if search.index(x) == index]
     mean, count = search.confirmed(trial), search.config.confirm
     if mean is None:
-        reason = search.confirmation_error(trial).splitlines()[0]
+        reason = search.confirmation(trial).splitlines()[0]
         return f"trial {index}: a training with a further seed failed: {reason[:200]}"
     trainings = "1 further training" if count == 1 else f"{count} further trainings"
     unit = search.config.objective
