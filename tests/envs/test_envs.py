@@ -268,7 +268,7 @@ def test_vector_env_raises_on_invalid_calls():
         worlds.step([0, 1])
     with pytest.raises(ValueError, match="list with one seed for each of 2"):
         worlds.reset(seed=[1, 2, 3])
-    with pytest.raises(ValueError, match="no seed of the list may be None"):
+    with pytest.raises(ValueError, match="none of them None"):
         worlds.reset(seed=[1, None])
     with pytest.raises(ValueError, match="num_envs"):
         envs.CartPole().as_gymnasium(0)
@@ -288,7 +288,7 @@ class Broken(envs.CartPole):
     [
         ("observation", lambda x: x[:, :3], r"shape \(7, 4\).*shape \(7, 3\)"),
         ("observation", lambda x: {"x": x}, "nested like the observation space"),
-        ("observation", lambda x: tf.cast(x, tf.int32), "a float type.*int32"),
+        ("observation", lambda x: tf.cast(x, tf.int32), "of type float.*int32"),
         ("reward", lambda x: x[:, None], r"shape \(7,\).*shape \(7, 1\)"),
         ("reward", lambda x: tf.cast(x, tf.int32), "of type float.*int32"),
         ("reward", lambda x: tf.reduce_sum(x), r"a row for each episode.*\(\)"),
@@ -359,7 +359,7 @@ def test_check_raises_if_the_noise_spec_is_invalid(noise):
     world = Walk()
     world.transition_noise = noise
     with pytest.raises(
-        ValueError, match="noise attribute of `Walk` must be one `NoiseSpec`.*Received"
+        ValueError, match="`Walk.transition_noise` must be one `NoiseSpec`.*Received"
     ):
         checks.check(world)
 

@@ -257,7 +257,7 @@ def test_fit_raises_if_the_critic_is_recurrent():
     agent = tfr.Reinforce.for_env(toys.Clock, hidden=(3,))
     agent = tfr.Reinforce(agent.policy, baseline=tfr.baselines.Value(critic))
     agent.compile()
-    with pytest.raises(ValueError, match="takes one observation at a time.*shares"):
+    with pytest.raises(ValueError, match="takes one observation at a time.*share"):
         agent.fit(toys.Clock, epochs=1, verbose=0)
 
 

@@ -50,12 +50,8 @@ class LeaveOneOut(base.Baseline):
 
     def __init__(self, group_size: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        size = validation.positive_int_or_none("group_size", group_size)
-        if size is not None and size < 2:
-            raise ValueError(
-                "`group_size` must be at least 2, because the mean of the other "
-                f"episodes needs another episode. Received: group_size={group_size}"
-            )
+        if group_size is not None:
+            validation.whole_number("group_size", group_size, 2)
         self.group_size = group_size
         self.reset_group_size = group_size or 1
 

@@ -82,22 +82,26 @@ class Value(base.Baseline):
         )
         if model is not None:
             validation.instance("model", model, keras.Model)
-        model_options = optimizer, minibatch_size, passes, scale
-        if model is None and model_options != (None, None, 1, 1):
+        elif (optimizer, minibatch_size, passes, scale) != (None, None, 1, 1):
             raise ValueError(
                 "A `Value` baseline without a model shares the policy's layers, and "
                 "the agent's optimizer trains policy and baseline in one step. Omit "
-                "`optimizer`, `passes`, `minibatch_size` and `scale`, or pass a model "
-                f"to `Value`. Received: model=None, optimizer={optimizer!r}, "
-                f"passes={passes}, minibatch_size={minibatch_size}, scale={scale}"
+                "`optimizer`, `passes`, `minibatch_size` and `scale`, or pass a model. "
+                f"Received: model=None, optimizer={optimizer!r}, passes={passes}, "
+                f"minibatch_size={minibatch_size}, scale={scale}"
             )
         self.model = model
         self.optimizer: Any = None
         if model is not None:
-            self.optimizer = keras.optimizers.get(
-                "adam" if optimizer is None else optimizer
+            self.optimizer = keras.optimizers.get(optimizer or "adam")
+        if getattr(self.optimizer, "loss_scale_factor", None) is not None or isinstance(
+            self.optimizer, keras.optimizers.LossScaleOptimizer
+        ):
+            raise ValueError(
+                "The `optimizer` of a `Value` baseline must not divide gradients by a "
+                "loss scale, because the value loss is not scaled. Expected: one "
+                f"without `loss_scale_factor`. Received: optimizer={optimizer!r}"
             )
-        _expect_no_loss_scale(self.optimizer)
         self.loss_weight = validation.within("loss_weight", loss_weight, 0, math.inf)
 
     def build(self, observations_shape: Any) -> None:
@@ -116,9 +120,9 @@ class Value(base.Baseline):
         values = minibatches.call_on_rows(call_model, observations)
         if values.shape.rank != 2 or values.shape[-1] != 1:
             raise ValueError(
-                "The model of a `Value` baseline must return one number per "
-                f"observation, shape (batch, 1). Received: shape {values.shape}. End "
-                "the value model with keras.layers.Dense(1)."
+                "The model of a `Value` baseline must return one number per observation. "
+                f"Received: shape {values.shape}. End the model with "
+                "keras.layers.Dense(1)."
             )
         if values.dtype in (tf.float16, tf.bfloat16):
             values = tf.cast(values, tf.float32)
@@ -256,15 +260,3 @@ class Value(base.Baseline):
         for name in ("model", "optimizer"):
             config[name] = keras.saving.deserialize_keras_object(config[name])
         return cls(**config)
-
-
-def _expect_no_loss_scale(optimizer: Any) -> None:
-    """Raises `ValueError` if an optimizer divides gradients by a loss scale."""
-    is_scaler = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    if is_scaler or getattr(optimizer, "loss_scale_factor", None) is not None:
-        raise ValueError(
-            "The `optimizer` of a `Value` baseline must not divide gradients by a loss "
-            "scale, because the value loss is not scaled. Expected: an optimizer "
-            "without `loss_scale_factor`, and not a LossScaleOptimizer. Received: "
-            f"optimizer={optimizer!r}"
-        )

@@ -24,7 +24,6 @@ from tf_reinforce.engine import linear_rates
 from tf_reinforce.engine import recorder
 from tf_reinforce.export import live_policy
 from tf_reinforce.policies import compatibility
-from tf_reinforce.policies import layer_classes
 from tf_reinforce.policies import models
 from tf_reinforce.policies import normalization
 from tf_reinforce.policies import recurrent
@@ -545,7 +544,7 @@ class KerasAgent(keras.Model):
         with files.atomic_model_file(*target) as temporary_path:
             self._build_optimizer()
             super().save(temporary_path, **kwargs)
-        layer_classes.warn_if_not_loadable(self)
+        models.warn_if_not_loadable(self)
 
     @locks.between_updates
     def save_weights(self, filepath: str | os.PathLike, overwrite: bool = True) -> None:

@@ -37,25 +37,16 @@ def check(env):
 
 def _check_functions(env):
     name = type(env).__name__
-    if env.initial_noise is None:
-        raise ValueError(
-            f"`{name}.initial_noise` must be a `NoiseSpec`, because `initial` returns "
-            "one state for each row of its noise. Received: None. For a fixed initial "
-            "state, keep the default of `initial_noise`, and ignore the noise."
-        )
-    state = _call(env, "initial", _zero_noise(env, env.initial_noise))
+    state = _call(env, "initial", _zero_noise(env, "initial_noise"))
     state_specs = keras.tree.map_structure(_spec_reader(f"{name}.initial"), state)
     observation = _call(env, "observation", state)
-    if not callable(env.action_mask):
-        raise ValueError(
-            f"`{name}.action_mask` must be a method that returns the masks of legal "
-            f"actions. Received: {env.action_mask!r}. Give the attribute another name."
-        )
     _check_mask(f"{name}.action_mask", _call(env, "action_mask", state), env)
     _check_observation(f"{name}.observation", observation, env)
     actions = keras.tree.map_structure(_zero_actions, spaces.to_nest(env.action_space))
     actions = cast_actions(env, actions)
-    noise = _zero_noise(env, env.transition_noise)
+    noise = None
+    if env.transition_noise is not None:
+        noise = _zero_noise(env, "transition_noise")
     next_state = _call(env, "transition", state, actions, noise)
     next_specs = keras.tree.map_structure(_spec_reader(f"{name}.transition"), next_state)
     if next_specs != state_specs:
@@ -64,9 +55,9 @@ def _check_functions(env):
             f"{state_specs}. Received: {next_specs}"
         )
     reward = _call(env, "reward", state, actions, next_state)
-    _check_tensor(f"{name}.reward", reward, (), "float", lambda dtype: dtype.is_floating)
+    _check_tensor(f"{name}.reward", reward, (), "float")
     terminal = _call(env, "terminal", next_state)
-    _check_tensor(f"{name}.terminal", terminal, (), "bool", lambda dtype: dtype.is_bool)
+    _check_tensor(f"{name}.terminal", terminal, (), "bool")
 
 
 def _call(env, function, *arguments):
@@ -76,10 +67,9 @@ def _call(env, function, *arguments):
     after = keras.tree.flatten(arguments)
     if [*map(id, before)] != [*map(id, after)]:
         raise ValueError(
-            f"`{type(env).__name__}.{function}` must not change its arguments, because "
-            "other functions also receive the arguments. Expected: a new structure, "
-            "for example {**state, 'x': …}. Received: an argument in which a tensor "
-            "was replaced"
+            f"`{type(env).__name__}.{function}` must not change its arguments. Expected: "
+            "a new structure, for example {**state, 'x': …}. Received: an argument in "
+            "which a tensor was replaced"
         )
     return result
 
@@ -125,22 +115,6 @@ class _Identity:
         return id(self._value)
 
 
-class _SpaceContents(_Identity):
-    """Compares a space by its contents, which are read only if two spaces differ."""
-
-    def __eq__(self, other):
-        if not isinstance(other, _SpaceContents):
-            return False
-        return self._value is other._value or self._contents() == other._contents()
-
-    def __hash__(self):
-        return hash(type(self._value))
-
-    def _contents(self):
-        parts = {k: x for k, x in vars(self._value).items() if k != "_np_random"}
-        return type(self._value), _constant(parts, ())
-
-
 def constants(env):
     """Returns the values of an environment that a traced program contains as constants.
 
@@ -184,7 +158,8 @@ def _constant(value, parents):
     if isinstance(value, (int, float, str, type(None))):
         return type(value).__name__, repr(value)  # `repr` makes NaN equal NaN
     if isinstance(value, gym.Space):
-        return _SpaceContents(value)
+        parts = {k: x for k, x in vars(value).items() if k != "_np_random"}
+        return type(value), _constant(parts, parents)
     if isinstance(value, _OPAQUE_TYPES) or not hasattr(value, "__dict__"):
         return _Identity(value)
     return _Identity(value), _constant(vars(value), parents)
@@ -212,18 +187,17 @@ def _is_valid(space, observation):
     return (low <= observation) & (observation <= high)
 
 
-def _zero_noise(env, spec):
+def _zero_noise(env, attribute):
     """Returns zeros of the shape of a `NoiseSpec`; raises if the spec is invalid."""
-    if spec is None:
-        return None
+    spec = getattr(env, attribute)
     shape = getattr(spec, "shape", None)
     sizes = shape if isinstance(shape, tuple) else [None]
     is_fixed = all(isinstance(size, int) for size in sizes)
     if getattr(spec, "kind", None) not in ("uniform", "normal") or not is_fixed:
         raise ValueError(
-            f"A noise attribute of `{type(env).__name__}` must be one `NoiseSpec`, "
-            "uniform or normal, with the shape of one episode's noise. Expected, for "
-            f"example: NoiseSpec('uniform', (2,)). Received: {spec!r}"
+            f"`{type(env).__name__}.{attribute}` must be one `NoiseSpec` for the noise "
+            "of one episode. Expected, for example: NoiseSpec('uniform', (2,)). "
+            f"Received: {spec!r}"
         )
     return tf.zeros([_ROWS, *shape], env.dtype)
 
@@ -240,30 +214,33 @@ def _spec_reader(function):
         shape = tensor.shape
         if shape.rank in (None, 0) or shape[0] != _ROWS or not shape.is_fully_defined():
             raise ValueError(
-                f"`{function}` must return tensors with a row for each episode, and "
-                f"all other axes must have a fixed size. Expected, for {_ROWS} "
-                f"episodes: shape ({_ROWS}, …) without None. Received: {shape}. "
-                "Operations that select by value, such as `tf.boolean_mask` and "
-                "`tf.unique`, return no fixed size: use `tf.where(condition, a, b)`."
+                f"`{function}` must return tensors with a row for each episode, and axes "
+                f"of a fixed size. Expected, for {_ROWS} episodes: shape ({_ROWS}, …) "
+                f"without None. Received: {shape}. Instead of operations that select by "
+                "value, such as `tf.boolean_mask`, use `tf.where(condition, a, b)`."
             )
         return tuple(shape[1:]), tensor.dtype.name
 
     return read
 
 
-def _check_observation(function, observation, env):
-    expected = tensor_specs.observation_spec(env.observation_space, env.dtype)
+def _expect_nested(function, expected, received, space):
     try:
-        keras.tree.assert_same_structure(expected, observation)
+        keras.tree.assert_same_structure(expected, received)
     except ValueError:
         raise ValueError(
-            f"`{function}` must be nested like the observation space. Expected: "
-            f"{expected}. Received: {observation}"
+            f"`{function}` must return arrays nested like the {space} space. Expected: "
+            f"{expected}. Received: {received}"
         ) from None
 
+
+def _check_observation(function, observation, env):
+    expected = tensor_specs.observation_spec(env.observation_space, env.dtype)
+    _expect_nested(function, expected, observation, "observation")
+
     def compare(spec, tensor):
-        kind = "a float type" if spec.dtype.is_floating else spec.dtype.name
-        _check_tensor(function, tensor, tuple(spec.shape), kind, _same_kind(spec.dtype))
+        kind = "float" if spec.dtype.is_floating else spec.dtype.name
+        _check_tensor(function, tensor, tuple(spec.shape), kind)
 
     keras.tree.map_structure(compare, expected, observation)
 
@@ -272,55 +249,35 @@ def _check_mask(function, mask, env):
     if mask is None:
         return
     parts = spaces.to_nest(env.action_space)
-    try:
-        keras.tree.assert_same_structure(parts, mask)
-    except ValueError:
-        raise ValueError(
-            f"`{function}` must return masks nested like the action space, with one "
-            f"tensor, or None, for each part. Expected: masks for {env.action_space}. "
-            f"Received: {mask}"
-        ) from None
+    _expect_nested(function, parts, mask, "action")
     pairs = zip(keras.tree.flatten(parts), keras.tree.flatten(mask), strict=True)
     for space, tensor in pairs:
         if tensor is not None:
-            shape, dtype = _spec_reader(function)(tensor)
+            shape, _ = _spec_reader(function)(tensor)
             entries = _mask_entries(space) or shape[-1:]
-            if shape != entries or not _is_bool_or_int(dtype):
-                raise ValueError(
-                    f"`{function}` must return, for {_ROWS} episodes and the part "
-                    f"{space}, a tensor of bools or integers of the shape "
-                    f"{(_ROWS, *entries)}, or None. Received: shape {(_ROWS, *shape)} of "
-                    f"type {dtype}"
-                )
+            _check_tensor(function, tensor, entries, "bool or int")
 
 
 def _mask_entries(space):
     """Returns `(M,)`, the number of mask entries of a space, or `()` for a `Box`."""
-    if isinstance(space, gym.spaces.Discrete):
-        return (int(space.n),)
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return (int(space.nvec.sum()),)
+    if isinstance(space, gym.spaces.Box):
+        return ()
     if isinstance(space, gym.spaces.MultiBinary):
         return (math.prod(space.shape),)
-    return ()
+    return (
+        int(np.sum(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec)),
+    )
 
 
-def _is_bool_or_int(dtype):
-    dtype = tf.as_dtype(dtype)
-    return dtype.is_bool or dtype.is_integer
-
-
-def _same_kind(dtype):
-    """Returns a comparison of types with `dtype`, in which all float types are equal."""
-    return lambda other: other == dtype or dtype.is_floating and other.is_floating
-
-
-def _check_tensor(function, tensor, shape, kind, is_valid_dtype):
-    received, dtype = _spec_reader(function)(tensor)
-    if received != shape or not is_valid_dtype(tf.as_dtype(dtype)):
+def _check_tensor(function, tensor, shape, kind):
+    """Raises `ValueError` unless a tensor has a shape, and the name of a type or kind."""
+    received, name = _spec_reader(function)(tensor)
+    dtype = tf.as_dtype(name)
+    kinds = {"float": dtype.is_floating, "bool or int": dtype.is_bool or dtype.is_integer}
+    if received != shape or not kinds.get(kind, name == kind):
         raise ValueError(
             f"`{function}` must return shape {(_ROWS, *shape)} for {_ROWS} episodes, of "
-            f"type {kind}. Received: shape {(_ROWS, *received)} of type {dtype}. The "
+            f"type {kind}. Received: shape {(_ROWS, *received)} of type {name}. The "
             "shapes of an environment are not broadcast, and its types are not cast."
         )
 

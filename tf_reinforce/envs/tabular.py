@@ -63,13 +63,9 @@ class Tabular(base.TensorEnv):
         self.transition_noise = None
         if num_outcomes > 1:
             self.transition_noise = seeding.NoiseSpec("uniform", ())
-        self._initial_bounds = _bounds(_distribution("initial_probs", initial_probs))
-        if len(self._initial_bounds) != num_states - 1:
-            raise ValueError(
-                f"`initial_probs` must have one probability for each of {num_states} "
-                f"states. Received: {len(self._initial_bounds) + 1} probabilities"
-            )
-        self._outcome_bounds = _bounds(_distribution("transitions", probs))
+        initial = _distribution("initial_probs", initial_probs, (num_states,))
+        self._initial_bounds = _bounds(initial)
+        self._outcome_bounds = _bounds(_distribution("transitions", probs, probs.shape))
         self._next_states = next_states
         self._rewards, self._terminated = rewards, terminated
         self._masks = _checked_masks(action_masks, (num_states, num_actions))
@@ -186,37 +182,29 @@ def _outcomes(transitions):
     count = max(len(outcomes) for actions in lists for outcomes in actions)
     shape = len(lists), sizes.pop(), count
     table = [np.zeros(shape, dtype) for dtype in ("float64", "int64", "float64", "bool")]
-    for state, actions in enumerate(lists):
-        for action, outcomes in enumerate(actions):
-            for number, outcome in enumerate(outcomes):
-                _check_outcome(outcome, state, action, len(lists))
-                for part, value in zip(table, outcome, strict=True):
-                    part[state, action, number] = value
+    for place in np.ndindex(shape):
+        state, action, number = place
+        for outcome in lists[state][action][number : number + 1]:
+            if (
+                len(outcome) != 4
+                or outcome[1] not in range(len(lists))
+                or not np.isfinite(outcome[2])
+            ):
+                raise ValueError(
+                    "An outcome must be (probability, next_state, reward, terminated), "
+                    f"with a next state from 0 to {len(lists) - 1} and a finite reward. "
+                    f"Received: {outcome} for state {state} and action {action}"
+                )
+            for part, value in zip(table, outcome, strict=True):
+                part[place] = value
     return table
-
-
-def _check_outcome(outcome, state, action, num_states):
-    if len(outcome) != 4 or outcome[1] not in range(num_states):
-        raise ValueError(
-            "An outcome must be (probability, next_state, reward, terminated), with a "
-            f"next state from 0 to {num_states - 1}. Received: {outcome} for state "
-            f"{state} and action {action}"
-        )
-    if not np.isfinite(outcome[2]):
-        raise ValueError(
-            f"The rewards of `transitions` must be finite. Received: {outcome} for state "
-            f"{state} and action {action}"
-        )
 
 
 def _checked_masks(masks, shape):
     """Returns masks as int8, or `None`; raises unless each state has a legal action."""
     if masks is None:
         return None
-    try:
-        table = np.asarray(masks)
-    except ValueError:  # rows of different lengths
-        table = np.zeros(0)
+    table = np.asarray(masks)
     if table.shape != shape or not np.isin(table, (0, 1)).all() or not table.any(1).all():
         raise ValueError(
             "`action_masks` must contain zeros and ones of the shape [states, actions], "
@@ -226,15 +214,16 @@ def _checked_masks(masks, shape):
     return table.astype("int8")
 
 
-def _distribution(name, probs):
+def _distribution(name, probs, shape):
     """Returns probabilities `[…, K]`; raises unless each K numbers add up to one."""
     probs = np.asarray(probs, "float64")
     sums = probs.sum(axis=-1)
-    if not (probs >= 0).all() or not np.allclose(sums, 1, rtol=0, atol=1e-6):
+    is_one = np.allclose(sums, 1, rtol=0, atol=1e-6)
+    if probs.shape != shape or not (probs >= 0).all() or not is_one:
         raise ValueError(
-            f"The probabilities of `{name}` must be at least zero and add up to one. "
-            f"Received: a smallest probability of {probs.min()}, and sums from "
-            f"{sums.min()} to {sums.max()}"
+            f"The probabilities of `{name}` must be at least zero and add up to one, in "
+            f"the shape {shape}. Received: the shape {probs.shape}, a smallest "
+            f"probability of {probs.min(initial=1.0)}, and sums of {np.unique(sums)}"
         )
     return probs
 

@@ -68,13 +68,9 @@ class TensorVectorEnv(gym.vector.VectorEnv):
     def step(self, actions):
         """Steps every environment, and resets an environment if its episode has ended."""
         if self._keys is None:
-            raise gym.error.ResetNeeded(
-                "`step` requires a running episode. Call "
-                "`reset` of the vector environment before "
-                "`step`."
-            )
+            raise gym.error.ResetNeeded("Call `reset` before `step`.")
         actions = keras.tree.map_structure(
-            _to_tensor, self._check_nesting(actions), self._action_spaces()
+            _to_tensor, self._check_nesting(actions), spaces.to_nest(self.action_space)
         )
         self._episodes += self._ended
         self._lengths = np.where(self._ended, 0, self._lengths + 1).astype("int32")
@@ -107,8 +103,8 @@ class TensorVectorEnv(gym.vector.VectorEnv):
     def _initial_states(self, keys, episodes):
         """Returns initial states, and their observations and action masks."""
         env = self.env
-        noise_args = [env.initial_noise], episodes, 0, env.dtype
-        noise = tensor_noise.counter_noise(keys[:, 0], *noise_args)[0]
+        specs = [env.initial_noise]
+        (noise,) = tensor_noise.counter_noise(keys[:, 0], specs, episodes, 0, env.dtype)
         state = env.initial(noise)
         return state, env.observation(state), env.action_mask(state)
 
@@ -138,31 +134,28 @@ class TensorVectorEnv(gym.vector.VectorEnv):
 
     def _env_seeds(self, seed, is_first):
         """Returns a seed, or `None` to continue the noise, for each environment."""
-        if seed is None:
-            entropy = int(np.random.SeedSequence().generate_state(1)[0])
-            if is_first:
-                return self._env_seeds(entropy, is_first)
+        if seed is None and not is_first:
             return [None] * self.num_envs
+        if seed is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
         if not isinstance(seed, (list, tuple)):
             seed = validation.check_seed(seed)
             return [seed + i for i in range(self.num_envs)]
         if len(seed) != self.num_envs or (is_first and None in seed):
             raise ValueError(
                 "`seed` must be an int, or a list with one seed for each of "
-                f"{self.num_envs} environments. At the first `reset`, no seed of the "
-                f"list may be None. Received: {seed}"
+                f"{self.num_envs} environments, none of them None at the first `reset`. "
+                f"Received: {seed}"
             )
         return list(seed)
 
-    def _action_spaces(self):
-        return spaces.to_nest(self.action_space)
-
     def _check_nesting(self, actions):
         """Returns `actions`; raises an error unless nested like the action space."""
-        if not isinstance(self._action_spaces(), (dict, tuple)):
+        nest = spaces.to_nest(self.action_space)
+        if not isinstance(nest, (dict, tuple)):
             return np.asarray(actions)
         try:
-            keras.tree.assert_same_structure(self._action_spaces(), actions)
+            keras.tree.assert_same_structure(nest, actions)
         except ValueError:
             raise ValueError(
                 f"`actions` must be nested like {self.action_space}. Received: "

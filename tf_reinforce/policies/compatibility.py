@@ -74,7 +74,9 @@ def check_model_shapes(policy, head, baseline, observation_spec):
         models.call_on_examples(policy, observation_spec, recurrent_policy)
         for _ in range(2)
     )
-    _check_deterministic(policy, outputs, repeated)
+    pairs = zip(keras.tree.flatten(outputs), keras.tree.flatten(repeated), strict=True)
+    if not all(np.allclose(x, y, 1e-3, 1e-5, equal_nan=True) for x, y in pairs):
+        raise _random_outputs(policy)
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), outputs)
     is_shared = baseline.shares_policy
     has_values = isinstance(outputs, dict) and set(outputs) == {"outputs", "values"}
@@ -83,9 +85,8 @@ def check_model_shapes(policy, head, baseline, observation_spec):
     ):
         raise ValueError(
             "A policy with two outputs and a `Value()` baseline without a model belong "
-            'together. The two outputs are {"outputs": (batch, P), "values": (batch, '
-            "1)}, with P outputs for the head. Every other policy has one output. "
-            f"Received, for a batch of 2: {shapes} and the baseline "
+            'together: {"outputs": (batch, P), "values": (batch, 1)}. Every other policy '
+            f"has one output. Received, for a batch of 2: {shapes} and the baseline "
             f"{type(baseline).__name__}"
         )
     head.check_outputs((outputs["outputs"] if is_shared else outputs).shape)
@@ -95,20 +96,11 @@ def check_model_shapes(policy, head, baseline, observation_spec):
     return recurrent_policy
 
 
-def _check_deterministic(policy, outputs, repeated):
-    """Raises `ValueError` unless two calls of the policy returned equal outputs."""
-    pairs = zip(keras.tree.flatten(outputs), keras.tree.flatten(repeated), strict=True)
-    if not all(np.allclose(x, y, 1e-3, 1e-5, equal_nan=True) for x, y in pairs):
-        raise _random_outputs(policy)
-
-
 def _random_outputs(model):
     return ValueError(
         "Policy and value model must return the same outputs for the same observations. "
-        "If the outputs of a policy differ between calls, an update computes the "
-        "log-probabilities of a policy that did not sample the actions. Received: "
-        f"{model!r}, whose outputs are random in inference mode. Remove random layers, "
-        "because the head of the agent samples the actions."
+        f"Received: {model!r}, whose outputs are random in inference mode. Remove random "
+        "layers, because the head of the agent samples the actions."
     )
 
 
@@ -152,19 +144,15 @@ def check_call_modes(keras_models, observation_spec, recurrent_policy):
 
 def _check_value_model(value_model, policy, observation_spec):
     """Raises `ValueError` if a value model is recurrent or shares policy weights."""
-    if recurrent.is_recurrent(value_model, observation_spec):
-        raise ValueError(
-            "The model of a `Value` baseline takes one observation at a time, without a "
-            f"time axis. Received: {value_model!r}, which has recurrent layers. For a "
-            "recurrent value function that shares the layers of the policy, use a policy "
-            "with the outputs {'outputs': …, 'values': …} and tfr.baselines.Value()."
-        )
     policy_ids = {id(variable) for variable in policy.variables}
     common = [v.path for v in value_model.variables if id(v) in policy_ids]
-    if common:
+    received = f"two models with {', '.join(common)} in common" if common else ""
+    if recurrent.is_recurrent(value_model, observation_spec):
+        received = f"{value_model!r}, which has recurrent layers"
+    if received:
         raise ValueError(
-            "The policy and the model of a `Value` baseline must not share weights. "
-            f"Received: two models with {', '.join(common)} in common. To share layers, "
-            "use one policy with the outputs {'outputs': …, 'values': …} and "
-            "tfr.baselines.Value()."
+            "The model of a `Value` baseline takes one observation at a time, without a "
+            f"time axis, and must not share weights with the policy. Received: "
+            f"{received}. For shared or recurrent layers, use one policy with the "
+            "outputs {'outputs': …, 'values': …} and tfr.baselines.Value()."
         )

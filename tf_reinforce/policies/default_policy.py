@@ -58,6 +58,22 @@ class OneHot(keras.layers.Layer):
         return {**super().get_config(), "sizes": self.sizes, "starts": self.starts}
 
 
+@contextlib.contextmanager
+def _float_policy():
+    """Applies `keras.config.set_floatx("float64")`, also after Keras has made a layer.
+
+    Keras remembers the type of the first layer, and later makes inputs of another type.
+    """
+    before = keras.config.dtype_policy()
+    is_default = before.name == "float32"
+    keras.config.set_dtype_policy(keras.config.floatx() if is_default else before)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+@_float_policy()
 def default_policy(
     space,
     hidden,
@@ -122,31 +138,7 @@ def default_policy(
     >>> default_policy(gym.spaces.Box(-1, 1, (4,)), (64, 64), 2, seed=0).count_params()
     4610
     """
-    with _float_policy():
-        return _default_policy(
-            space, hidden, outputs_size, seed, output_scaling, name, is_normalized
-        )
-
-
-@contextlib.contextmanager
-def _float_policy():
-    """Applies `keras.config.set_floatx("float64")`, also after Keras has made a layer.
-
-    Keras remembers the type of the first layer, and later makes inputs of another type.
-    """
-    before = keras.config.dtype_policy()
-    is_default = before.name == "float32"
-    keras.config.set_dtype_policy(keras.config.floatx() if is_default else before)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
-
-
-def _default_policy(
-    space, hidden, outputs_size, seed, output_scaling, name, is_normalized
-):
-    hidden = validation.layer_sizes("hidden", hidden)
+    validation.layer_sizes("hidden", hidden)
     rng = seeding.generator(seed, "weights")
 
     def orthogonal(gain):
@@ -169,17 +161,16 @@ def _default_policy(
     concatenate = keras.layers.Concatenate(name=f"{name}.all")
     x = concatenate(features) if len(features) > 1 else features[0]
     hidden = validation.layer_sizes("hidden", hidden, x.shape[-1], outputs_size)
-    dense = keras.layers.Dense
+
+    def dense(x, size, activation, gain, layer_name):
+        return keras.layers.Dense(
+            size, activation, kernel_initializer=orthogonal(gain), name=layer_name
+        )(x)
+
     for i, size in enumerate(hidden):
-        kernel = orthogonal(np.sqrt(2.0))
-        x = dense(size, "tanh", kernel_initializer=kernel, name=f"{name}.hidden_{i}")(x)
-    last = dense(
-        outputs_size, kernel_initializer=orthogonal(0.01), name=f"{name}.outputs"
-    )
-    outputs = last(x)
-    offsets, scales = (
-        list(map(float, numbers)) for numbers in output_scaling or ((), ())
-    )
+        x = dense(x, size, "tanh", np.sqrt(2.0), f"{name}.hidden_{i}")
+    outputs = dense(x, outputs_size, None, 0.01, f"{name}.outputs")
+    offsets, scales = (np.asarray(x).tolist() for x in output_scaling or ((), ()))
     if any(offsets) or any(scale != 1.0 for scale in scales):
         outputs = keras.layers.Rescaling(scales, offsets, name=f"{name}.units")(outputs)
     return keras.Model(inputs, outputs, name=name)
@@ -244,8 +235,8 @@ def _image_axes(shape):
         axes = (2, 3, 1, 4)
     else:
         return None
-    large = all(shape[axis - 1] >= _MIN_IMAGE_SIZE for axis in axes[:2])
-    return axes if large else None
+    is_large = min(shape[axis - 1] for axis in axes[:2]) >= _MIN_IMAGE_SIZE
+    return axes if is_large else None
 
 
 def _convolutions(space, x, axes, orthogonal):

@@ -1,5 +1,6 @@
 """Builds and inspects Keras models: number type, constants, outputs and layers."""
 
+import inspect
 import warnings
 
 import keras
@@ -111,17 +112,12 @@ def call_on_examples(policy, observation_spec, recurrent_policy=None, name="poli
                 return recurrent_policy.step(examples, states)[0]
             return policy(examples, training=False)
     except errors as error:
-        shapes = keras.tree.map_structure(
-            lambda leaf: (None, *leaf.shape), observation_spec
-        )
-        inputs = getattr(policy, "inputs", None) or ()
-        received = f"{policy!r}, which raises: {error}"
-        is_single = len(inputs) == 1 and isinstance(observation_spec, tf.TensorSpec)
-        if is_single and tuple(inputs[0].shape) != shapes:
-            received = f"{policy!r} with an input of shape {tuple(inputs[0].shape)}"
+        shapes = keras.tree.map_structure(lambda x: (None, *x.shape), observation_spec)
+        received = [tuple(x.shape) for x in getattr(policy, "inputs", None) or ()]
         raise ValueError(
             f"The {name} does not take the observations of this environment. "
-            f"Expected: an input of shape {shapes}. Received: {received}"
+            f"Expected: an input of shape {shapes}. Received: {policy!r} with inputs of "
+            f"shape {received}, which raises: {error}"
         ) from error
 
 
@@ -145,10 +141,8 @@ def warn_bounded_logits(policy, head):
     if ends:
         user_warnings.warn(
             f"The outputs of the policy are logits of {head!r}, so the last layer must "
-            f"be linear (`activation=None`). Received: {' and '.join(ends)}. Logits "
-            "from softmax or sigmoid lie between 0 and 1, so that the more likely of "
-            "two actions has a probability of at most 0.73. The head applies softmax "
-            "or sigmoid to the logits. Remove the activation of the last layer.",
+            f"be linear (`activation=None`). Received: {' and '.join(ends)}. The head "
+            "applies softmax or sigmoid itself. Remove the activation of the last layer."
         )
 
 
@@ -189,3 +183,51 @@ def _bounded_ends(tensor, start, stop):
         for part, size in zip(inputs, sizes, strict=True):
             yield from _bounded_ends(part, start, start + size)
             start += size
+
+
+_DEFAULTS = keras.Layer.from_config.__func__, keras.Model.from_config.__func__
+_IN_EVERY_CONFIG = {"name", "trainable", "dtype"}
+
+
+def warn_if_not_loadable(model):
+    """Warns about layers in a saved model that a file cannot restore as they are.
+
+    Keras makes a layer from its configuration, which contains `name`, `trainable` and
+    `dtype`. A class with a `from_config` of its own is not checked. Of a subclass of
+    `keras.Model` without `get_config`, Keras 3.15 stores the default values of the
+    arguments, also if other values were passed.
+
+    Args:
+        model: Keras model.
+    """
+    problems = {}
+    for layer in model._flatten_layers():
+        if getattr(type(layer).from_config, "__func__", None) in _DEFAULTS:
+            problems[type(layer)] = _problem(layer)
+    for layer_class, problem in problems.items():
+        if problem is not None:
+            name = layer_class.__name__
+            user_warnings.warn(
+                f"The class {name} {problem}. Expected: {name}.__init__(self, ..., "
+                "**kwargs), which calls super().__init__(**kwargs), and `get_config`, "
+                "which returns all other arguments. Correct the class, and save again.",
+            )
+
+
+def _problem(layer):
+    """Returns why a layer cannot be made from its configuration, or `None`."""
+    signature = inspect.signature(type(layer))
+    try:
+        signature.bind(**layer.get_config())
+    except TypeError as error:
+        return f"does not take its own configuration: {error}"
+    named = {
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+    has_config = not getattr(layer.get_config, "_is_default", False)
+    missing = sorted(named - _IN_EVERY_CONFIG)
+    if isinstance(layer, keras.Model) and missing and not has_config:
+        return f"has no `get_config`, which returns its arguments {', '.join(missing)}"
+    return None

@@ -217,9 +217,10 @@ class RunningScale(keras.layers.Layer):
 
     def build(self, shape: Any = None) -> None:
         scalar = dict(shape=(), dtype="float64", trainable=False, autocast=False)
-        self.count = self.add_weight(name="count", initializer="zeros", **scalar)
-        self.mean = self.add_weight(name="mean", initializer="zeros", **scalar)
-        self.squares = self.add_weight(name="squares", initializer="zeros", **scalar)
+        self.count, self.mean, self.squares = (
+            self.add_weight(name=name, initializer="zeros", **scalar)
+            for name in ("count", "mean", "squares")
+        )
 
     def call(self, values: tf.Tensor, samples: tf.Tensor) -> Any:
         """Returns the values divided by the running scale.
@@ -231,12 +232,11 @@ class RunningScale(keras.layers.Layer):
                 stored. With `samples=None`, the stored statistics are always used.
         """
 
-        def scale_of_samples() -> tf.Tensor:
-            count, mean, squares = self._statistics_with(samples)
-            return self._scale(count, mean, squares)
-
         def running_scale() -> tf.Tensor:
             return self._scale(self.count.value, self.mean.value, self.squares.value)
+
+        def scale_of_samples() -> tf.Tensor:
+            return self._scale(*self._statistics_with(samples))
 
         if samples is None:
             scale = running_scale()
@@ -246,10 +246,9 @@ class RunningScale(keras.layers.Layer):
 
     def update(self, samples: tf.Tensor) -> None:
         """Updates the running statistics with N more samples, `[N]` float."""
-        count, mean, squares = self._statistics_with(samples)
-        self.count.assign(count)
-        self.mean.assign(mean)
-        self.squares.assign(squares)
+        new = self._statistics_with(samples)
+        for weight, value in zip((self.count, self.mean, self.squares), new, strict=True):
+            weight.assign(value)
 
     def _statistics_with(self, samples: tf.Tensor) -> Any:
         """Returns count, mean and sum of squared deviations of old and new samples."""

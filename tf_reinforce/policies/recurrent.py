@@ -184,8 +184,8 @@ class RecurrentPolicy:
         if len(states) != len(self.state_spec):
             raise ValueError(
                 f"`states` must be a list of {len(self.state_spec)} arrays, one for "
-                f"each of `state_spec`. Received: {len(states)}. For the first step of "
-                "an episode, pass the states from `initial_state`."
+                f"each of `state_spec`. Received: {len(states)}. An episode starts with "
+                "`initial_state`."
             )
         return self._run(observations, _StepStates(states))
 
@@ -298,10 +298,9 @@ class _SingleStepRNN(keras.layers.Layer):
     def build(self, sequences_shape, initial_state_shape=None):
         if initial_state_shape is not None:
             raise ValueError(
-                f"The recurrent layer {self.name!r} is called with `initial_state`. "
-                "The argument `initial_state` would reset the state of the layer at "
-                "every step. Remove `initial_state`. For another initial state, write "
-                "a cell with `get_initial_state` and use keras.layers.RNN(cell)."
+                f"The recurrent layer {self.name!r} is called with `initial_state`, "
+                "which would reset its state at every step. For another initial state, "
+                "write a cell with `get_initial_state` and use keras.layers.RNN(cell)."
             )
 
     def call(self, sequences, initial_state=None, mask=None, training=False):
@@ -372,10 +371,9 @@ def _to_single_step(layer):
     """Returns a `_SingleStepRNN` for a recurrent layer, else the layer itself."""
     if isinstance(layer, keras.layers.Bidirectional):
         raise ValueError(
-            f"The layer {layer.name!r} is Bidirectional. A Bidirectional layer also "
-            "reads an episode backwards from its end, which is unknown when the "
-            "policy acts. Use only the layer inside the Bidirectional layer, with "
-            "return_sequences=True."
+            f"The layer {layer.name!r} is Bidirectional. It also reads an episode from "
+            "its end, which is unknown when the policy acts. Use only the layer inside, "
+            "with return_sequences=True."
         )
     if isinstance(layer, keras.layers.RNN):
         _check_layer(layer)
@@ -383,64 +381,46 @@ def _to_single_step(layer):
     if isinstance(layer, keras.Model) and _has_rnn(layer):
         raise ValueError(
             f"The model {layer.name!r} inside the policy is a subclass of keras.Model "
-            "with recurrent layers. Keras cannot run a subclassed model step by step. "
-            "Build each model inside the policy as a Functional or Sequential model."
+            "with recurrent layers, which Keras cannot run step by step. Build it as a "
+            "Functional or Sequential model."
         )
     return layer
 
 
+# What the attributes of a recurrent layer must be, and why.
+_NEEDED = {
+    "return_sequences": (True, "an output at every step"),
+    "go_backwards": (False, "steps in the order of time"),
+    "stateful": (False, "a new state for every episode"),
+    "unroll": (False, "episodes of any length"),
+}
+
+
 def _check_layer(layer):
     """Raises an error unless a recurrent layer runs forwards and returns all outputs."""
-    name = f"The recurrent layer {layer.name!r}"
-    if not layer.return_sequences:
-        raise ValueError(
-            f"{name} returns its last output only, but a policy needs an output at "
-            "every step. Received: return_sequences=False. Set return_sequences=True."
-        )
-    if layer.go_backwards:
-        raise ValueError(
-            f"{name} reads an episode backwards from its end, which is unknown when the "
-            "policy acts. Received: go_backwards=True. Set go_backwards=False."
-        )
-    if layer.stateful:
-        raise ValueError(
-            f"{name} keeps its state from one batch to the next. In this library, "
-            "every episode starts from the initial state, and the agent passes the "
-            "state from step to step. Received: stateful=True. Set stateful=False."
-        )
-    if layer.unroll:
-        raise ValueError(
-            f"{name} is unrolled, which needs a fixed number of steps; the number of "
-            "steps of an episode varies. Received: unroll=True. Set unroll=False."
-        )
+    for name, (needed, reason) in _NEEDED.items():
+        if getattr(layer, name) != needed:
+            raise ValueError(
+                f"A policy needs {reason}. Received: the recurrent layer {layer.name!r} "
+                f"with {name}={not needed}. Set {name}={needed}."
+            )
 
 
 def _check_inputs(policy, observation_spec):
     """Raises an error unless a policy accepts sequences of every length."""
-    expected = _sequence_shapes(observation_spec)
     leaves = keras.tree.flatten(observation_spec)
-    remedy = ", ".join(f"keras.Input({(None, *leaf.shape)})" for leaf in leaves)
-    ranks = _input_ranks(policy)
-    if ranks is None:
+    inputs = getattr(policy, "inputs", None)
+    shapes = [tuple(x.shape) for x in inputs or ()]
+    ranks = sorted(leaf.shape.rank + 2 for leaf in leaves)
+    if sorted(map(len, shapes)) != ranks or any(shape[1] is not None for shape in shapes):
+        remedy = ", ".join(f"keras.Input({(None, *leaf.shape)})" for leaf in leaves)
         raise ValueError(
             "A policy with recurrent layers must be a Functional or Sequential model "
-            "that starts with keras.Input, so that Keras can run the policy step by "
-            f"step. Received: {policy!r}, whose inputs are not known. Keras cannot run "
-            "a subclass of keras.Model layer by layer: build the policy as a Functional "
-            f"or Sequential model from {remedy}."
-        )
-    received = keras.tree.map_structure(lambda x: tuple(x.shape), policy.inputs)
-    if ranks != sorted(leaf.shape.rank + 2 for leaf in leaves):
-        raise ValueError(
-            "A policy with recurrent layers takes sequences of observations: batch and "
-            f"time are the first axes. Expected: inputs of shape {expected}. Received: "
-            f"inputs of shape {received}. Start the policy with {remedy}."
-        )
-    if any(shape[1] is not None for shape in received):
-        raise ValueError(
-            "The size of the time axis of a policy must be None, because the number of "
-            f"steps of an episode varies. Expected: inputs of shape {expected}. "
-            f"Received: inputs of shape {received}. Start the policy with {remedy}."
+            "that takes sequences of observations of any length, with batch and time as "
+            f"the first axes. Expected: inputs of shape "
+            f"{_sequence_shapes(observation_spec)}. Received: {policy!r}, "
+            + (f"with inputs of shape {shapes}" if shapes else "whose inputs are unknown")
+            + f". Start the policy with {remedy}."
         )
 
 
@@ -449,40 +429,28 @@ def _check_outputs(policy):
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), policy.outputs)
     if any(len(shape) != 3 for shape in shapes):
         raise ValueError(
-            "A policy with recurrent layers must return one row of numbers per step. "
-            "Expected: shape (None, None, P) with P policy outputs per step. "
-            f"Received: outputs of shape {shapes}. Remove layers that remove the time "
-            "axis, for example Flatten and pooling over time."
+            "A policy with recurrent layers must return one row of numbers per step, in "
+            f"the shape (None, None, P). Received: outputs of shape {shapes}. Remove "
+            "layers that remove the time axis, for example Flatten and pooling over time."
         )
 
 
 def _compare(expected, received):
     """Raises an error if `received` differs from the outputs of whole sequences."""
-    if expected.shape != received.shape:
-        difference = (
-            f"a sequence gives outputs of the shape {expected.shape}, and its single "
-            f"steps together give the shape {received.shape}"
-        )
-    else:
-        tolerance = _TOLERANCES[expected.dtype.name]
-        sequence, single = expected.astype("float64"), received.astype("float64")
-        close = np.isclose(single, sequence, rtol=tolerance, atol=tolerance)
-        if close.all():
-            return
-        episode, step, _ = np.argwhere(~close)[0]
-        difference = (
-            f"at step {step} of {_CHECK_STEPS} the whole sequence gives "
-            f"{expected[episode, step]}, and the single steps give "
-            f"{received[episode, step]}"
-        )
-    raise ValueError(
-        "The policy mixes time steps in other ways than through recurrent layers, so "
-        "that the policy cannot act step by step. Expected: single steps and whole "
-        "sequences give the same outputs. Received: for random observations, "
-        f"{difference}. Remove convolution, attention, pooling and normalization over "
-        "the time axis, and custom layers that contain recurrent layers. Wrap layers "
-        "that process each step alone in keras.layers.TimeDistributed."
+    tolerance = _TOLERANCES[expected.dtype.name]
+    is_equal = expected.shape == received.shape and np.allclose(
+        *(x.astype("float64") for x in (received, expected)), tolerance, tolerance
     )
+    if not is_equal:
+        raise ValueError(
+            "The policy mixes time steps in other ways than through recurrent layers, so "
+            "that it cannot act step by step. Expected: single steps and whole sequences "
+            f"give the same outputs. Received: for random observations, {received} from "
+            f"single steps, and {expected} from whole sequences. Remove convolution, "
+            "attention, pooling and normalization over the time axis, and custom layers "
+            "that contain recurrent layers. Wrap layers that process each step alone in "
+            "keras.layers.TimeDistributed."
+        )
 
 
 def _add_noise(variable, rng):
