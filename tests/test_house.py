@@ -115,20 +115,12 @@ def test_imports_have_no_cycles():
 # These modules import inside functions, so that `--help` does not import TensorFlow.
 DEFERRED_IMPORTS = {
     "cli/agent_files.py",
-    "cli/check_env.py",
-    "cli/compare.py",
-    "cli/explain.py",
-    "cli/export.py",
-    "cli/info.py",
+    "cli/play.py",
     "cli/plot.py",
-    "cli/record.py",
-    "cli/shared_arguments.py",
+    "cli/tools.py",
     "cli/train.py",
-    "cli/train_callbacks.py",
-    "cli/train_defaults.py",
     "cli/train_messages.py",
     "cli/train_seeds.py",
-    "cli/train_settings.py",
     "cli/tune.py",
     "saving.py",
 }

@@ -8,7 +8,7 @@ import gymnasium as gym
 import pytest
 
 from tf_reinforce import cli
-from tf_reinforce.cli import parsers
+from tf_reinforce.cli import entry
 from tf_reinforce.cli import train_settings
 from tf_reinforce.cli import tune
 from tf_reinforce.experiments import run_config
@@ -18,8 +18,8 @@ PLAIN = {"baseline": "leave_one_out", "learning_rate": 0.01, "gamma": 0.99}
 
 
 def settings(*words):
-    options = parsers.make_parser().parse_args(["train", *words])
-    return train_settings.check_train_options(options)[1]
+    options = entry.make_parser().parse_args(["train", *words])
+    return train_settings.check_train_options(options)[0]
 
 
 def is_part(part, whole):
@@ -164,7 +164,7 @@ def test_environment_of_a_module_determines_the_settings(module, tmp_path, capsy
 
 def test_tune_chooses_the_settings_of_a_module(module, capsys):
     words = ["tune", module, "--steps", "1000"]
-    _, found, _ = tune._check(parsers.make_parser().parse_args(words))
+    found, _, _ = tune._check(entry.make_parser().parse_args(words))
     assert found["agent"]["head"] == "ClippedGaussian"
     assert found["agent"]["baseline"] == default_settings.VALUE
     assert capsys.readouterr().out.count(f"{SAID} 100 steps") == 1

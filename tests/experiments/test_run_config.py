@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from tf_reinforce.cli import parsers
+from tf_reinforce.cli import entry
 from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_settings
 from tf_reinforce.experiments import run_config
@@ -67,8 +67,8 @@ def test_resume_command_repeats_the_settings_that_no_file_may_contain(
     program, *arguments = shlex.split(command)
     assert program == "tf-reinforce" and words in command
     assert words or arguments == ["train", "--resume", str(folder)]
-    options = parsers.make_parser().parse_args(arguments)
-    _, settings = train_settings.check_resume_options(options)
+    options = entry.make_parser().parse_args(arguments)
+    settings = train_settings.check_resume_options(options)
     assert settings["env_kwargs"] == config["env_kwargs"]
     assert settings["fit"] == config["fit"] and options.env == config["env"]
 
@@ -77,7 +77,7 @@ def test_resume_command_repeats_the_settings_that_no_file_may_contain(
 def test_run_continues_with_its_environment_id_without_version(env, words, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(SETTINGS))
     arguments = ["train", env, "--resume", str(tmp_path)]
-    options = parsers.make_parser().parse_args(arguments)
+    options = entry.make_parser().parse_args(arguments)
     if words is None:
         train_settings.check_resume_options(options)
         assert options.env == "CartPole-v1"
@@ -99,13 +99,13 @@ def test_commands_for_a_run_have_the_time_limit_of_its_evaluation(evaluation, tm
 
 
 def test_next_commands_are_quoted_and_repeat_what_evaluate_reads_from_no_file(capsys):
-    options = parsers.make_parser().parse_args(["train", "own_env:Grid-v0"])
+    options = entry.make_parser().parse_args(["train", "own_env:Grid-v0"])
     folder, env_kwargs = pathlib.Path("a run"), {"map": "5", "size": 3}
     train_messages.print_next_commands(options, folder, env_kwargs)
     lines = map(shlex.split, capsys.readouterr().out.splitlines()[2:])
     evaluate, plot, record, export = lines
     for command in evaluate, record:
-        parsed = parsers.make_parser().parse_args(command[1:])
+        parsed = entry.make_parser().parse_args(command[1:])
         assert (parsed.run, parsed.env) == ("a run", "own_env:Grid-v0")
         assert parsed.env_arg == [("map", "5")]
     assert plot[1:] == ["plot", "a run"]

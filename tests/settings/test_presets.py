@@ -18,7 +18,7 @@ from tf_reinforce import agent as agents
 from tf_reinforce import cli
 from tf_reinforce import heads
 from tf_reinforce import presets
-from tf_reinforce.cli import train_options
+from tf_reinforce.cli import train_settings
 from tf_reinforce.settings import config
 from tf_reinforce.settings import toml_files
 
@@ -244,7 +244,7 @@ def test_command_line_options_override_the_preset(tmp_path):
     options += ["--max-episode-steps", "5"]
     config, rows = train_preset(tmp_path, *options)
     assert config["agent"] == {
-        **train_options.DEFAULTS,
+        **train_settings.DEFAULTS,
         "hidden": [8],
         "gamma": 0.9,
         "learning_rate": 0.5,

@@ -1,15 +1,99 @@
-"""Runs one command, and turns its errors into messages and exit codes."""
+"""Parses a command, runs it, and turns its errors into messages and exit codes."""
 
+import argparse
 import contextlib
+import difflib
 import logging
 import os
+import re
 import shlex
 import sys
 import warnings
+from typing import Literal
 
-from tf_reinforce.cli import parsers
+from tf_reinforce.cli import options as cli_options
+from tf_reinforce.cli import play
+from tf_reinforce.cli import plot
+from tf_reinforce.cli import tools
 from tf_reinforce.cli import train
+from tf_reinforce.cli import tune
 from tf_reinforce.support import interrupts
+from tf_reinforce.support import version
+
+# Options of other programs, and what to use instead.
+_OTHERS = {
+    "--lr": "--learning-rate",
+    **dict.fromkeys(("--timesteps", "--total-timesteps", "--n-timesteps"), "--steps"),
+    "--env": "the id as an argument: tf-reinforce train ENV",
+    "--batch-size": "--episodes-per-epoch, --steps-per-epoch or --minibatch-size",
+    "--episodes": "--epochs (updates), --episodes-per-epoch or --steps",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Prints an error in one line, with the most similar option or command."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    def parse_known_args(self, args=None, namespace=None):
+        """Parses arguments; unlike in argparse, a command names its unknown ones."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
+    def error(self, message):
+        """Prints an error message, and ends the process with the exit code 2."""
+        choices = [str(x) for action in self._actions for x in action.choices or ()]
+        known = [*self._option_string_actions, *choices]
+        received = re.search(r"(?:arguments: |invalid choice: ')([\w-]+)", message)
+        name = received[1].replace("_", "-") if received else ""
+        similar = difflib.get_close_matches(name, [*known, *_OTHERS], 1, 0.7)
+        hint = f"Did you mean {similar[0]}?" if similar else f"Help: {self.prog} --help"
+        if similar and similar[0] in _OTHERS and similar[0] not in known:
+            hint = f"Use {_OTHERS[similar[0]]}."
+        self.exit(2, f"{self.prog}: error: {message.rstrip('.')}. {hint}\n")
+
+
+def make_parser():
+    """Returns the parser of `tf-reinforce`, with a parser for each command."""
+    parser = Parser(
+        prog="tf-reinforce", description="REINFORCE for people who think in Keras."
+    )
+    parser.add_argument("--version", action="version", version=version.VERSION)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    train.add_parser(commands)
+    tune.add_parser(commands)
+    for run in (
+        play.evaluate,
+        play.record,
+        play.export,
+        plot.plot,
+        plot.compare,
+        play.info,
+        tools.check_env,
+        tools.explain,
+        tools.presets,
+        completion,
+    ):
+        cli_options.add_command(commands, run)
+    return parser
+
+
+def completion(shell: Literal["bash", "zsh", "tcsh"]):
+    """Print a script that completes commands and options in a shell.
+
+    Prints a script for a shell. For bash: eval "$(tf-reinforce completion bash)" in
+    ~/.bashrc.
+
+    Args:
+        shell: The shell.
+    """
+    import shtab
+
+    print(shtab.complete(make_parser(), shell))
+    return 0
 
 
 def main(arguments=None):
@@ -22,13 +106,13 @@ def main(arguments=None):
     Returns:
         Exit code: 0 if the command succeeded; 1 if the environment failed, another
         learner process was lost, a number was not finite, or `--require-target` was
-        missed; 2 if an argument or a file
-        was invalid; 130 after Ctrl-C; 143 after SIGTERM.
+        missed; 2 if an argument or a file was invalid; 130 after Ctrl-C; 143 after
+        SIGTERM.
     """
     with contextlib.suppress(AttributeError):  # standard output may be any object
         sys.stdout.reconfigure(errors="replace")  # it may not have every character
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = parsers.make_parser().parse_args(list(map(_escape_negative, arguments)))
+    options = make_parser().parse_args(list(map(_escape_negative, arguments)))
     options.command_line = shlex.join(["tf-reinforce", *arguments])
     try:
         with _plain_messages(), interrupts.kept():
@@ -63,8 +147,7 @@ def _plain_messages():
         shown.add(str(text))
         return line
 
-    warnings.formatwarning = format_warning
-    log.propagate = False
+    warnings.formatwarning, log.propagate = format_warning, False
     log.addHandler(handler)
     try:
         yield
@@ -78,21 +161,15 @@ def _escape_negative(argument):
 
     Without the leading space, argparse would read -1e-3 as an option.
     """
-    try:
-        float(argument)
-    except ValueError:
-        return argument
-    return f" {argument}" if argument.startswith("-") else argument
+    is_number = argument.startswith("-") and re.fullmatch(r"[\d.eE+-]+|-?inf", argument)
+    return f" {argument}" if is_number else argument
 
 
 def _exit_code(error):
     """Returns the exit code for an error, or `None` for a bug of the package."""
     # Modules that are not imported have raised no error. An import would take seconds.
-    results = sys.modules.get("tf_reinforce.engine.collect.results")
-    processes = sys.modules.get("tf_reinforce.engine.learner_processes")
-    gymnasium = sys.modules.get("gymnasium")
-    failed = (FloatingPointError, *([results.EnvironmentFault] if results else ()))
-    failed = (*failed, *([processes.LearnerLost] if processes else ()))
-    invalid = ValueError, OSError, ImportError
-    invalid = (*invalid, *([gymnasium.error.Error] if gymnasium else ()))
-    return 1 if isinstance(error, failed) else 2 if isinstance(error, invalid) else None
+    names = {x.__name__ for x in type(error).__mro__}
+    if names & {"FloatingPointError", "EnvironmentFault", "LearnerLost"}:
+        return 1
+    is_invalid = isinstance(error, (ValueError, OSError, ImportError))
+    return 2 if is_invalid or type(error).__module__ == "gymnasium.error" else None

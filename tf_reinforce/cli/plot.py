@@ -1,121 +1,115 @@
-"""Runs the command `plot`, which draws the learning curves or the policy of runs."""
+"""Runs the commands that draw and compare runs: `plot` and `compare`."""
 
+import sys
+from typing import Annotated, Literal
+
+from tf_reinforce import saving
 from tf_reinforce.cli import agent_files
-from tf_reinforce.cli import argument_types
-from tf_reinforce.cli import shared_arguments
-from tf_reinforce.support import validation
+from tf_reinforce.cli import play
+from tf_reinforce.cli.options import EnvArguments
+from tf_reinforce.settings.schema import Count
+from tf_reinforce.settings.schema import Seed
 
 
-def add_parser(subparsers):
-    """Adds the parser of `tf-reinforce plot`."""
-    command = subparsers.add_parser(
-        "plot",
-        help="draw the learning curves of runs, or the policy of one run",
-        description="Draws a line for each run. With three or more seeds, the line is "
-        "the interquartile mean over the seeds, and the area is its 95 %% bootstrap "
-        "interval. With --policy, draws the policy of one run: over all observations, if "
-        "an observation has one or two numbers, else along one episode with sampled "
-        "actions.",
-    )
-    command.set_defaults(command=run)
-    command.add_argument("run", **shared_arguments.RUNS)
-    command.add_argument(
-        "--out",
-        metavar="FILE",
-        help="PNG, SVG or PDF (RUN/curve.png, with --policy RUN/policy.png; with "
-        "several runs curve.png)",
-    )
-    _add_curve_options(command.add_argument_group("learning curves"))
-    _add_policy_options(command.add_argument_group("policy"))
+def plot(
+    runs: list[str],
+    *,
+    out: str = None,
+    key: Annotated[tuple, str] = (),
+    x: Literal["steps", "episodes", "updates", "seconds"] = None,
+    window: Count = None,
+    policy: bool = False,
+    env: str = None,
+    env_arg: EnvArguments = (),
+    seed: Seed = None,
+    max_episode_steps: Count = None,
+    max_bytes: Count = None,
+):
+    """Draw the learning curves of runs, or the policy of one run.
 
+    Draws a line for each run. With three or more seeds, the line is the interquartile
+    mean over the seeds, and the area is its 95 % bootstrap interval. With --policy, draws
+    the policy of one run: over all observations, if an observation has one or two
+    numbers, else along one episode with sampled actions.
 
-def _add_curve_options(group):
-    group.add_argument(
-        "--key",
-        action="append",
-        metavar="KEY",
-        help="key of log.csv, for example entropy; several times for several panels "
-        "(episode_return)",
-    )
-    group.add_argument(
-        "--x",
-        choices=("steps", "episodes", "updates", "seconds"),
-        help="horizontal axis (steps)",
-    )
-    group.add_argument(
-        "--window",
-        type=argument_types.count,
-        metavar="N",
-        help="draw means of N updates (a fiftieth of all updates)",
-    )
-
-
-def _add_policy_options(group):
-    group.add_argument(
-        "--policy",
-        action="store_true",
-        help="draw the policy of one run directory or agent file",
-    )
-    group.add_argument("--env", help="environment id (that of the run)")
-    group.add_argument("--env-arg", **shared_arguments.ENV_ARG)
-    group.add_argument("--seed", type=argument_types.count, help="(0)")
-    group.add_argument(
-        "--max-episode-steps",
-        type=argument_types.count,
-        metavar="N",
-        help="time limit (that of the run)",
-    )
-    agent_files.add_max_bytes(group)
-
-
-# The options that have no effect with --policy, and those that have none without.
-_CURVE_OPTIONS = "key", "x", "window"
-_POLICY_OPTIONS = "env", "env_arg", "seed", "max_episode_steps", "max_bytes"
-
-
-def run(options):
-    """Runs `tf-reinforce plot` and returns the exit code."""
+    Args:
+        out: PNG, SVG or PDF (RUN/curve.png, with --policy RUN/policy.png; with several
+            runs curve.png).
+        key: Key of log.csv, for example entropy; several times for several panels
+            (episode_return).
+        x: Horizontal axis (steps).
+        window: Draw means of N updates (a fiftieth of all updates).
+        policy: Draw the policy of one run directory or agent file.
+    """
     from tf_reinforce.experiments import plots
 
-    unused = _CURVE_OPTIONS if options.policy else _POLICY_OPTIONS
-    for name in unused:
-        if getattr(options, name) is not None:
-            raise ValueError(
-                f"--{name.replace('_', '-')} has no effect "
-                f"{'with' if options.policy else 'without'} --policy. Omit the option."
-            )
-    name = "policy.png" if options.policy else "curve.png"
-    options.out = shared_arguments.output_path(options.out, options.run, name)
-    plots.check_path(options.out)
-    return _draw_policy(options) if options.policy else _draw_curves(options)
-
-
-def _draw_curves(options):
-    from tf_reinforce.experiments import plots
-
-    if options.window is not None:
-        validation.positive_int("window", options.window)
-    runs = shared_arguments.read_runs(options.run)
-    keys, axis = options.key or ["episode_return"], options.x or "steps"
-    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    plots.save(plots.draw(runs, keys, axis, options.window), options.out)
-    print(f"drawn to {options.out}: {', '.join(keys)} of {count}")
+    curve_options = dict(key=key, x=x, window=window)
+    policy_options = dict(
+        env=env,
+        env_arg=env_arg,
+        seed=seed,
+        max_episode_steps=max_episode_steps,
+        max_bytes=max_bytes,
+    )
+    for name, value in (curve_options if policy else policy_options).items():
+        if value not in (None, []):
+            word = "with" if policy else "without"
+            text = f"--{name.replace('_', '-')} has no effect {word} --policy. Omit it."
+            raise ValueError(text)
+    out = play.output_path(out, runs, "policy.png" if policy else "curve.png")
+    plots.check_path(out)
+    if policy:
+        return _draw_policy(runs, out, **policy_options)
+    found = _read_runs(runs)
+    keys = key or ["episode_return"]
+    plots.save(plots.draw(found, keys, x or "steps", window), out)
+    count = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    print(f"drawn to {out}: {', '.join(keys)} of {count}")
     return 0
 
 
-def _draw_policy(options):
-    if len(options.run) > 1:
-        raise ValueError(
-            f"--policy draws the policy of one run. Received: {len(options.run)} runs"
-        )
-    [run] = options.run
-    seed = validation.check_seed(options.seed or 0)
-    validation.positive_int_or_none("max_episode_steps", options.max_episode_steps)
-    agent, env, env_options = agent_files.load_with_env(options, run)
+def _draw_policy(runs, out, env, env_arg, seed, max_episode_steps, max_bytes):
+    if len(runs) > 1:
+        raise ValueError(f"--policy draws one run. Received: {len(runs)} runs")
+    task = env, env_arg, max_episode_steps
+    max_bytes = max_bytes or saving.MAX_BYTES
+    agent, env, options = agent_files.load_with_env(runs[0], max_bytes, *task)
     from tf_reinforce.experiments import plots
     from tf_reinforce.experiments import policy_plots
 
-    figure = policy_plots.draw(agent, env, seed=seed, **env_options)
-    plots.save(figure, options.out)
-    print(f"drawn to {options.out}: the policy of {run}")
+    plots.save(policy_plots.draw(agent, env, seed=seed or 0, **options), out)
+    print(f"drawn to {out}: the policy of {runs[0]}")
     return 0
+
+
+def compare(runs: list[str], *, out: str = None):
+    """Compare runs in a table, and draw their curves.
+
+    Prints interquartile means over the seeds of each run, with 95 % bootstrap intervals,
+    and the difference to the first run.
+
+    Args:
+        out: Draw the curves to this file.
+    """
+    from tf_reinforce.experiments import comparison
+    from tf_reinforce.experiments import plots
+
+    if out is not None:
+        plots.check_path(out)
+    found = _read_runs(runs)
+    print(comparison.table(comparison.compare(found)))
+    if out is not None:
+        plots.save(plots.draw(found), out)
+        print(f"drawn to {out}")
+    return 0
+
+
+def _read_runs(folders):
+    """Returns the `curves.Run`s of folders, and reports each folder without a log."""
+    from tf_reinforce.experiments import curves
+
+    runs, skipped = curves.read_all(folders)
+    for folder in skipped:
+        text = f"tf-reinforce: skipped {folder}, which contains no {curves.LOG}"
+        print(text, file=sys.stderr)
+    return runs

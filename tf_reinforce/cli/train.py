@@ -1,56 +1,72 @@
 """Runs the command `train`, with one seed or with several."""
 
-import argparse
 import contextlib
+import dataclasses
 import os
 import pathlib
 import statistics
 import tempfile
 
 from tf_reinforce import saving
-from tf_reinforce.cli import env_ids
-from tf_reinforce.cli import train_callbacks
+from tf_reinforce.cli import agent_files
+from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import train_messages
-from tf_reinforce.cli import train_options
 from tf_reinforce.cli import train_seeds
 from tf_reinforce.cli import train_settings
+from tf_reinforce.experiments import run_config
+from tf_reinforce.settings import schema
 from tf_reinforce.support import learner_cluster
 from tf_reinforce.support import startup
 
 INTERRUPTED = 130  # exit code after Ctrl-C
 
 
-def add_parser(subparsers):
+@dataclasses.dataclass(kw_only=True)
+class TrainOptions(cli_options.TaskOptions):
+    """The options of `train` besides `options.SETTINGS`.
+
+    Attributes:
+        ray: Run the --workers on the machines of a Ray cluster: its address host:port,
+            `auto` for the cluster of this machine, or `local` for a new one.
+        num_cpus_per_worker: With --ray, the cores that a worker reserves on its machine
+            (1); 0: any number of workers.
+        seeds: Train N seeds, from --seed on: in one program if there is an equal
+            environment in TensorFlow and --epochs is set, else in processes.
+        jobs: With --seeds, the processes at the same time (number of cores).
+        require_target: Exit with code 1 if the best agent misses the target; with
+            --seeds, if the median of the seeds misses it.
+        run_dir: Folder of this run (runs/ENV/DATE_seedN).
+        resume: Continue the run in this folder, with its settings.
+        checkpoint_every: Updates (10) or seconds (60s) from one checkpoint to the next
+            (60s).
+        export: Also write the best policy as a SavedModel (RUN/policy).
+    """
+
+    ray: str = None
+    num_cpus_per_worker: schema.NonNegative = None
+    seeds: schema.Count = None
+    jobs: schema.Count = None
+    require_target: bool = False
+    run_dir: str = None
+    resume: str = None
+    checkpoint_every: cli_options.Interval = None
+    export: str = None
+
+
+def add_parser(commands):
     """Adds the parser of `tf-reinforce train`."""
-    command = subparsers.add_parser(
-        "train",
-        help="train an agent on an environment",
-        description="Without a budget (--epochs, --steps, or that of a preset) training "
-        "ends when an evaluation over 100 episodes reaches the target return, or after "
-        "300 updates. With a budget, the target is only reported.",
-    )
-    command.set_defaults(command=run)
-    for option in train_options.TRAIN_OPTIONS:
-        command.add_argument(option.flag, **option.arguments)
-    for names, replacement in train_options.unknown_options().items():
-        suppress = dict(default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-        command.add_argument(
-            *names, action=_Unknown, nargs="?", const=replacement, **suppress
-        )
+    command = cli_options.add_command(commands, train, TrainOptions)
+    cli_options.add_settings(command, cli_options.SETTINGS)
 
 
-class _Unknown(argparse.Action):
-    """Rejects an option of other libraries, like `--lr`, and prints the option to use."""
+def train(options):
+    """Train an agent on an environment.
 
-    def __call__(self, parser, namespace, values, option_string=None):
-        parser.error(f"there is no option {option_string}. Use {self.const}.")
-
-
-def run(options):
-    """Runs `tf-reinforce train` and returns the exit code.
-
-    If `TF_CONFIG` describes several learner processes, they train one agent together.
-    All processes train, and only the chief writes files and prints.
+    Without a budget (--epochs, --steps, or that of a preset) training ends when an
+    evaluation over 100 episodes reaches the target return, or after 300 updates. With a
+    budget, the target is only reported. docs/presets.md lists the settings without a
+    preset. If TF_CONFIG describes several learner processes, they train one agent
+    together, and only the chief writes files and prints.
     """
     cluster = learner_cluster.from_environment(os.environ)
     if cluster is None or cluster.number == 0:
@@ -64,107 +80,138 @@ def _train(options, cluster):
     """Trains in the current process, and returns the exit code."""
     if options.resume is not None and train_seeds.is_group(options.resume):
         return train_seeds.resume(options)
-    seed, settings = _check(options, cluster)
+    settings, task = _check(options, cluster)
     startup.import_tensorflow()
     from tf_reinforce.support import replicas
 
     strategy = replicas.learner_strategy()  # before any other call of TensorFlow
     if ":" in options.env:
-        options.env = env_ids.find_env(options.env)
+        options.env = agent_files.find_env(options.env)
         if options.resume is None:
-            settings = train_settings.choose_settings(options)
+            settings, task = train_settings.choose_settings(options)
     from tf_reinforce import agent as agents
     from tf_reinforce.engine import learner_processes
-    from tf_reinforce.experiments import runs
 
-    env = options.env
+    env, env_kwargs = options.env, settings["env_kwargs"]
     if train_settings.uses_one_program(options, settings):
         _use_one_thread_per_operation()
     twin = _select_twin(options, settings)
     if (workers := train_settings.ray_workers(options, settings)) is not None:
         settings["fit"]["workers"] = workers
-    train_messages.print_ended(options.resume)
-    threshold = runs.reward_threshold(env, settings["env_kwargs"])
-    target = settings["evaluation"].get("target", threshold)
-    _check_required_target(options, target)
+    task = task or agent_files.make_task(env, env_kwargs)
+    target = settings["evaluation"].get("target", task.reward_threshold)
+    if options.require_target and target is None:
+        raise ValueError(
+            "`--require-target` needs a target return, and the environment "
+            f"{env} has no reward threshold. Add --target-return."
+        )
     if options.seeds is not None:
-        return _train_seeds(options, settings, twin, seed, target)
+        return _train_seeds(options, settings, twin, target)
     with learner_processes.get(strategy).explain_lost(), strategy.scope():
         agent = agents.Reinforce.for_env(
-            env, seed=seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
+            env, seed=options.seed, env_kwargs=env_kwargs, **settings["agent"]
         )
-    train_messages.print_budget(settings, target, threshold)
+    train_messages.print_budget(settings, target, task.reward_threshold)
     is_chief = cluster is None or cluster.number == 0
-    with (
-        train_settings.hold_connection(workers),
-        _run_directory(options, seed, is_chief) as directory,
-    ):
-        numbers = {"target": target, "seed": seed}
-        result = _fit(options, settings, agent, directory, twin=twin, **numbers)
+    with contextlib.ExitStack() as stack:
+        if workers is not None:
+            from tf_reinforce.engine.collect import ray_connection
+
+            stack.enter_context(ray_connection.hold(workers.address))
+        directory = stack.enter_context(_run_directory(options, is_chief))
+        result = _fit(options, settings, agent, directory, twin, target)
     if is_chief:
-        return _report(options, settings, directory, result, (target, threshold))
+        return _report(options, settings, directory, result, task, target)
     return result["exit_code"]
 
 
-def _fit(options, settings, agent, directory, **more):
-    """Trains an agent in a run directory; the arguments are those of `runs.train`."""
-    from tf_reinforce.experiments import runs
+def _check(options, cluster):
+    """Returns settings and `Task` of a training, without importing TensorFlow.
 
+    The task of a run that continues in a module's environment is `None`.
+    """
+    options.seed = options.seed if options.resume else options.seed or 0
+    if options.resume is None:
+        settings, task = train_settings.check_train_options(options)
+    else:
+        settings, task = train_settings.check_resume_options(options), None
+        if ":" not in options.env:
+            task = agent_files.make_task(options.env, settings["env_kwargs"])
+    train_settings.check_engine(options, settings)
+    if cluster is not None and options.seeds is not None:
+        raise ValueError(
+            "`--seeds` trains in one process. Expected: one seed, or TF_CONFIG={}. "
+            f"Received: --seeds {options.seeds}, and {len(cluster.hosts)} learner "
+            "processes in TF_CONFIG."
+        )
+    if cluster is not None:
+        count = len(cluster.hosts)
+        train_messages.say(f"training with {count} learner processes, from TF_CONFIG")
+        # TensorFlow would print the loss of a process before `LearnerLost` names it.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    return settings, task
+
+
+def _fit(options, settings, agent, directory, twin, target):
+    """Trains an agent in a run directory, and returns the result of `runs.train`."""
+    from tf_reinforce.experiments import runs
+    from tf_reinforce.experiments import seed_processes
+
+    if options.resume is not None and seed_processes.has_ended(directory):
+        text = f"the training in {directory} has ended; its agents are evaluated again"
+        train_messages.say(text)
     return runs.train(
         agent,
         options.env,
         directory,
         settings,
+        target=target,
+        seed=options.seed,
+        twin=twin,
         command=options.command_line,
-        run_callbacks=train_callbacks.make(options, settings, directory),
-        **more,
+        run_callbacks=make_callbacks(options.env, settings, directory),
     )
 
 
-def _report(options, settings, directory, result, numbers):
+def make_callbacks(env, settings, directory):
+    """Returns the Keras callbacks that the table `callbacks` describes."""
+    from tf_reinforce import callbacks
+    from tf_reinforce.callbacks import tensorboard
+
+    table, result = settings["callbacks"], []
+    if table.get("diagnose"):
+        result.append(callbacks.Diagnostics())
+    if (kind := table.get("tensorboard")) is not None:
+        folder = directory / "tensorboard"
+        if not any(directory.glob("checkpoints/*")):
+            for path in folder.glob(f"*{tensorboard.SUFFIX}"):
+                path.unlink()  # events of a process that was killed
+        logger = callbacks.TensorBoardLogger(folder, histograms=kind == "histograms")
+        result.append(logger)
+    if (every := table.get("video")) is not None:
+        from tf_reinforce.experiments import video_recorder
+
+        limit = settings["evaluation"].get("max_episode_steps")
+        more = dict(env_kwargs=settings["env_kwargs"], max_episode_steps=limit)
+        folder = directory / "videos"
+        result.append(video_recorder.VideoRecorder(env, folder, every, **more))
+    return result
+
+
+def _report(options, settings, directory, result, task, target):
     """Prints the result of a training with one seed, and returns the exit code."""
-    env, (target, threshold) = options.env, numbers
+    env = options.env
     if result["exit_code"]:
         when = f" after {train_messages.count_text(result['updates'], 'update')}"
         train_messages.print_interrupted(directory, {"env": env, **settings}, when)
         return result["exit_code"]
-    metrics = result["evaluation"]
+    metrics, threshold = result["evaluation"], task.reward_threshold
     line = train_messages.return_line(env, metrics, target, threshold)
     train_messages.print_summary(directory, line, result)
     _export(options, directory)
-    train_messages.print_next_commands(options, directory, settings["env_kwargs"])
-    return _target_exit_code(options, metrics["episode_return"], target)
-
-
-def _check_required_target(options, target):
-    """Raises `ValueError` if `--require-target` was passed and there is no target."""
-    if options.require_target and target is None:
-        raise ValueError(
-            "`--require-target` needs a target return, and the environment "
-            f"{options.env} has no reward threshold. Add --target-return."
-        )
-
-
-def _target_exit_code(options, mean_return, target):
-    """Returns 1 if `--require-target` was passed and a return misses it, else 0."""
-    return int(bool(options.require_target) and mean_return < target)
-
-
-def _check(options, cluster):
-    """Returns the seed and the settings of a training, without importing TensorFlow."""
-    if options.resume is None:
-        seed, settings = train_settings.check_train_options(options)
-    else:
-        seed, settings = train_settings.check_resume_options(options)
-    train_settings.check_env_settings(options.env, settings)
-    train_settings.check_engine(options, settings)
-    train_settings.ray_workers(options, settings)  # raises errors
-    if cluster is not None:
-        train_settings.check_cluster(options, cluster)
-        train_messages.print_cluster(cluster)
-        # TensorFlow would print the loss of a process before `LearnerLost` names it.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    return seed, settings
+    env_kwargs = settings["env_kwargs"]
+    train_messages.print_next_commands(options, directory, env_kwargs, task.renders)
+    return int(options.require_target and metrics["episode_return"] < target)
 
 
 def _select_twin(options, settings):
@@ -194,56 +241,49 @@ def _select_twin(options, settings):
 
 
 @contextlib.contextmanager
-def _run_directory(options, seed, is_chief=True):
+def _run_directory(options, is_chief=True):
     """Yields the folder of a run, or a temporary folder in other learner processes."""
     from tf_reinforce.experiments import runs
 
     if options.resume is not None:
         yield pathlib.Path(options.resume)
     elif is_chief:
-        with runs.new_directory(options.run_dir, options.env, seed) as directory:
+        new = runs.new_directory(options.run_dir, options.env, options.seed)
+        with new as directory:
             yield directory
     else:
         with tempfile.TemporaryDirectory() as directory:
             yield pathlib.Path(directory)
 
 
-def _train_seeds(options, settings, twin, first_seed, target):
+def _train_seeds(options, settings, twin, target):
     """Trains the seeds of `--seeds`, and returns the exit code."""
     from tf_reinforce import agent as agents
+    from tf_reinforce.engine import interruption
     from tf_reinforce.experiments import runs
 
     if twin is None or not train_settings.uses_one_program(options, settings):
         engine = "host" if twin is None else "compiled"
-        return train_seeds.run(options, settings, engine, first_seed, target)
+        return train_seeds.run(options, settings, engine, target)
 
     def make(seed):
         return agents.Reinforce.for_env(twin, seed=seed, **settings["agent"])
 
-    from tf_reinforce.engine import interruption
-
-    seeds = range(first_seed, first_seed + options.seeds)
-    with _run_directory(options, first_seed) as directory:
+    seeds, env = range(options.seed, options.seed + options.seeds), options.env
+    command = options.command_line
+    with _run_directory(options) as directory:
+        run = env, directory, settings, twin, seeds
         try:
-            result = runs.train_seeds(
-                make,
-                options.env,
-                directory,
-                settings,
-                twin,
-                seeds,
-                command=options.command_line,
-            )
+            result = runs.train_seeds(make, *run, command=command)
         except (KeyboardInterrupt, interruption.Terminated) as error:
-            config = {"env": options.env, "seeds": seeds, **settings}
-            train_messages.print_interrupted(directory, config)
+            content = {"env": env, "seeds": seeds, **settings}
+            train_messages.print_interrupted(directory, content)
             return getattr(error, "code", INTERRUPTED)
-    train_messages.print_seeds_summary(options.env, directory, result, target)
+    train_messages.print_seeds_summary(env, directory, result, target)
     _export(options, directory)
     train_messages.print_next_commands(options, directory, {})
-    return _target_exit_code(
-        options, statistics.median(result["returns"].values()), target
-    )
+    median = statistics.median(result["returns"].values())
+    return int(options.require_target and median < target)
 
 
 def _use_one_thread_per_operation():
@@ -259,8 +299,6 @@ def _use_one_thread_per_operation():
 
 def _export(options, directory):
     """Exports the policy of a run if the user passed `--export`."""
-    from tf_reinforce.experiments import run_config
-
     if options.export is not None:
         folder = options.export or directory / "policy"
         path = run_config.agent_file(directory)

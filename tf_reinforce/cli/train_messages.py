@@ -1,35 +1,24 @@
 """Prints what a training does, its results, and the commands that use the run."""
 
-import pathlib
 import shlex
 import statistics
 
+from tf_reinforce.experiments import run_config
+from tf_reinforce.settings import toml_files
 
-def print_defaults(task, settings):
-    """Prints the settings of a training that the environment determines.
 
-    Args:
-        task: `train_defaults.Task`.
-        settings: Dict of the settings of the training.
-    """
-    from tf_reinforce.settings import default_settings
-
-    text = default_settings.describe(*task, settings["agent"], settings["fit"])
-    print(f"without a preset, {text}", flush=True)
+def say(text):
+    """Prints a line at once, also to a file or a pipe."""
+    print(text, flush=True)
 
 
 def print_preset(options):
     """Prints the preset of the environment if the user passed no preset."""
-    from tf_reinforce.settings import toml_files
-
     names = [] if options.preset else toml_files.names_for(options.env)
     if names:
         is_own = names[0] == toml_files.own_name(options.env)
         option = "--preset" if is_own else f"--preset {names[0]}"
-        print(
-            f"{options.env} has a preset with tuned settings: add {option} to use it",
-            flush=True,
-        )
+        say(f"{options.env} has a preset with tuned settings: add {option} to use it")
 
 
 def print_budget(settings, target, threshold):
@@ -40,31 +29,14 @@ def print_budget(settings, target, threshold):
     if target is not None and fit.get("epochs") is None and fit.get("steps") is None:
         kind = "reward threshold" if target == threshold else "target return"
         episodes = runs.evaluation_options(settings)["episodes"]
-        print(
+        say(
             f"training ends when an evaluation over {episodes} episodes reaches the "
-            f"{kind} {target:g}, or after {runs.MAX_UPDATES} updates",
-            flush=True,
+            f"{kind} {target:g}, or after {runs.MAX_UPDATES} updates"
         )
-
-
-def print_cluster(cluster):
-    """Prints the number of learner processes of a `LearnerCluster`."""
-    count = len(cluster.hosts)
-    print(f"training with {count} learner processes, from TF_CONFIG", flush=True)
-
-
-def print_ended(directory):
-    """Prints that a training has ended if `directory` is that of an ended run."""
-    from tf_reinforce.experiments import seed_processes
-
-    if directory is not None and seed_processes.has_ended(pathlib.Path(directory)):
-        print(f"the training in {directory} has ended; its agents are evaluated again")
 
 
 def print_interrupted(directory, config, when=""):
     """Prints the command that continues a training which a signal stopped."""
-    from tf_reinforce.experiments import run_config
-
     print(
         f"interrupted{when}; saved in {directory}\n"
         f"to continue: {run_config.resume_command(directory, config)}"
@@ -133,10 +105,8 @@ def print_group_commands(directory, best, env):
     )
 
 
-def print_next_commands(options, directory, env_kwargs):
+def print_next_commands(options, directory, env_kwargs, renders=True):
     """Prints the commands that evaluate, draw, record and export the agent of a run."""
-    from tf_reinforce.experiments import run_config
-
     run = shlex.quote(str(directory))
     # No command reads an id of the form `module:Id` from a file.
     words = ["--env", options.env] if ":" in options.env else []
@@ -146,20 +116,8 @@ def print_next_commands(options, directory, env_kwargs):
         f"\nnext:\n  tf-reinforce evaluate {run}{env} --episodes 1000\n"
         f"  tf-reinforce plot {run}"
     )
-    if _renders(options.env):
+    if renders:
         print(f"  tf-reinforce record {run}{env}")
     if options.export is None:
         out = shlex.quote(str(directory / "policy"))
         print(f"  tf-reinforce export {run} --out {out}")
-
-
-def _renders(env):
-    """Returns whether an environment renders pictures, as far as its id tells."""
-    import gymnasium
-    from gymnasium.envs import registration
-
-    spec = gymnasium.registry.get(env.rpartition(":")[2])
-    maker = None if spec is None else spec.entry_point
-    maker = registration.load_env_creator(maker) if isinstance(maker, str) else maker
-    modes = getattr(maker, "metadata", {}).get("render_modes", ["rgb_array"])
-    return "rgb_array" in modes

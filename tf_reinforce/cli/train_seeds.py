@@ -5,40 +5,37 @@ import pathlib
 import shlex
 import statistics
 
+from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_settings
+from tf_reinforce.experiments import run_config
 
 
-def run(options, settings, engine, first_seed, target):
+def run(options, settings, engine, target):
     """Trains seeds in new processes, and returns the exit code.
 
     Args:
         options: The parsed options of `tf-reinforce train`.
         settings: Dict of the settings of the training.
         engine: `"host"` or `"compiled"`.
-        first_seed: Int, the first of `options.seeds` seeds.
         target: Float, the target return, or `None`.
     """
-    from tf_reinforce.experiments import run_config
     from tf_reinforce.experiments import runs
     from tf_reinforce.experiments import seed_processes
 
-    seeds = range(first_seed, first_seed + options.seeds)
-    directory = pathlib.Path(
-        options.run_dir or runs.default_directory(options.env, f"{options.seeds}_seeds")
-    )
+    seeds = range(options.seed, options.seed + options.seeds)
+    name = f"{options.seeds}_seeds"
+    directory = pathlib.Path(options.run_dir or runs.default_directory(options.env, name))
+    # No file names the workers on a cluster.
+    fit = settings["fit"]
+    in_file = dict(fit)
+    if options.ray is not None:
+        del in_file["workers"]
     content = {"env": options.env, "engine": engine, "target_return": target, **settings}
-    workers = content["fit"].pop("workers", None)
-    if isinstance(workers, int):
-        content["fit"]["workers"] = workers
+    content["fit"] = in_file
     seed_processes.prepare(directory, content, seeds, options.command_line)
-    fit = {**settings["fit"], **({} if workers is None else {"workers": workers})}
     explicit = {"env": options.env, "env_kwargs": settings["env_kwargs"], "fit": fit}
-    commands = {
-        seed: run_config.resume_words(path, explicit)
-        for seed, path in seed_processes.folders(directory).items()
-    }
-    return _run(options, directory, commands, target)
+    return _run(options, directory, explicit, target)
 
 
 def is_group(directory):
@@ -54,15 +51,11 @@ def resume(options):
     The files in the folder may come from an untrusted source. Each process checks those
     of its own run directory. Everything else comes from the options of the command.
     """
-    from tf_reinforce.experiments import run_config
     from tf_reinforce.experiments import seed_processes
 
     train_settings.check_resume_flags(options)
-    train_settings.check_jobs(options, has_seeds=True)
-    explicit = {"env": options.env or "", "env_kwargs": dict(options.env_arg or ())}
-    explicit["fit"] = train_settings.explicit_settings(options)["fit"]
-    workers = train_settings.ray_workers(options, explicit)
-    if workers is not None:
+    explicit = {"fit": cli_options.explicit_settings(options)["fit"]}
+    if (workers := train_settings.ray_workers(options, explicit)) is not None:
         explicit["fit"]["workers"] = workers
     directory = pathlib.Path(options.resume)
     found = seed_processes.folders(directory)
@@ -71,43 +64,43 @@ def resume(options):
             "The training has another number of seeds. Expected: that of "
             f"{directory}, {len(found)}. Received: --seeds {options.seeds}"
         )
-    contents = [run_config.read(path) for path in found.values()]
-    options.env = _resumed_env(options, contents[0].get("env"))
-    target = contents[0].get("target_return")
-    commands = {
-        seed: run_config.resume_words(path, explicit)
-        for seed, path in found.items()
-        if not seed_processes.has_ended(path)
-    }
-    return _run(options, directory, commands, target)
-
-
-def _resumed_env(options, env):
-    """Returns the environment id of runs that continue; `env` is the id in a file."""
+    content = run_config.read(next(iter(found.values())))
+    env = content.get("env")
     if options.env is None and isinstance(env, str) and ":" in env:
-        words = shlex.join(["tf-reinforce", "train", env, "--resume", options.resume])
-        raise ValueError(
-            f"The runs use the environment {env}. For safety, `--resume` imports no "
-            f"module that a run directory names. Give the id: {words}"
-        )
-    return options.env or (env if isinstance(env, str) else "")
+        words = ["tf-reinforce", "train", env, "--resume", options.resume]
+        raise ValueError(train_settings.unknown_module(env, shlex.join(words)))
+    explicit |= {"env": options.env or "", "env_kwargs": dict(options.env_arg)}
+    options.env = options.env or (env if isinstance(env, str) else "")
+    return _run(options, directory, explicit, content.get("target_return"))
 
 
-def _run(options, directory, commands, target):
-    """Runs the processes, prints the results, and returns the exit code."""
+def _run(options, directory, explicit, target):
+    """Runs the processes that have not ended, prints the results, returns the exit code.
+
+    Args:
+        options: The parsed options of `tf-reinforce train`.
+        directory: `pathlib.Path` of the folder with the run directories.
+        explicit: Dict of the settings that the user has passed.
+        target: Float, the target return, or `None`.
+    """
     from tf_reinforce.experiments import seed_processes
 
-    folders = seed_processes.folders(directory)
+    say, folders = train_messages.say, seed_processes.folders(directory)
+    commands = {
+        seed: run_config.resume_words(path, explicit)
+        for seed, path in folders.items()
+        if not seed_processes.has_ended(path)
+    }
     jobs = options.jobs or len(os.sched_getaffinity(0))
     if commands:
         output = directory / "seed_N" / seed_processes.OUTPUT
-        _print(
+        say(
             f"training {len(commands)} of {len(folders)} seeds, each in its own process, "
             f"{jobs} at the same time; their output is in {output}"
         )
     else:
-        _print(f"the trainings of all {len(folders)} seeds have ended")
-    processes = seed_processes.Processes(commands, folders, jobs, _print)
+        say(f"the trainings of all {len(folders)} seeds have ended")
+    processes = seed_processes.Processes(commands, folders, jobs, say)
     try:
         code = processes.run()
     except KeyboardInterrupt:  # before the processes
@@ -122,8 +115,4 @@ def _run(options, directory, commands, target):
     best = max(folders, key=result["returns"].get)
     train_messages.print_group_commands(directory, folders[best], options.env)
     median = statistics.median(result["returns"].values())
-    return int(bool(options.require_target) and target is not None and median < target)
-
-
-def _print(text):
-    print(text, flush=True)
+    return int(options.require_target and target is not None and median < target)

@@ -3,39 +3,53 @@
 The checks do not import TensorFlow, so that a mistake is reported within a second.
 """
 
-import contextlib
-import math
 import os
 import pathlib
 import re
 
-from tf_reinforce.cli import env_ids
-from tf_reinforce.cli import train_defaults
+from tf_reinforce.cli import agent_files
+from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import train_messages
-from tf_reinforce.cli import train_options
+from tf_reinforce.experiments import run_config
 from tf_reinforce.settings import config
+from tf_reinforce.settings import default_settings
 from tf_reinforce.settings import overrides
 from tf_reinforce.settings import toml_files
 from tf_reinforce.support import files
-from tf_reinforce.support import validation
 
-_CHECKPOINT_OPTIONS = ("checkpoint_every", "grace")
-_CALLBACK_OPTIONS = ("diagnose", "tensorboard", "video")
-# With `--resume`, these options confirm a number in `config.json` above its limit.
-_LIMITED_OPTIONS = (
-    "epochs",
-    "steps",
-    "episodes_per_epoch",
-    "steps_per_epoch",
-    "num_envs",
-    "workers",
-    "max_episode_steps",
+# Settings that `config.json` always contains; without a preset, these are their values.
+DEFAULTS = {
+    name: getattr(config.AgentSettings, name)
+    for name in (
+        "gamma",
+        "learning_rate",
+        "hidden",
+        "baseline",
+        "entropy_coef",
+        "normalize_observations",
+    )
+}
+DEFAULTS["hidden"] = list(DEFAULTS["hidden"])
+# Options that `--resume` allows: they change no result, or confirm a number in the file
+# above its limit.
+_WITH_RESUME = (
+    "env",
+    "env_arg",
+    "export",
+    "jobs",
+    "ray",
+    "num_cpus_per_worker",
+    "require_target",
+    "grace",
+    "checkpoint_every",
     "seeds",
+    *config.TABLES["callbacks"],
+    *config.FIT_LIMITS,
 )
 
 
 def check_train_options(options):
-    """Returns the seed and the settings of a training, without importing TensorFlow.
+    """Returns the settings of a training and its `Task`, without importing TensorFlow.
 
     If the id in `options.env` has no version, the function adds the latest version. The
     module of an id `module:Id` is not imported, because the module may import TensorFlow.
@@ -44,90 +58,108 @@ def check_train_options(options):
     Raises:
         ValueError, OSError: If an option or a setting of the training is invalid.
     """
-
     if options.env is None:
         raise ValueError(
-            "`train` needs an environment id, for example `tf-reinforce train "
-            "CartPole-v1`, or `--resume DIR` to continue a training."
+            "The command needs an environment id, for example `tf-reinforce train "
+            "CartPole-v1`, or `train --resume DIR` to continue a training."
         )
-    seed = validation.check_seed(options.seed or 0)
-    if options.target_return is not None:
-        validation.within("target_return", options.target_return, -math.inf, math.inf)
     if options.run_dir is not None:
         files.expect_empty_folder(pathlib.Path(options.run_dir))
     _check_export(options)
     _add_module(options)
-    options.env = env_ids.resolve_env(options.env)
-    if options.preset == train_options.OWN_PRESET:
+    options.env = agent_files.resolve_env(options.env)
+    if options.preset == cli_options.OWN_PRESET:
         options.preset = toml_files.own_name(options.env)
-    settings = choose_settings(options, is_imported=False)
+    settings, task = choose_settings(options, is_imported=":" not in options.env)
     train_messages.print_preset(options)
-    return seed, settings
+    return settings, task
 
 
 def choose_settings(options, is_imported=True):
-    """Returns the settings of a training, and prints those of a value baseline.
+    """Returns the settings of a training and its `Task`; prints those of a default.
 
     Args:
         options: The options of the command.
-        is_imported: Bool, whether the module of an id `module:Id` has been imported.
+        is_imported: Bool, whether the environment can be made. If not, its settings are
+            those of any environment, to find mistakes.
 
     Raises:
         ValueError, OSError: If a setting is invalid.
     """
-    from tf_reinforce.experiments import run_config
-    from tf_reinforce.settings import presets
-
-    preset, task = None, None
-    if options.preset:
-        preset = presets.read(options.preset)
-    elif (task := train_defaults.task_of(options, is_imported)) is not None:
-        preset = task.like_preset(options.env, options.engine == "compiled")
-    settings = _settings(options, preset)
-    run_config.check_settings(settings)
-    if task is not None and (is_imported or ":" not in options.env):
-        train_messages.print_defaults(task, settings)
-    return settings
-
-
-def _settings(options, preset):
-    """Returns the settings of a training from options, preset and defaults.
-
-    Options override the preset, and the preset overrides the defaults.
-    """
+    preset = toml_files.read(options.preset) if options.preset else None
     if preset is not None and preset["env"] != options.env:
         raise ValueError(
             f"The preset {options.preset} is for another environment. "
             f"Expected: {preset['env']}. Received: {options.env}"
         )
-    settings = preset or {"env_kwargs": {}, "agent": {}, "fit": {}, "evaluation": {}}
-    explicit = explicit_settings(options)
-    fit = config.merge_options(settings["fit"], explicit["fit"])
+    env_kwargs = {**(preset or {}).get("env_kwargs", {}), **dict(options.env_arg)}
+    task = agent_files.any_task()
+    if is_imported:
+        task = agent_files.make_task(options.env, env_kwargs)
+    explicit = cli_options.explicit_settings(options)
+    limit = explicit["fit"].get("max_episode_steps")
+    for path, value in options.set:
+        limit = value if path == ("fit", "max_episode_steps") else limit
+    limit = limit or task.max_episode_steps or config.DEFAULT_MAX_EPISODE_STEPS
+    is_default = preset is None and _has_value_baseline(options, task)
+    if is_default:
+        preset = _default_preset(task, limit, options.engine == "compiled")
+    settings = _merge(options, preset or dict(toml_files.EMPTY_PRESET), explicit)
+    settings["env_kwargs"] = env_kwargs
+    run_config.check_settings(settings)
+    if is_imported and settings["agent"].get("head") is not None:
+        default_settings.head_settings(settings["agent"]["head"], task.action_space)
+    if is_default and is_imported:
+        tables = settings["agent"], settings["fit"]
+        text = default_settings.describe(task.action_space, limit, *tables)
+        train_messages.say(f"without a preset, {text}")
+    return settings, task
+
+
+def _has_value_baseline(options, task):
+    """Returns whether the settings for a value baseline are chosen by the environment.
+
+    Without `--baseline`, plain REINFORCE is trained in environments with discrete actions
+    and a compiled twin, because a compiled twin makes many updates per second.
+    """
+    baseline = options.baseline
+    for path, value in options.set:
+        baseline = value if path == ("agent", "baseline") else baseline
+    is_discrete = type(task.action_space).__name__ == "Discrete"
+    is_plain = options.env in config.TWINS and is_discrete
+    return baseline == "value" or (baseline is None and not is_plain)
+
+
+def _default_preset(task, limit, in_graph):
+    agent, fit = default_settings.for_task(task.action_space, limit, in_graph)
+    # With a limit of up to 1,000 steps, the evaluations of 100 episodes take at most
+    # about as many environment steps as the training.
+    every = min(max(round(100 * limit / 2048), 10), 50)
+    return {"agent": agent, "fit": fit, "evaluation": {"every": every}}
+
+
+def _merge(options, preset, explicit):
+    """Returns the settings of a training from options, preset and defaults.
+
+    `--set` overrides the other options, these override the preset, and the preset
+    overrides the defaults.
+    """
+    fit = config.merge_options(preset["fit"], explicit["fit"])
     settings = {
         "preset": options.preset,
-        "env_kwargs": {**settings["env_kwargs"], **dict(options.env_arg or ())},
-        "agent": {**train_options.DEFAULTS, **settings["agent"], **explicit["agent"]},
+        "env_kwargs": {},
+        "agent": {**DEFAULTS, **preset["agent"], **explicit["agent"]},
         "fit": {"num_envs": config.FitOptions.num_envs, **fit},
-        "evaluation": {**settings["evaluation"], **explicit["evaluation"]},
-        "checkpoint": _checkpoint_settings(options),
-        "callbacks": _callback_settings(options),
+        "evaluation": {**preset["evaluation"], **explicit["evaluation"]},
+        "checkpoint": explicit["checkpoint"],
+        "callbacks": explicit["callbacks"],
     }
-    for path, value in options.set or ():
+    for path, value in options.set:
         settings = overrides.apply(settings, path, value)
-    _expand_value(settings["agent"])
+    if settings["agent"]["baseline"] == "value":
+        # `Reinforce.for_env` would choose other settings by the environment.
+        settings["agent"]["baseline"] = dict(default_settings.VALUE)
     return settings
-
-
-def _expand_value(agent):
-    """Replaces the baseline `"value"` by its settings.
-
-    In `Reinforce.for_env`, `baseline="value"` without a preset also chooses other
-    settings. The command passes the settings that it has chosen itself.
-    """
-    from tf_reinforce.settings import default_settings
-
-    if agent["baseline"] == "value":
-        agent["baseline"] = dict(default_settings.VALUE)
 
 
 def _add_module(options):
@@ -143,115 +175,72 @@ def _add_module(options):
     options.env = f"{module}:{options.env}"
 
 
-def explicit_settings(options):
-    """Returns the options that the user passed, as the dict `{table: {key: value}}`."""
-    tables = {"agent": {}, "fit": {}, "evaluation": {}}
-    for option in train_options.TRAIN_OPTIONS:
-        value = getattr(options, option.name)
-        for setting in option.settings if value is not None else ():
-            table, key = setting.split(".")
-            tables[table][key] = value
-    return tables
-
-
-def _checkpoint_settings(options):
-    """Returns the arguments of `Checkpoints` that the options of the command set."""
-    settings = {}
-    if options.grace is not None:
-        settings["grace_seconds"] = validation.within("grace", options.grace, 0, math.inf)
-    if options.checkpoint_every is not None:
-        kind, number = options.checkpoint_every
-        settings.update(every_seconds=60.0, every_updates=None)
-        settings[kind] = number
-    return settings
-
-
-def _callback_settings(options):
-    """Returns the settings of the callbacks that the options of the command set."""
-    values = {"diagnose": options.diagnose, "tensorboard": options.tensorboard}
-    values["video"] = options.video
-    settings = {name: value for name, value in values.items() if value is not None}
-    return settings
-
-
 def check_resume_options(options):
-    """Returns the seed and the settings of the training to continue.
+    """Returns the settings of the training to continue.
 
-    The function reads `config.json` of the run, and sets `options.env`, `options.engine`
-    and `options.seeds`. For safety, an id of the form `module:Id` is not read from the
-    file, and must be passed as ENV.
+    The function reads `config.json` of the run, and sets `options.env`, `options.engine`,
+    `options.seed` and `options.seeds`. For safety, an id of the form `module:Id` is not
+    read from the file, and must be passed as ENV.
 
     Raises:
         ValueError, OSError: If another option was passed, or the file is invalid.
     """
-    from tf_reinforce.experiments import run_config
-
     check_resume_flags(options)
     _check_export(options)
-    explicit = dict(options.env_arg or ())
-    fit = explicit_settings(options)["fit"]
-    config = run_config.read_training(options.resume, explicit, fit, options.seeds)
-    _check_resumed_env(options, config)
-    options.engine, options.preset = config["engine"], config.get("preset")
-    seeds = config.get("seeds")
+    explicit = cli_options.explicit_settings(options)
+    env_kwargs, fit = dict(options.env_arg), explicit["fit"]
+    content = run_config.read_training(options.resume, env_kwargs, fit, options.seeds)
+    env = content["env"]
+    if options.env is None and ":" in env:
+        command = run_config.resume_command(options.resume, content)
+        raise ValueError(unknown_module(env, command))
+    if options.env not in (None, env, re.sub(r"-v\d+$", "", env)):
+        raise ValueError(
+            f"The run in {options.resume} uses another environment. Expected: {env}. "
+            f"Received: {options.env}"
+        )
+    options.env = env if ":" in env else agent_files.find_env(env)
+    options.engine, options.preset = content["engine"], content.get("preset")
+    seeds = content.get("seeds")
+    options.seed = content["seed"] if seeds is None else seeds[0]
     options.seeds = None if seeds is None else len(seeds)
-    settings = {name: config[name] for name in ("env_kwargs", "agent", "fit")}
-    settings["preset"] = options.preset
-    settings["evaluation"] = dict(config["evaluation"])
-    if config.get("target_return") is not None:
-        settings["evaluation"]["target"] = config["target_return"]
-    settings["checkpoint"] = {**config["checkpoint"], **_checkpoint_settings(options)}
-    settings["callbacks"] = {**config["callbacks"], **_callback_settings(options)}
-    return config["seed"] if seeds is None else seeds[0], settings
+    settings = {name: content[name] for name in ("env_kwargs", *config.TABLES)}
+    if content.get("target_return") is not None:
+        settings["evaluation"]["target"] = content["target_return"]
+    for table in ("checkpoint", "callbacks"):
+        settings[table] = {**settings[table], **explicit[table]}
+    return {**settings, "preset": options.preset}
+
+
+def unknown_module(env, command):
+    """Returns an error message about a run whose module the user has not named."""
+    return (
+        f"The run uses the environment {env}. For safety, `--resume` imports no module "
+        f"that a run directory names. Give the id: {command}"
+    )
 
 
 def check_resume_flags(options):
     """Raises `ValueError` if `--resume` does not allow an option that was passed."""
     if options.env is not None:
         _add_module(options)
-    allowed = ("env", "env_arg", "resume", "export", "command", "engine", "ray")
-    allowed += ("num_cpus_per_worker", "require_target", "command_line", "jobs")
-    allowed += _CALLBACK_OPTIONS
-    allowed = (*allowed, *_CHECKPOINT_OPTIONS, *_LIMITED_OPTIONS)
+    internal = "resume", "command", "command_line", "engine"
     others = [
         name
         for name, value in vars(options).items()
-        if name not in allowed and value is not None
+        if name not in (*internal, *_WITH_RESUME) and value not in (None, [])
     ]
-    if others or options.engine != "auto":
+    others += ["engine"] if options.engine != "auto" else []
+    if others:
         raise ValueError(
             "`--resume` continues a training with its own settings. Expected: no other "
-            "options, except ENV, --env-arg, --export, --jobs, --ray, "
-            f"{_flags(_CALLBACK_OPTIONS)}, {_flags(_CHECKPOINT_OPTIONS)}, "
-            f"{_flags(_LIMITED_OPTIONS)}. Received: {_flags(others) or '--engine'}"
+            f"options, except ENV, {flags(_WITH_RESUME[1:])}. Received: {flags(others)}"
         )
 
 
-def _flags(names):
+def flags(names):
     """Returns the options with the given attribute names, separated by commas."""
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
-
-
-def _check_resumed_env(options, config):
-    """Sets `options.env` to the environment id of a run that continues.
-
-    The user may pass the id without its version.
-    """
-    from tf_reinforce.experiments import run_config
-
-    env = config["env"]
-    if options.env is None and ":" in env:
-        command = run_config.resume_command(options.resume, config)
-        raise ValueError(
-            f"The run uses the environment {env}. For safety, `--resume` imports no "
-            f"module that a run directory names. Give the id: {command}"
-        )
-    if options.env not in (None, env, re.sub(r"-v\d+$", "", env)):
-        raise ValueError(
-            f"The run in {options.resume} uses another environment. Expected: {env}. "
-            f"Received: {options.env}"
-        )
-    options.env = env if ":" in env else env_ids.find_env(env)
+    return ", ".join(map(cli_options.flag, names))
 
 
 def _check_export(options):
@@ -273,54 +262,30 @@ def _check_export(options):
         )
 
 
-def check_env_settings(env, settings):
-    """Makes an environment if a setting requires it, and checks head and `env_kwargs`.
-
-    The environment of an id `module:Id` is not made, because the module may import
-    TensorFlow.
-    """
-    from tf_reinforce.engine.collect import env_arguments
-    from tf_reinforce.settings import default_settings
-
-    env_kwargs, head = settings["env_kwargs"], settings["agent"].get("head")
-    if ":" in env or (head is None and not env_kwargs):
-        return
-    import gymnasium
-
-    with env_arguments.explain_errors_of_make(env, env_kwargs):
-        gym_env = gymnasium.make(env, disable_env_checker=True, **env_kwargs)
-    gym_env.close()
-    if head is not None:
-        default_settings.head_settings(head, gym_env.action_space)
-
-
 def check_engine(options, settings):
-    """Raises `ValueError` if `--engine` or `--seeds` does not support the settings."""
-    host_only = host_settings(settings)
+    """Raises `ValueError` if the settings do not allow `--engine` or `--ray`."""
     if options.engine == "compiled":
-        refused, workers = dict(host_only), settings["fit"].get("workers", 1)
+        refused, workers = host_settings(settings), settings["fit"].get("workers", 1)
         if not uses_one_program(options, settings) and workers != 1:
             refused["workers"] = workers
         if options.ray is not None:
             refused["ray"] = options.ray
         if refused:
+            received = ", ".join(f"{flags([name])} {x}" for name, x in refused.items())
             raise ValueError(
                 "`--engine compiled` takes no environment arguments, collects a fixed "
                 "number of episodes for each update in one process, and drops no "
-                "episodes. Pass `--episodes-per-epoch`, or `--engine host`. "
-                "Received: "
-                + ", ".join(f"{_flags([name])} {x}" for name, x in refused.items())
+                "episodes. Pass `--episodes-per-epoch`, or `--engine host`. Received: "
+                f"{received}"
             )
         config.check_twin(options.env)
-    if options.seeds is not None:
-        validation.positive_int("seeds", options.seeds)
-    check_jobs(options, options.seeds is not None)
+    check_jobs(options)
+    ray_workers(options, settings)  # raises errors
 
 
-def check_jobs(options, has_seeds):
-    """Raises `ValueError` if `--jobs` is invalid, or there are no several seeds."""
-    validation.positive_int_or_none("jobs", options.jobs)
-    if options.jobs is not None and not has_seeds:
+def check_jobs(options, has_seeds=False):
+    """Raises `ValueError` if `--jobs` was passed, and there are no several seeds."""
+    if options.jobs is not None and options.seeds is None and not has_seeds:
         raise ValueError(
             "`--jobs` is the number of processes that train the seeds of `--seeds`. "
             f"Received: --jobs {options.jobs} without --seeds"
@@ -335,9 +300,8 @@ def uses_one_program(options, settings):
     a process of its own.
     """
     agent = settings["agent"]
-    baseline = agent["baseline"]
-    rates = [agent["learning_rate"]]
-    rates += [baseline.get("learning_rate")] if isinstance(baseline, dict) else []
+    value = default_settings.value_network(agent["baseline"]) or {}
+    rates = agent["learning_rate"], value.get("learning_rate")
     return (
         options.seeds is not None
         and options.engine != "host"
@@ -356,42 +320,17 @@ def ray_workers(options, settings):
     Raises:
         ValueError: If the address is invalid, or `--workers` or `--ray` is missing.
     """
-    cores = options.num_cpus_per_worker
-    if options.ray is None:
-        if cores is not None:
-            raise ValueError(
-                "`--num-cpus-per-worker` requires `--ray`, the address of a Ray cluster. "
-                f"Received: --num-cpus-per-worker {cores:g}"
-            )
+    cores, count = options.num_cpus_per_worker, settings["fit"].get("workers")
+    if options.ray is None and cores is None:
         return None
-    count = settings["fit"].get("workers")
-    if count is None:
+    if options.ray is None or count is None:
         raise ValueError(
-            "`--ray` requires `--workers`, the number of workers on the cluster. "
-            f"Received: --ray {options.ray}"
+            "`--ray`, the address of a Ray cluster, requires `--workers`, the number of "
+            "workers on it, and `--num-cpus-per-worker` requires `--ray`. Received: "
+            f"--ray {options.ray} --workers {count} --num-cpus-per-worker {cores}"
         )
-    default = config.RayWorkers.num_cpus_per_worker
-    cores = default if cores is None else cores
+    cores = config.RayWorkers.num_cpus_per_worker if cores is None else cores
     return config.RayWorkers(count, options.ray, num_cpus_per_worker=cores)
-
-
-def hold_connection(workers):
-    """Returns a context manager with the connection of `RayWorkers`, if there are any."""
-    if workers is None:
-        return contextlib.nullcontext()
-    from tf_reinforce.engine.collect import ray_connection
-
-    return ray_connection.hold(workers.address)
-
-
-def check_cluster(options, cluster):
-    """Raises `ValueError` if learner processes do not support the options."""
-    if options.seeds is not None:
-        raise ValueError(
-            "`--seeds` trains in one process. Expected: one seed, or one process. "
-            f"Received: --seeds {options.seeds}, and {len(cluster.hosts)} learner "
-            "processes in TF_CONFIG. To train in one process, set TF_CONFIG={}."
-        )
 
 
 def host_settings(settings):
@@ -401,9 +340,7 @@ def host_settings(settings):
     """
     fit = settings["fit"]
     names = "steps_per_epoch", *config.FAULT_OPTIONS
-    host_only = {
-        name: fit[name] for name in names if fit.get(name, "raise") not in ("raise", None)
-    }
+    host_only = {x: fit[x] for x in names if fit.get(x, "raise") not in ("raise", None)}
     if settings["env_kwargs"]:
         host_only["env_arg"] = settings["env_kwargs"]
     return host_only

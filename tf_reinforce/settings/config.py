@@ -65,41 +65,48 @@ class Schedule(typing.Protocol):
 class AgentOptions:
     """All options of `Reinforce` except policy, head and baseline.
 
+    Attributes:
+        gamma: Discount factor.
+        gae_lambda: Mixes rewards (1) and predicted values (0) in the returns of a value
+            baseline.
+        returns: Weights an action by the rewards that follow it, or by all of its
+            episode.
+        discount_states: Weights step t by gamma to the power t: the exact discounted
+            gradient.
+        scale_advantages: Divides advantages by their standard deviation, in the update or
+            so far.
+        scale_rewards: Divides rewards by the running standard deviation of the returns.
+        mean_over: Divides the loss by the number of episodes or of steps.
+        on_truncation: What follows the last step of a truncated episode: its value,
+            nothing, or no use of the episode.
+        minibatch_size: Steps of each gradient step (all steps of the update).
+        passes: Passes over the steps of an update.
+        ratio_clip: Largest likelihood ratio, or the limits (low, high) of PPO.
+        max_kl: Ends the passes of an update beyond this KL divergence, in nats per step.
+        entropy_coef: Coefficient of the entropy bonus.
+        normalize_observations: Normalizes observations by their running mean and
+            variance.
+        action_mask: Place of the mask of legal actions, info/KEY or observation/KEY.
+
     Raises:
         ValueError: If an option is invalid.
     """
 
     gamma: Fraction = 0.99
-    """Discount factor."""
     gae_lambda: Fraction = 1.0
-    """Mixes rewards (1) and predicted values (0) in the returns of a value baseline."""
     returns: Literal["to_go", "whole"] = "to_go"
-    """Weights an action by the rewards that follow it, or by all of its episode."""
     discount_states: bool = False
-    """Weights step t by gamma to the power t: the exact discounted gradient."""
     scale_advantages: Literal["batch", "running"] | None = None
-    """Divides advantages by their standard deviation, in the update or so far."""
     scale_rewards: bool = False
-    """Divides rewards by the running standard deviation of the returns."""
     mean_over: Literal["episodes", "steps"] = "episodes"
-    """Divides the loss by the number of episodes or of steps."""
     on_truncation: Literal["bootstrap", "terminal", "drop"] = "bootstrap"
-    """What follows the last step of a truncated episode: its value, nothing, or no use of
-    the episode."""
     minibatch_size: Count | None = None
-    """Steps of each gradient step (all steps of the update)."""
     passes: Count = 1
-    """Passes over the steps of an update."""
     ratio_clip: Annotated[float, Range(1)] | tuple[Low, NonNegative] = 2.0
-    """Largest likelihood ratio, or the limits (low, high) of PPO."""
     max_kl: NonNegative | None = None
-    """Ends the passes of an update beyond this KL divergence, in nats per step."""
     entropy_coef: NonNegative | Schedule = 0.0
-    """Coefficient of the entropy bonus."""
     normalize_observations: bool = False
-    """Normalizes observations by their running mean and variance."""
     action_mask: str | None = None
-    """Place of the mask of legal actions, info/KEY or observation/KEY."""
 
     def __post_init__(self):
         schema.check_fields(self)
@@ -153,23 +160,26 @@ def _head_table(name, value):
 
 @dataclasses.dataclass(frozen=True)
 class AgentSettings(AgentOptions):
-    """The arguments of `Reinforce.for_env` that a preset or the command line may set."""
+    """The arguments of `Reinforce.for_env` that a preset or the command line may set.
+
+    Attributes:
+        passes: Passes over the steps of an update.
+        hidden: Hidden layer sizes.
+        learning_rate: Learning rate, or {first = 0.01, last = 0.001}.
+        baseline: Baseline; {kind = "value", passes = 4} sets options of a value network.
+        head: Head for a Box; {kind = "Gaussian", initial_scale = 0.5} sets its arguments.
+        steps_per_execution: Updates in one call of a TensorFlow program.
+        jit_compile: Compiles gradient steps with XLA; auto: those of at least 100 per
+            update without convolutions.
+    """
 
     passes: Repeats = 1
-    """Passes over the steps of an update."""
     hidden: Sizes = (64, 64)
-    """Hidden layer sizes."""
     learning_rate: NonNegative | Rates = 1e-2
-    """Learning rate, or {first = 0.01, last = 0.001}."""
     baseline: Literal[(*BASELINES, "value", "none")] | ValueBaseline = "leave_one_out"
-    """Baseline; {kind = "value", passes = 4} sets options of a value network."""
     head: Literal[BOX_HEADS] | Annotated[dict, _head_table] | None = None
-    """Head for a Box; {kind = "Gaussian", initial_scale = 0.5} sets its arguments."""
     steps_per_execution: Repeats = 1
-    """Updates in one call of a TensorFlow program."""
     jit_compile: Literal["auto", True, False] = "auto"
-    """Compiles gradient steps with XLA; auto: those of at least 100 per update without
-    convolutions."""
 
 
 AGENT_OPTIONS = tuple(field.name for field in dataclasses.fields(AgentOptions))
@@ -308,32 +318,35 @@ class FitOptions:
     `steps_per_epoch`, is not `None`. `Range.in_file` limits what a stranger's preset,
     agent file or `config.json` can start.
 
+    Attributes:
+        epochs: Number of updates.
+        steps: Number of environment steps, instead of epochs.
+        episodes_per_epoch: Episodes per update (16).
+        steps_per_epoch: Steps per update, instead of episodes.
+        num_envs: Environments side by side; with the compiled engine, in evaluations
+            only.
+        workers: Processes that collect the episodes; host engine only.
+        max_episode_steps: Time limit (that of the environment).
+        on_bad_env: If the environment returns an invalid value: stop with an error, or
+            replace the episode; host engine only.
+        on_env_error: If the environment raises an exception: stop with an error, or make
+            it again and replace the episode; host engine only.
+        step_timeout: Longest time in seconds for one reset or step in a worker.
+
     Raises:
         ValueError: If an option is invalid.
     """
 
     epochs: Annotated[int, Range(1, in_file=10**7)] | None = None
-    """Number of updates."""
     steps: Annotated[int, Range(1, in_file=10**12)] | None = None
-    """Number of environment steps, instead of epochs."""
     episodes_per_epoch: Annotated[int, Range(1, in_file=10**6)] | None = None
-    """Episodes per update (16)."""
     steps_per_epoch: Annotated[int, Range(1, in_file=10**9)] | None = None
-    """Steps per update, instead of episodes."""
     num_envs: Annotated[int, Range(1, in_file=1024)] = 8
-    """Environments side by side; with the compiled engine, in evaluations only."""
     workers: Annotated[int, Range(1, in_file=64)] | RayWorkers = 1
-    """Processes that collect the episodes; host engine only."""
     max_episode_steps: Annotated[int, Range(1, in_file=10**9)] | None = None
-    """Time limit (that of the environment)."""
     on_bad_env: Literal["raise", "drop_episode"] = "raise"
-    """If the environment returns an invalid value: stop with an error, or replace the
-    episode; host engine only."""
     on_env_error: Literal["raise", "restart"] = "raise"
-    """If the environment raises an exception: stop with an error, or make it again and
-    replace the episode; host engine only."""
     step_timeout: Annotated[float, Range(0.001)] = 300.0
-    """Longest time in seconds for one reset or step in a worker."""
     env_settings: EnvSettings = EnvSettings()
 
     def __post_init__(self):
@@ -408,22 +421,31 @@ def merge_options(defaults, options):
 
 
 class Evaluation(typing.TypedDict, total=False):
-    """The evaluations of a training run."""
+    """The evaluations of a training run.
+
+    Attributes:
+        episodes: Episodes of each evaluation (100).
+        every: Updates from one evaluation to the next (10).
+        deterministic: Takes the most likely actions instead of sampling them (True).
+        target: Target return (the reward threshold of the environment).
+        max_episode_steps: Time limit (that of the environment).
+    """
 
     episodes: Count
-    """Episodes of each evaluation (100)."""
     every: Count
-    """Updates from one evaluation to the next (10)."""
     deterministic: bool
-    """Takes the most likely actions instead of sampling them (True)."""
     target: Finite
-    """Target return (the reward threshold of the environment)."""
     max_episode_steps: Count | None
-    """Time limit (that of the environment)."""
 
 
 class CheckpointSettings(typing.TypedDict, total=False):
-    """The arguments of `Checkpoints` in a training run."""
+    """The arguments of `Checkpoints` in a training run.
+
+    Attributes:
+        every_seconds: Seconds from one checkpoint to the next (60).
+        every_updates: Updates from one checkpoint to the next.
+        grace_seconds: After SIGTERM, end at the latest after this time in seconds (30).
+    """
 
     every_seconds: NonNegative | None
     every_updates: Count | None
@@ -431,25 +453,30 @@ class CheckpointSettings(typing.TypedDict, total=False):
 
 
 class CallbackSettings(typing.TypedDict, total=False):
-    """The callbacks of a training run."""
+    """The callbacks of a training run.
+
+    Attributes:
+        diagnose: Print advice if the policy does not learn (docs/diagnostics.md).
+        tensorboard: Write logs for TensorBoard to RUN/tensorboard; histograms: also of
+            weights and actions.
+        video: Record a video to RUN/videos before training and every N updates (100).
+    """
 
     diagnose: bool
-    """Print advice if the policy does not learn (docs/diagnostics.md)."""
     tensorboard: Literal["scalars", "histograms"]
-    """Write logs for TensorBoard to RUN/tensorboard; histograms: also of weights and
-    actions."""
     video: Count
-    """Record a video to RUN/videos before training and every N updates (100)."""
 
 
-# The settings in the tables of a run, of which a preset has the first three.
-TABLES = {
-    "agent": schema.hints(AgentSettings),
-    "fit": {name: schema.hints(FitOptions)[name] for name in FIT_OPTIONS},
-    "evaluation": schema.hints(Evaluation),
-    "checkpoint": schema.hints(CheckpointSettings),
-    "callbacks": schema.hints(CallbackSettings),
+# The classes of the tables of a run, of which a preset has the first three.
+CLASSES = {
+    "agent": AgentSettings,
+    "fit": FitOptions,
+    "evaluation": Evaluation,
+    "checkpoint": CheckpointSettings,
+    "callbacks": CallbackSettings,
 }
+TABLES = {name: dict(schema.hints(cls)) for name, cls in CLASSES.items()}
+del TABLES["fit"]["env_settings"]
 PRESET_TABLES = ("agent", "fit", "evaluation")
 FIT_LIMITS = schema.file_limits(TABLES["fit"])
 

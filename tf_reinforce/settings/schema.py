@@ -5,15 +5,13 @@ of `int`, `float`, `bool`, `str`, `None`, `Literal`, tuples, unions, classes, ta
 (`TypedDict`), and `Annotated` with a `Range` or with a function of name and value.
 """
 
-import ast
 import contextlib
 import dataclasses
 import functools
 import inspect
-import itertools
 import json
 import math
-import sys
+import re
 import tomllib
 import types
 import typing
@@ -60,19 +58,19 @@ def _is_optional(hint):
     return typing.get_origin(hint) is typing.NotRequired
 
 
-@functools.cache
-def help_texts(cls):
-    """Returns a dict from the settings of a class to the docstrings under them."""
+def help_texts(owner):
+    """Returns a dict from names to their texts in the docstrings of a class or function.
+
+    The texts are those of `Args` and `Attributes`, also of base classes.
+    """
     texts = {}
-    classes = [x for x in reversed(cls.__mro__) if x.__module__ != "builtins"]
-    for base in classes:
-        module = ast.parse(inspect.getsource(sys.modules[base.__module__]))
-        for node in ast.walk(module):
-            if isinstance(node, ast.ClassDef) and node.name == base.__name__:
-                for field, text in itertools.pairwise(node.body):
-                    if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                        words = ast.literal_eval(text.value).split()
-                        texts[field.target.id] = " ".join(words).rstrip(".")
+    for part in reversed(getattr(owner, "__mro__", [owner])):
+        text = inspect.cleandoc(part.__doc__ or "")
+        sections = re.findall(r"(?ms)^(?:Args|Attributes):\n(.*?)(?=^\S|\Z)", text)
+        for name, words in re.findall(
+            r"(?ms)^    (\w+): (.*?)(?=^    \w|\Z)", "".join(sections)
+        ):
+            texts[name] = " ".join(words.split()).rstrip(".")
     return texts
 
 

@@ -1,0 +1,236 @@
+"""Makes the options of the commands from signatures, docstrings and settings."""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import inspect
+import json
+import typing
+from typing import Annotated, Literal
+
+from tf_reinforce.settings import config
+from tf_reinforce.settings import overrides
+from tf_reinforce.settings import schema
+
+# The options that set settings of a training: the table and the name of each setting.
+SETTINGS = {
+    **{name: ("agent", name) for name in config.TABLES["agent"]},
+    **{name: ("fit", name) for name in config.TABLES["fit"]},
+    "target_return": ("evaluation", "target"),
+    "eval_every": ("evaluation", "every"),
+    "eval_episodes": ("evaluation", "episodes"),
+    "grace": ("checkpoint", "grace_seconds"),
+    **{name: ("callbacks", name) for name in config.TABLES["callbacks"]},
+}
+# Options that may be used without a value: the value that they then have.
+OWN_PRESET = ""
+_CONSTANTS = {
+    "preset": OWN_PRESET,
+    "export": "",
+    "tensorboard": "scalars",
+    "video": 100,
+}
+_FLAGS = {"imported": "--import", "num_jobs": "--jobs", "search_dir": "--run-dir"}
+_HELP = {
+    "run": "run directory or agent file",
+    "runs": "run directory, or a folder with a run directory for each seed",
+    "env": "environment id (that of the run)",
+    "env_arg": "argument of the environment's constructor; the option may be repeated",
+    "max_episode_steps": "time limit (that of the run)",
+    "episodes": "number of episodes",
+    "seed": "selects the episodes; equal seeds give equal episodes",
+    "workers": "processes that play the episodes",
+    "max_bytes": "largest size of the agent file, because a stranger's file could fill "
+    "the memory",
+    "stochastic": "sample actions instead of taking the most likely one",
+    "json": "print JSON",
+}
+
+
+def flag(name):
+    """Returns the option with an attribute name, for example `"--num-envs"`."""
+    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
+
+
+def add_command(commands, run, options=None):
+    """Adds and returns the parser of a command.
+
+    Args:
+        commands: The subparsers of argparse.
+        run: Function with the name of the command that returns the exit code. Its
+            docstring is the help. Its arguments are those of the command; arguments by
+            name are options.
+        options: Class whose fields are the arguments instead; `run` then receives the
+            parsed options.
+    """
+    text = inspect.cleandoc(run.__doc__).partition("\n\nArgs:")[0]
+    names = dict(help=text.split("\n")[0].rstrip("."), description=text)
+    command = commands.add_parser(run.__name__.replace("_", "-"), **names)
+    declared = options or run
+    texts, hints = schema.help_texts(declared), schema.hints(declared)
+    parameters = inspect.signature(declared).parameters
+    for name, parameter in parameters.items():
+        is_option = parameter.kind is parameter.KEYWORD_ONLY
+        is_required = parameter.default is parameter.empty
+        default = None if is_required else parameter.default
+        form = {"dest": name, "required": is_required} if is_option else {}
+        if not is_option and not is_required:
+            form["nargs"] = "?"
+        text = texts.get(name) or _HELP[name]
+        _add(command, name, hints[name], text, default, form)
+    call = run if options else functools.partial(_call, run, list(parameters))
+    command.set_defaults(command=call)
+    return command
+
+
+def _call(run, names, options):
+    return run(**{name: getattr(options, name) for name in names})
+
+
+def _add(parser, name, hint, text, default, form):
+    """Adds an option, or an argument without dashes, whose values fit a type hint.
+
+    Args:
+        parser: Parser of a command.
+        name: Attribute name of the value.
+        hint: Type hint of the value. Without the option, the value is `default`.
+        text: String, the help without the default.
+        default: The default value.
+        form: Dict of further arguments of argparse's `add_argument`; `dest` is that of an
+            option.
+    """
+    text = with_default(text, default).replace("%", "%%")
+    form = {**_form(name, hint, default), **form, "help": text}
+    default = [] if default == () else default
+    parser.add_argument(flag(name) if "dest" in form else name, default=default, **form)
+
+
+def with_default(text, default):
+    """Returns a help text that contains the default of an option."""
+    if default in (None, False, ()) or "(" in text:
+        return text
+    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+    return f"{text} ({shown})"
+
+
+def _form(name, hint, default):
+    """Returns arguments of argparse's `add_argument` for a type hint."""
+    parts = typing.get_args(hint)
+    if hint is bool and default is False:
+        return dict(action="store_true")
+    if hint is bool or True in parts:
+        return dict(action=argparse.BooleanOptionalAction)
+    form = {}
+    if name in _CONSTANTS:
+        form = dict(nargs="?", const=_CONSTANTS[name])
+    if typing.get_origin(hint) is typing.Literal:
+        return dict(choices=parts, **form)
+    if typing.get_origin(hint) is list:
+        return dict(nargs="+", type=parts[0])
+    if parts and parts[0] in (tuple, dict):  # read by a function of our own
+        return dict(
+            type=reader(parts[1]),
+            metavar="NAME=VALUE" if name in ("env_arg", "set") else name.upper(),
+            action="store" if parts[0] is dict else "append",
+        )
+    if hint is config.Sizes:
+        form, hint = dict(nargs="*"), schema.Count
+    kind = next((kind for kind, _ in schema.numbers(hint)), str)
+    letter = {int: "N", float: "X", str: name.upper()}[kind]
+    return dict(type=reader(schema.read, name, hint), metavar=letter, **form)
+
+
+def reader(function, *arguments):
+    """Returns a function from the text of an option to `function(*arguments, text)`."""
+
+    def read(text):
+        try:
+            return function(*arguments, text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def add_settings(parser, names, **helps):
+    """Adds the options of some of `SETTINGS`; `helps` replace texts of the schema."""
+    texts = {table: schema.help_texts(cls) for table, cls in config.CLASSES.items()}
+    for name in names:
+        table, key = SETTINGS[name]
+        default = getattr(config.CLASSES[table], key, None)
+        text = with_default(helps.get(name) or texts[table][key], default)
+        _add(parser, name, config.TABLES[table][key], text, None, {"dest": name})
+
+
+def explicit_settings(options):
+    """Returns the settings that the user passed, as the dict `{table: {key: value}}`."""
+    tables = {table: {} for table in config.TABLES}
+    for name, (table, key) in SETTINGS.items():
+        if (value := getattr(options, name, None)) is not None:
+            tables[table][key] = value
+    if (limit := tables["fit"].get("max_episode_steps")) is not None:
+        tables["evaluation"]["max_episode_steps"] = limit
+    if (every := getattr(options, "checkpoint_every", None)) is not None:
+        tables["checkpoint"] |= {"every_seconds": 60.0, "every_updates": None, **every}
+    return tables
+
+
+def _interval(text):
+    """Returns `{"every_updates": 10}` for "10", `{"every_seconds": 30.0}` for "30s"."""
+    name = "every_seconds" if text.endswith("s") else "every_updates"
+    hint = schema.NonNegative if text.endswith("s") else schema.Count
+    with contextlib.suppress(ValueError):
+        return {name: schema.read(name, hint, text.removesuffix("s"))}
+    raise ValueError(
+        "must be a number of updates, for example 10, or of seconds, for example 60s. "
+        f"Received: {text!r}"
+    )
+
+
+def _env_argument(text):
+    """Returns the name and the value of an environment argument, NAME=VALUE.
+
+    A value in JSON format, for example a number or `true`, is converted, and any other
+    value is text.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ValueError(
+            f"must have the form NAME=VALUE, for example gravity=9.8. Received: {text!r}"
+        )
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(value)
+    return name, value
+
+
+Interval = Annotated[dict, _interval]
+EnvArguments = Annotated[tuple, _env_argument]
+Overrides = Annotated[tuple, overrides.parse]
+
+
+@dataclasses.dataclass
+class TaskOptions:
+    """The options that determine a training, for `train` and `tune`.
+
+    Attributes:
+        env: Environment id, also module:Id-v0.
+        preset: A preset of docs/presets.md, or FILE.toml (without NAME: that of ENV).
+        set: Any setting of docs/options.md, for example --set gae_lambda=0.95 or --set
+            baseline.passes=4; the option may be repeated.
+        imported: Module that registers ENV; the same as the id MODULE:ENV.
+        engine: compiled: all episodes in one XLA program, if there is an equal
+            environment in TensorFlow; host: Gymnasium's environment; auto: compiled if
+            the registered environment equals the one in TensorFlow, and an update has a
+            number of episodes.
+        seed: Number for all random draws (0).
+    """
+
+    env: str = None
+    _: dataclasses.KW_ONLY
+    preset: str = None
+    env_arg: EnvArguments = ()
+    set: Overrides = ()
+    imported: str = None
+    engine: Literal["auto", "host", "compiled"] = "auto"
+    seed: schema.Seed = None

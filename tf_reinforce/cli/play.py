@@ -1,0 +1,176 @@
+"""Runs the commands that use a trained agent: `evaluate`, `record`, `export`, `info`."""
+
+import json as json_
+import os
+from typing import Literal
+
+from tf_reinforce import saving
+from tf_reinforce.cli import agent_files
+from tf_reinforce.cli.options import EnvArguments
+from tf_reinforce.settings.schema import Count
+from tf_reinforce.settings.schema import Seed
+from tf_reinforce.support import files
+
+_NUM_OBSERVATIONS = 1000  # of `export --check`
+
+
+def evaluate(
+    run: str,
+    *,
+    episodes: Count = 100,
+    env: str = None,
+    env_arg: EnvArguments = (),
+    seed: Seed = 0,
+    num_envs: Count = 8,
+    workers: Count = 1,
+    max_episode_steps: Count = None,
+    stochastic: bool = False,
+    max_bytes: Count = saving.MAX_BYTES,
+):
+    """Evaluate a trained agent.
+
+    Args:
+        num_envs: Environments side by side; the result does not depend on it.
+    """
+    task = env, env_arg, max_episode_steps
+    agent, env, options = agent_files.load_with_env(run, max_bytes, *task)
+    options |= dict(deterministic=not stochastic, seed=seed, workers=workers)
+    metrics = agent.evaluate(env, episodes, num_envs=num_envs, **options)
+    print(json_.dumps(metrics, indent=2))
+    return 0
+
+
+def record(
+    run: str,
+    *,
+    out: str = None,
+    episodes: Count = 1,
+    env: str = None,
+    env_arg: EnvArguments = (),
+    seed: Seed = 0,
+    workers: Count = 2,
+    max_episode_steps: Count = None,
+    stochastic: bool = False,
+    max_bytes: Count = saving.MAX_BYTES,
+):
+    """Record videos of a trained agent.
+
+    Plays the first episodes of `evaluate` with the same seed, and writes an MP4 video of
+    each. No display is needed.
+
+    Args:
+        out: Video, with the extension .mp4 (RUN/video.mp4); the names of several videos
+            end in _1, _2 and so on.
+        workers: Processes that play and render.
+    """
+    from tf_reinforce.experiments import recording
+
+    out = output_path(out, [run], "video.mp4")
+    recording.import_ffmpeg()
+    paths = recording.video_paths(out, episodes)
+    task = env, env_arg, max_episode_steps
+    agent, env, options = agent_files.load_with_env(run, max_bytes, *task)
+    options |= dict(deterministic=not stochastic, seed=seed, workers=workers)
+    metrics = recording.record(agent, env, out, episodes, **options)
+    text = f"{episodes} episodes in {paths[0]} to {paths[-1]}"
+    text = f"1 episode in {paths[0]}" if episodes == 1 else text
+    print(
+        f"recorded {text}: mean return {metrics['episode_return']:.6g}, "
+        f"mean length {metrics['episode_length']:.6g}"
+    )
+    return 0
+
+
+def output_path(out, runs, name):
+    """Returns the path of the file that a command writes.
+
+    Args:
+        out: The value of `--out FILE`, or `None`.
+        runs: List of the paths of the runs that the command reads.
+        name: Name of the file without `--out`. The file is written to the folder of a
+            single run, and to the current folder if there are several runs or if the run
+            is an agent file.
+    """
+    if out is not None:
+        return out
+    is_folder = len(runs) == 1 and os.path.isdir(runs[0])
+    return os.path.join(runs[0], name) if is_folder else name
+
+
+def export(
+    run: str,
+    *,
+    out: str,
+    format: Literal["tf_saved_model", "onnx", "litert"] = "tf_saved_model",
+    check: bool = False,
+    env: str = None,
+    env_arg: EnvArguments = (),
+    observations: Count = None,
+    max_bytes: Count = saving.MAX_BYTES,
+):
+    """Write the policy as a SavedModel, ONNX or LiteRT.
+
+    Writes the policy to files that need TensorFlow, ONNX Runtime or LiteRT, but not
+    tf_reinforce. docs/export.md describes the files.
+
+    Args:
+        out: Folder to write.
+        format: Format of the files.
+        check: Load the files in a process without tf_reinforce, and compare the results
+            with the agent; the exit code is 1 if they differ by more than 1e-5.
+        observations: Number of observations of --check (1000).
+    """
+    for name, value in dict(env=env, env_arg=env_arg, observations=observations).items():
+        if value and not check:
+            raise ValueError(f"--{name.replace('_', '-')} needs --check.")
+    env = env and agent_files.resolve_env(env)
+    files.expect_replaceable_folder(out)
+    if format == "tf_saved_model":
+        files.expect_no_pattern(out)
+    agent = agent_files.load(run, max_bytes)
+    agent.export(out, format=format)
+    names = ", log_prob" if format == "tf_saved_model" else ""
+    print(f"exported to {out}: act, sample, distribution{names}")
+    observations = observations or _NUM_OBSERVATIONS
+    return _check_export(agent, run, out, env, env_arg, observations) if check else 0
+
+
+def _check_export(agent, run, out, env, env_arg, observations):
+    """Prints the report of `check_export`, and returns the exit code."""
+    import gymnasium
+
+    from tf_reinforce.experiments import run_config
+    from tf_reinforce.testing import export_report
+
+    in_file, options = run_config.read_env(run, dict(env_arg))
+    played = env or in_file
+    arguments = dict(observations=observations)
+    try:
+        env_id = played and agent_files.find_env(played)
+        more = dict(arguments, env_kwargs=options["env_kwargs"])
+        report = export_report.check_export(agent, out, env_id, **more)
+    except (gymnasium.error.Error, ImportError) as error:
+        if env is not None:
+            raise
+        print(f"The environment {played} cannot be made ({error}).")
+        report = export_report.check_export(agent, out, **arguments)
+    print(report)
+    if not report.played and played is None:
+        print(
+            "The observations are random, because the environment is not imported. To "
+            "compare on observations that the agent plays, add --env ENV or MODULE:ENV."
+        )
+    return int(not report.passed)
+
+
+def info(run: str, *, json: bool = False, max_bytes: Count = saving.MAX_BYTES):
+    """Print settings, last log row and evaluation of a run.
+
+    Prints the settings of a run directory, the last number in each column of its log, and
+    its evaluation, or the settings in an agent file. The command imports no TensorFlow.
+    """
+    from tf_reinforce.experiments import run_info
+
+    facts = run_info.read(run, max_bytes)
+    print(json_.dumps(facts, indent=2) if json else run_info.table(facts))
+    return 0

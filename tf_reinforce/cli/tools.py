@@ -1,0 +1,109 @@
+"""Runs the commands without a run: `check-env`, `explain`, `presets`."""
+
+import json as json_
+
+from tf_reinforce.cli import agent_files
+from tf_reinforce.cli.options import EnvArguments
+from tf_reinforce.settings import toml_files
+from tf_reinforce.settings.schema import Count
+from tf_reinforce.settings.schema import Finite
+from tf_reinforce.settings.schema import Seed
+from tf_reinforce.support import startup
+
+
+def check_env(
+    env: str,
+    *,
+    env_arg: EnvArguments = (),
+    episodes: Count = 5,
+    seed: Seed = 0,
+    max_episode_steps: Count = None,
+    action_mask: str = None,
+):
+    """Check an environment, and explain what to correct.
+
+    Collects episodes with a random policy, as in training, and prints errors, warnings
+    and notes. The last notes say what a step costs, and which --num-envs and --workers to
+    take. The exit code is 1 if there is an error. The rules are in docs/environments.md.
+
+    Args:
+        env: Environment id, also module:Id-v0.
+        max_episode_steps: Time limit (that of the environment).
+        action_mask: Place of the mask of legal actions, for example info/action_mask.
+    """
+    env = agent_files.resolve_env(env)
+    startup.import_tensorflow()
+    env = agent_files.find_env(env)
+    from tf_reinforce.testing import environments
+
+    report = environments.check_env(
+        env,
+        episodes=episodes,
+        seed=seed,
+        env_kwargs=dict(env_arg),
+        max_episode_steps=max_episode_steps,
+        action_mask=action_mask,
+    )
+    print(report)
+    return int(bool(report.errors))
+
+
+def explain(
+    *,
+    probs: list[float] = None,
+    logits: list[float] = None,
+    action: Finite = None,
+    counts: list[float] = None,
+    mean: list[float] = None,
+    std: list[float] = None,
+    sample: list[float] = None,
+):
+    """Print the gradient of one action's log-probability.
+
+    Prints the characteristic eligibility, d log-probability / d parameter, in closed form
+    beside automatic differentiation. Give --probs or --logits with --action or --counts,
+    or --mean, --std and --sample. With --counts alone, all probabilities are equal.
+
+    Args:
+        probs: Relative probabilities.
+        logits: Their logarithms.
+        action: The sampled category, from 0.
+        counts: How often each category was sampled.
+        mean: Mean of a diagonal Gaussian.
+        std: Its standard deviations.
+        sample: A sample of the Gaussian.
+    """
+    arguments = {name: value for name, value in locals().items() if value is not None}
+    startup.import_tensorflow()
+    from tf_reinforce.functional import explanation
+
+    print(explanation.text(**arguments))
+    return 0
+
+
+def presets(name: str = None, *, json: bool = False):
+    """List the presets and the returns that they reach.
+
+    Lists the presets with the returns of trainings that are measured in docs/presets.md
+    and docs/results.md. With NAME, prints the settings of the preset, in the form of a
+    preset file.
+
+    Args:
+        name: Name of a preset.
+    """
+    names = toml_files.names() if name is None else [name]
+    found = {name: toml_files.read(name) for name in names}
+    if name is not None:
+        path = toml_files.FOLDER / f"{name}.toml"
+        is_file = path.exists() and not json
+        text = path.read_text("utf-8").rstrip() if is_file else None
+        print(text or json_.dumps(found[name], indent=2))
+    elif json:
+        print(json_.dumps(found, indent=2))
+    else:
+        width = max(map(len, found))
+        print(f"{'preset':<{width}}  mean return of the trained policy")
+        for name, settings in found.items():
+            print(f"{name:<{width}}  {settings['result']}")
+        print("\nnext:\n  tf-reinforce train CartPole-v1 --preset")
+    return 0
