@@ -1,10 +1,14 @@
 """Tests the small Atari games: images, repeatability, and training through their id."""
 
+import pathlib
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import tf_reinforce as tfr
+from tf_reinforce import atari
 from tf_reinforce.cli import parsers
 from tf_reinforce.cli import train_settings
 from tf_reinforce.settings import toml_files
@@ -113,3 +117,10 @@ def test_command_finds_the_preset_of_the_game(tmp_path, monkeypatch, capsys):
     assert f"{PONG} has a preset" in capsys.readouterr().out
     agent = tfr.Reinforce.for_env(PONG, preset="SmallPong-v0")
     assert agent.policy.input_shape == (None, 2, 42, 42)
+
+
+def test_missing_ale_py_names_the_extra(monkeypatch):
+    source = pathlib.Path(atari.__file__).read_text()
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(ImportError, match=r'pip install "tf-reinforce\[atari\]"'):
+        exec(compile(source, atari.__file__, "exec"), {"__name__": "atari"})

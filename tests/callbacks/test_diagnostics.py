@@ -577,16 +577,6 @@ def train(agent, env, epochs, every=1, **options):
     return list(first.values()), diagnostics
 
 
-@pytest.mark.slow
-def test_no_finding_in_a_successful_training():
-    agent, out = tfr.Reinforce.for_env("CartPole-v1"), io.StringIO()
-    diagnostics = tfr.callbacks.Diagnostics(2, stream=out)
-    history = agent.fit("CartPole-v1", epochs=24, callbacks=[diagnostics], verbose=0)
-    assert max(history.history["episode_return"]) > 300
-    assert diagnostics.findings == [] and len(diagnostics.history) == 12
-    assert out.getvalue() == "Diagnostics: found nothing in 12 reports.\n"
-
-
 def test_bounded_logits_require_three_reports_over_twenty_updates():
     reports = [{**HEALTHY, "update": u, "bounded_logits": 1.0} for u in range(41)]
     assert advice.advise_on_bounded_logits(reports[:20]) is None
@@ -643,28 +633,6 @@ def read_clock():
     """Advances the fake clock by a millisecond, and returns its time."""
     Slow.now += 1e-3
     return Slow.now
-
-
-def test_slow_environment_is_found(monkeypatch):
-    """Eight environments in one process take as long per step as one environment."""
-    monkeypatch.setattr("time.perf_counter", read_clock)
-    seconds_per_step = []
-
-    class RecordsSeconds(tfr.callbacks.EpisodeCallback):
-        def on_episodes_collected(self, episodes, logs=None):
-            seconds_per_step.append(logs["stepping_seconds"] / episodes.lengths.sum())
-
-    agent, diagnostics = new_agent(), tfr.callbacks.Diagnostics(verbose=0)
-    agent.fit(
-        lambda: Slow(gym.make("CartPole-v1")),
-        epochs=2,
-        num_envs=8,
-        callbacks=[diagnostics, RecordsSeconds()],
-        verbose=0,
-    )
-    assert [f.cause for f in diagnostics.findings] == ["environment"]
-    assert "num_envs does not change the time" in diagnostics.findings[0].advice
-    np.testing.assert_allclose(seconds_per_step, 1.0, rtol=0.01)
 
 
 # The callback
@@ -746,42 +714,6 @@ def test_signal_and_noise_of_one_episode_are_nan():
     assert output == "Diagnostics: found nothing in 1 reports.\n"
     types = {name: type(x) for name, x in report.items()}
     assert types == {**dict.fromkeys(HEALTHY, float), "update": int}
-
-
-def test_signal_is_nan_if_a_group_is_incomplete():
-    """
-    column        0      1      2      3      4      5
-    group         0      0      1      1      2      2
-    kept          X      X      .      .      X      X      complete groups: finite
-    kept          X      X      .      X      X      X      NaN
-    """
-    agent = tfr.Reinforce(
-        definitions.network("float32"),
-        heads.Categorical(definitions.A),
-        baselines.LeaveOneOut(group_size=2),
-        on_truncation="drop",
-    )
-    record = columns(definitions.record(dtype="float32"), [0, 1, 2, 3, 4, 0])
-    for kept in ([0, 1, 4, 5], [0, 1, 3, 4, 5], [0, 3]):
-        kept_episodes = record._replace(terminated=np.isin(np.arange(6), kept))
-        gradients = [g.numpy() for g in agent.per_episode_gradients(kept_episodes)]
-        plain = [
-            g.numpy() for g in agent.per_episode_gradients(kept_episodes, baseline=False)
-        ]
-        report = training_statistics.batch_statistics(
-            agent.step_statistics(kept_episodes), gradients, plain, group_size=2
-        )
-        whole = len(kept) == 4
-        assert report["independent"] == (2.0 if len(kept) != 5 else 3.0)
-        assert report["episodes"] == len(kept)
-        assert np.isfinite(report["signal"]) == np.isfinite(report["noise"]) == whole
-        assert np.isfinite(report["gradient_variance_removed"]) == whole
-        if whole:  # the noise is that of the means of both groups
-            noise, other = (
-                sum((np.diff(g.reshape(2, 2, -1).mean(1), axis=0) ** 2).sum() for g in x)
-                for x in (gradients, plain)
-            )
-            assert report["gradient_variance_removed"] == pytest.approx(1 - noise / other)
 
 
 # Reports of a second `fit`, and later reports

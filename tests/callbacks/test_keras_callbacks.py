@@ -220,19 +220,6 @@ def test_interrupted_and_restored_run_equals_uninterrupted_run(rewound, tmp_path
     assert are_identical(expected, values_of(restored))
 
 
-def test_restored_run_makes_only_the_remaining_steps_of_its_budget(rewound, tmp_path):
-    """The steps before the interruption count."""
-    agent = rewound()
-    fit(agent, epochs=None, steps=16)
-    assert agent.env_steps == 16
-    expected = values_of(agent)
-    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
-    with pytest.raises(KeyboardInterrupt):
-        fit(rewound(), backup, InterruptsEpoch(2), epochs=None, steps=16)
-    fit(rewound(), backup, epochs=None, steps=16)
-    assert are_identical(expected, values_of(agent))
-
-
 def test_lambda_callback_hooks_run_in_the_order_of_keras(agent):
     calls = []
     hooks = [

@@ -16,7 +16,6 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce.cli import entry
 from tf_reinforce.cli import export
 from tf_reinforce.export import formats
 from tf_reinforce.export import runtimes
@@ -284,18 +283,6 @@ def test_process_with_only_tensorflow_loads_the_export(exports):
 @pytest.fixture
 def agent(exports):
     return exports["Discrete with a start"][0]
-
-
-@pytest.mark.parametrize("command", ["export", "train"])
-def test_commands_refuse_such_a_path_before_they_start(command, tmp_path, capsys):
-    out = str(tmp_path / "a[1]")
-    arguments = {
-        "export": ["no_such_run", "--out", out],
-        "train": ["CartPole-v1", "--run-dir", out, "--export"],
-    }
-    assert entry.main([command, *arguments[command]]) == 2
-    assert "characters * ? [" in capsys.readouterr().err
-    assert os.listdir(tmp_path) == []
 
 
 def test_export_keeps_its_weights_when_the_agent_changes(tmp_path):

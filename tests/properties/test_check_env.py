@@ -134,12 +134,6 @@ class Renamed(Informing):
     info = types.MappingProxyType({"success": True})
 
 
-class Whole(toys.Clock):
-    def step(self, action):
-        observation, reward, *rest = super().step(action)
-        return observation, int(reward), *rest
-
-
 class Large(toys.Clock):
     def _observation(self):
         return super()._observation() * 1000
@@ -149,7 +143,6 @@ NOTES = [
     (Masked, "Pass action_mask='info/action_mask' to the agent"),
     (Successful, "`is_success` in the info is logged as `success`"),
     (Renamed, "Rename the key to 'is_success'"),
-    (Whole, "Rewards of the type int are converted"),
     (Large, "largest absolute value of 'observation' was 3000"),
     (toys.Clock, "All episodes start with the same observation"),
     (gym.vector.SyncVectorEnv([toys.Clock]), "resets its environments .* NEXT_STEP"),

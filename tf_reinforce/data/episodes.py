@@ -245,24 +245,20 @@ def _nested(name, arrays, spec, batch_shape):
 
 
 def _masks(masks, shape):
-    if masks is None and shape[-1]:
-        raise ValueError(
-            "The agent uses action masks, and the record has no masks. Expected: "
-            f"`masks` of the shape {shape}, int8. Received: None. Record the action "
-            "masks of all episodes in the field `masks`."
-        )
-    if masks is not None and not shape[-1] and np.shape(masks) != shape:
-        raise ValueError(
-            "The record has action masks, and the agent uses no masks. Expected: "
-            f"masks=None. Received: masks of the shape {np.shape(masks)}. Create the "
-            'agent with `Reinforce(policy, action_mask="info/action_mask")`.'
-        )
-    if masks is None:
+    if masks is None and not shape[-1]:
         return np.zeros(shape, "int8")
+    if masks is None or not shape[-1] and np.shape(masks) != shape:
+        fault = "agent uses action masks, and the record has no masks"
+        if masks is not None:
+            fault = "record has action masks, and the agent uses no masks"
+        received = None if masks is None else np.shape(masks)
+        raise ValueError(
+            f"The {fault}. Expected: masks of the shape {shape} for an agent with "
+            f"`action_mask`, and else None. Received: {received}"
+        )
     masks = shapes.unmasked("masks", masks)
-    return _array(
-        "masks", masks.astype("int8") if masks.dtype == bool else masks, shape, "int8"
-    )
+    masks = masks.astype("int8") if masks.dtype == bool else masks
+    return _array("masks", masks, shape, "int8")
 
 
 def _array(name, values, shape, dtype):

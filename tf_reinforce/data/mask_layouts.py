@@ -9,11 +9,7 @@ import numpy as np
 
 from tf_reinforce.data import nests
 
-OFF, ON, FREE = (
-    0,
-    1,
-    2,
-)  # the entries of a mask of flags: must be 0, must be 1, may be both
+OFF, ON, FREE = 0, 1, 2  # entries of a mask of flags: must be 0, must be 1, may be both
 
 
 class MaskLayout:
@@ -178,23 +174,11 @@ def _flatten_nested(layouts, mask, path=()):
             raise ValueError(f"in the part {name!r} of the mask, {error}") from None
     is_dict = isinstance(layouts, dict)
     keys = list(layouts) if is_dict else list(range(len(layouts)))
-    if mask is None:
-        parts = dict.fromkeys(keys)
-    elif is_dict:
-        parts = mask if isinstance(mask, dict) else {}
-    else:
-        parts = dict(enumerate(mask)) if isinstance(mask, tuple) else {}
-    if set(parts) != set(keys):
+    parts = dict.fromkeys(keys) if mask is None else mask
+    if not is_dict and isinstance(mask, tuple):
+        parts = dict(enumerate(mask))
+    if not isinstance(parts, dict) or set(parts) != set(keys):
         kind = f"a dict with the keys {keys}" if is_dict else f"a tuple of {len(keys)}"
-        owners = nests.map_leaves(lambda layout: _Name(layout.owner), layouts)
-        raise ValueError(
-            f"an action mask of {owners!r} must be {kind}. Received: {mask!r}"
-        )
+        raise ValueError(f"an action mask must be {kind}. Received: {mask!r}")
     masks = {key: _flatten_nested(layouts[key], parts[key], (*path, key)) for key in keys}
     return masks if is_dict else tuple(masks.values())
-
-
-class _Name(str):
-    """A name that error messages show without quotation marks."""
-
-    __repr__ = str.__str__

@@ -101,38 +101,27 @@ class TrainingLock:
             self._lock.release()
 
 
-def training(method):
-    """Returns a method that holds the attribute `_training_lock` of its model."""
+def _within(context):
+    """Returns a decorator of methods, which run in the context of their model."""
 
-    @functools.wraps(method)
-    def locked(self, *args, **kwargs):
-        with self._training_lock.hold(method.__name__):
-            return method(self, *args, **kwargs)
+    def decorate(method):
+        @functools.wraps(method)
+        def locked(self, *args, **kwargs):
+            expect_usable_tensorflow()
+            with context(self, method.__name__):
+                return method(self, *args, **kwargs)
 
-    return locked
+        return locked
 
-
-def between_updates(method):
-    """Returns a method of an agent that waits for the update of another thread."""
-
-    @functools.wraps(method)
-    def locked(self, *args, **kwargs):
-        expect_usable_tensorflow()
-        with self._weights_lock:
-            return method(self, *args, **kwargs)
-
-    return locked
+    return decorate
 
 
-def in_usable_process(method):
-    """Returns a method that raises an error in a forked process, and does not hang."""
-
-    @functools.wraps(method)
-    def checked(self, *args, **kwargs):
-        expect_usable_tensorflow()
-        return method(self, *args, **kwargs)
-
-    return checked
+# A training holds the attribute `_training_lock` of its model.
+training = _within(lambda model, name: model._training_lock.hold(name))
+# Such a method of an agent waits for the update of another thread.
+between_updates = _within(lambda agent, name: agent._weights_lock)
+# Such a method raises an error in a forked process, and does not hang.
+in_usable_process = _within(lambda model, name: contextlib.nullcontext())
 
 
 def expect_usable_tensorflow():

@@ -12,20 +12,27 @@ MAX_LAYERS, MAX_WEIGHTS = 256, 2**26  # of a default network: 256 MiB in float32
 MAX_REPEATS = 10**4  # in files, of the passes, and of the updates in one call
 
 
-def positive_int(name, value):
-    """Returns `value` as an int, or raises `ValueError` unless it is a positive int.
+def whole_number(name, value, low=-math.inf, high=math.inf):
+    """Returns `value` as an int, or raises `ValueError` unless it is in [low, high].
 
     Example:
 
-    >>> positive_int("epochs", 3)
+    >>> whole_number("epochs", 3, low=1)
     3
     """
-    is_int = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not is_int or value < 1:
+    is_int = isinstance(value, numbers.Integral) and not _is_boolean(value)
+    if not is_int or not low <= value <= high:
+        bounds = "" if low == -math.inf else f" of at least {low}"
+        bounds += "" if high == math.inf else f" and at most {high}"
         raise ValueError(
-            f"`{name}` must be a whole number of at least 1. Received: {name}={value!r}"
+            f"`{name}` must be a whole number{bounds}. Received: {name}={value!r}"
         )
     return int(value)
+
+
+def positive_int(name, value):
+    """Returns `value` as an int, or raises `ValueError` unless it is a positive int."""
+    return whole_number(name, value, 1)
 
 
 def positive_int_or_none(name, value):
@@ -38,22 +45,7 @@ def size(name, value):
 
     The upper limit prevents that a typing error takes all memory of the computer.
     """
-    if positive_int(name, value) > MAX_SIZE:
-        raise ValueError(
-            f"`{name}` must be at most {MAX_SIZE}. Received: {name}={value!r}"
-        )
-    return int(value)
-
-
-def whole_number(name, value, low=-math.inf):
-    """Returns `value` as an int, or raises `ValueError` unless it is an int ≥ `low`."""
-    is_int = isinstance(value, numbers.Integral) and not _is_boolean(value)
-    if not is_int or value < low:
-        bound = "" if low == -math.inf else f" of at least {low}"
-        raise ValueError(
-            f"`{name}` must be a whole number{bound}. Received: {name}={value!r}"
-        )
-    return int(value)
+    return whole_number(name, value, 1, MAX_SIZE)
 
 
 def boolean(name, value):
@@ -122,7 +114,8 @@ def layer_sizes(name, values, inputs=1, outputs=1):
             network with `inputs` and `outputs` has more than `MAX_WEIGHTS` weights.
     """
     sizes = positive_ints(name, values)
-    weights = count_weights(sizes, inputs, outputs)
+    pairs = itertools.pairwise((inputs, *sizes, outputs))
+    weights = sum((before + 1) * after for before, after in pairs)
     if weights > MAX_WEIGHTS or len(sizes) > MAX_LAYERS:
         raise ValueError(
             f"`{name}` must be the sizes of a network with at most {MAX_LAYERS} layers "
@@ -132,18 +125,6 @@ def layer_sizes(name, values, inputs=1, outputs=1):
     return sizes
 
 
-def count_weights(sizes, inputs=1, outputs=1):
-    """Returns the number of weights of a network with hidden layers of some sizes.
-
-    Example:
-
-    >>> count_weights([3], inputs=2)
-    13
-    """
-    pairs = itertools.pairwise((inputs, *sizes, outputs))
-    return sum((before + 1) * after for before, after in pairs)
-
-
 def within(name, value, low, high):
     """Returns `value` as a float, or raises `ValueError` unless it is in [low, high]."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -151,13 +132,11 @@ def within(name, value, low, high):
     value = value.item() if is_number and hasattr(value, "item") else value  # of NumPy
     is_finite = is_number and abs(value) <= sys.float_info.max
     if not is_finite or not low <= value <= high:
-        if high < math.inf:
-            expected = f"a finite number in [{low}, {high}]"
-        elif low > -math.inf:
-            expected = f"a finite number of at least {low}"
-        else:
-            expected = "a finite number"
-        raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
+        bounds = f" of at least {low}" if low > -math.inf else ""
+        bounds = f" in [{low}, {high}]" if high < math.inf else bounds
+        raise ValueError(
+            f"`{name}` must be a finite number{bounds}. Received: {name}={value!r}"
+        )
     return float(value)
 
 

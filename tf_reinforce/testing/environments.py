@@ -153,33 +153,27 @@ def _num_cores():
 
 
 class _Recorder(gym.Wrapper):
-    """Records keys of infos, types of rewards and observations, and the time of steps."""
+    """Records the keys of infos, and the time of steps."""
 
     def __init__(self, env):
         super().__init__(env)
-        self.keys, self.reward_types, self.observation_types = set(), set(), set()
+        self.keys = set()
         self.step_times = []  # pairs of seconds: of the clock, and of this process
 
     def reset(self, **kwargs):
-        outputs = self.env.reset(**kwargs)
-        self._record(outputs)
-        return outputs
+        return self._recorded(self.env.reset(**kwargs))
 
     def step(self, action):
         start, cpu_start = time.perf_counter(), time.process_time()
         outputs = self.env.step(action)
         seconds, cpu_seconds = time.perf_counter(), time.process_time()
         self.step_times.append((seconds - start, cpu_seconds - cpu_start))
-        self._record(outputs)
-        if isinstance(outputs, tuple) and len(outputs) == 5:
-            self.reward_types.add(type(outputs[1]).__name__)
-        return outputs
+        return self._recorded(outputs)
 
-    def _record(self, outputs):
+    def _recorded(self, outputs):
         if isinstance(outputs, tuple) and outputs and isinstance(outputs[-1], dict):
             self.keys |= outputs[-1].keys()
-            if isinstance(self.observation_space, gym.spaces.Box):
-                self.observation_types.add(np.asarray(outputs[0]).dtype.name)
+        return outputs
 
 
 class _Check:
@@ -235,13 +229,6 @@ class _Check:
             "result of training may depend on the number of environments. To avoid "
             "this dependence, pass an environment id or a callable with `num_envs=N`.",
         )
-        if isinstance(self.env.unwrapped, gym.vector.AsyncVectorEnv):
-            self.add(
-                "note",
-                "An AsyncVectorEnv may convert observations before tf_reinforce can "
-                "check the observations. To check all observations, pass an environment "
-                "id or a callable with `workers=N`.",
-            )
 
     def _recorded(self, stack):
         """Returns the environment to collect in, and its `_Recorder` or `None`."""
@@ -378,19 +365,6 @@ class _Check:
                 "note",
                 f"The info contains {found[0]!r}. Rename the key to 'is_success', so "
                 "that the share of successful episodes is logged.",
-            )
-        others = sorted(recorder.reward_types - {"float", "float64"})
-        if others:
-            self.add(
-                "note",
-                f"Rewards of the type {', '.join(others)} are converted to float64.",
-            )
-        expected = str(recorder.observation_space.dtype)
-        if others := sorted(recorder.observation_types - {expected}):
-            self.add(
-                "note",
-                f"Observations of the type {', '.join(others)} are converted to "
-                f"{expected}, the type of the observation space.",
             )
 
     def _advise(self, recorder):
