@@ -1,5 +1,7 @@
-"""Tests the code of the pages of the documentation site."""
+"""Tests that the Python code of the documents runs, and prints what they show."""
 
+import contextlib
+import io
 import pathlib
 import re
 import runpy
@@ -11,17 +13,21 @@ from gymnasium.envs import registration
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PREFIXES = "tutorial_", "concept_", "howto_", "coming_from", "index", "spaces"
-PAGES = sorted(p.stem for p in DOCS.glob("*.md") if p.stem.startswith(PREFIXES))
-FAST = "concept_update", "howto_nan"
+OTHERS = "README", "ecosystem", "eligibility", "export", "pictures"
+OTHERS = *OTHERS, "replicated_learners", "spaces", "your_tensor_env"
+PREFIXES = "tutorial_", "concept_", "howto_", "coming_from", "index"
+FOUND = {p.stem for p in DOCS.glob("*.md") if p.stem.startswith(PREFIXES)}
+PAGES = sorted({*OTHERS, *FOUND})
+FAST = "README", "concept_update", "eligibility", "howto_nan", "spaces"
 PEER = re.compile(r"^from stable_baselines3\b", re.MULTILINE)
 
 
 def blocks(page):
-    """Returns the line numbers and the code of the Python blocks of a page."""
-    text = (DOCS / f"{page}.md").read_text()
-    found = re.finditer(r"```python\n(.*?)```", text, re.DOTALL)
-    return [(text[: x.start(1)].count("\n"), x[1]) for x in found]
+    """Yields the line, the code and the shown output of the Python blocks of a page."""
+    text = ((ROOT if page == "README" else DOCS) / f"{page}.md").read_text()
+    pattern = r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?"
+    for found in re.finditer(pattern, text, re.DOTALL):
+        yield text[: found.start(1)].count("\n"), found[1], found[2]
 
 
 @pytest.mark.parametrize(
@@ -31,12 +37,20 @@ def blocks(page):
 def test_python_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     """The blocks of a page run in one namespace, without the program of a peer."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.setattr(registration, "registry", {**registration.registry})
     names = {"__name__": "__main__"}
-    for line, code in blocks(page):
-        if not PEER.search(code):
+    for line, code, shown in blocks(page):
+        if PEER.search(code):
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
             # Blank lines make an error name the line of the page.
-            exec(compile("\n" * line + code, f"docs/{page}.md", "exec"), names)
+            exec(compile("\n" * line + code, f"{page}.md", "exec"), names)
+        if shown is not None:
+            assert printed.getvalue() == shown, f"line {line} of {page}.md"
+    if page == "README":
+        assert names["agent"].evaluate("CartPole-v1")["episode_return"] > 400
 
 
 @pytest.mark.slow
@@ -45,7 +59,7 @@ def test_program_of_stable_baselines3_runs(tmp_path):
     python = ROOT / ".venv-race" / "torch" / "bin" / "python"
     if not python.exists():
         pytest.skip("`make bench-setup` installs Stable-Baselines3")
-    (program,) = [code for _, code in blocks("coming_from") if PEER.search(code)]
+    (program,) = [code for _, code, _ in blocks("coming_from") if PEER.search(code)]
     command = [str(python), "-c", program.replace("50_000", "2_000")]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-2000:]
