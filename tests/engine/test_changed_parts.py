@@ -5,6 +5,7 @@ import dataclasses
 import gymnasium as gym
 import keras
 import numpy as np
+import parts
 import pytest
 import sweeps
 import tensorflow as tf
@@ -13,32 +14,15 @@ import toys
 import tf_reinforce as tfr
 from tf_reinforce import baselines
 from tf_reinforce import envs
-from tf_reinforce import heads
 from tf_reinforce.engine.collect import results
 from tf_reinforce.policies import normalization
 
-HEADS = [
-    heads.Categorical(3),
-    heads.MultiCategorical([2, 3]),
-    heads.Bernoulli(2),
-    heads.Multinomial(3, 4),
-    heads.Gaussian(1),
-    heads.ClippedGaussian(1, -1.0, 1.0),
-    heads.TanhGaussian(1, -1.0, 1.0),
-    heads.Beta(1, -1.0, 1.0),
-    heads.Composite((heads.Categorical(2), heads.Bernoulli(1))),
-]
-OTHERS = [
-    baselines.LeaveOneOut(group_size=2),
-    baselines.MovingAverage(),
-    baselines.TimeStep(horizon=3),
-    baselines.Value(keras.Sequential([keras.layers.Dense(1)])),
-    normalization.RunningNormalization(),
-    normalization.RunningScale(),
-]
+TABLES = *parts.HEADS.values(), *parts.BASELINES.values()
+EXAMPLES = [example.make() for example in TABLES if example.cases()[0]]
+OTHERS = [normalization.RunningNormalization(), normalization.RunningScale()]
 
 
-@pytest.mark.parametrize("part", [*HEADS, *OTHERS], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize("part", [*EXAMPLES, *OTHERS], ids=lambda x: type(x).__name__)
 def test_arguments_of_a_part_raise_if_set_after_the_build(part):
     names = part.get_config().keys() - {
         "name",

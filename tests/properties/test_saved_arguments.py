@@ -10,6 +10,7 @@ import pkgutil
 
 import keras
 import numpy as np
+import parts
 import pytest
 import sweeps
 import tensorflow as tf
@@ -59,13 +60,9 @@ def preference(inputs, choices):
     return inputs[:, 0] * choices
 
 
-BOX = dict(size=2, low=[-1.0, -2.0], high=[1.0, 3.0], shape=(1, 2), **OF_KERAS)
-NORMAL = dict(**BOX, initial_scale=[0.5, 0.7])
-
-
-def gaussians():
-    whole = {"low": [-1, -2], "high": [1, 3], "integer": True}
-    return [{**NORMAL, **whole}, {**NORMAL, "state_dependent_scale": True}]
+def cases_of(example):
+    """Returns a function that makes the cases; the last has the arguments of Keras."""
+    return lambda: [*example.cases()[:-1], {**example.cases()[-1], **OF_KERAS}]
 
 
 def agents():
@@ -101,32 +98,7 @@ def score_functions():
 
 
 CASES = {
-    heads.Bernoulli: lambda: [dict(n=4, shape=(2, 2), **OF_KERAS)],
-    heads.Beta: lambda: [
-        {**BOX, "low": [-1, -2], "high": [1, 3], "integer": True},
-        BOX,
-    ],
-    heads.Categorical: lambda: [dict(size=3, start=-2, **OF_KERAS)],
-    heads.ClippedGaussian: gaussians,
-    heads.Composite: lambda: [
-        dict(heads={"b": heads.Bernoulli(2), "a": heads.Gaussian(1)}, **OF_KERAS),
-        dict(heads=(heads.Categorical(2, start=1), heads.Beta(1, 0.0, 2.0))),
-    ],
-    heads.Gaussian: gaussians,
-    heads.MultiCategorical: lambda: [
-        dict(sizes=[2, 3], start=[1, -1], shape=(1, 2), **OF_KERAS)
-    ],
-    heads.Multinomial: lambda: [dict(categories=3, trials=4, **OF_KERAS)],
-    heads.TanhGaussian: gaussians,
-    baselines.LeaveOneOut: lambda: [dict(group_size=3, **OF_KERAS)],
-    baselines.Mean: lambda: [OF_KERAS],
-    baselines.MovingAverage: lambda: [dict(decay=0.3, **OF_KERAS)],
-    baselines.TimeStep: lambda: [dict(horizon=7, decay=0.3, **OF_KERAS)],
-    baselines.Value: lambda: [
-        dict(model=dense(1), optimizer=adam(), passes=3, minibatch_size=5, scale=2.0),
-        dict(loss_weight=0.2, **OF_KERAS),
-    ],
-    baselines.Zero: lambda: [OF_KERAS],
+    **{x.kind: cases_of(x) for x in (parts.HEADS | parts.BASELINES).values()},
     losses.Reinforce: lambda: [
         dict(head=heads.Gaussian(2, initial_scale=0.3), reduction="sum", name="other")
     ],

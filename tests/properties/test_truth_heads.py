@@ -1,6 +1,9 @@
 """Tests that heads are correct distributions, and that `check_head` finds faults."""
 
+import functools
+
 import numpy as np
+import parts
 import pytest
 import sweeps
 import tensorflow as tf
@@ -12,30 +15,24 @@ from tf_reinforce import testing
 from tf_reinforce.testing import enumeration
 
 HEADS = {
-    "categorical-2": lambda: heads.Categorical(2),
-    "categorical-3-named-from-5": lambda: heads.Categorical(3, start=5),
-    "categorical-11": lambda: heads.Categorical(11),
-    "tempered": lambda: toy_heads.Tempered(4, dtype="float64"),
-    "tempered-of-single-weights": lambda: toy_heads.Tempered(3),
-    "switches": lambda: toy_heads.Switches(4),
-    "counts": lambda: heads.Multinomial(3, trials=4),
-    "counts-of-one": lambda: heads.Multinomial(4, trials=1),
-    "choices": lambda: heads.MultiCategorical([2, 3, 1]),
-    "choices-named": lambda: heads.MultiCategorical([3, 3], start=[5, -1], shape=(2, 1)),
-    "bernoulli": lambda: heads.Bernoulli(4),
+    **{name: functools.partial(parts.head, name) for name in parts.INTEGER_HEADS},
+    **{
+        name: functools.partial(parts.HEADS[name].kind, 1, low=-1.0, high=0.5)
+        for name in parts.BOX_HEADS
+    },
     "composite": lambda: heads.Composite(
         {
             "b": (heads.Bernoulli(2), heads.Categorical(3)),
             "a b": heads.Multinomial(3, trials=2),
         }
     ),
-    "composite-of-one": lambda: heads.Composite((heads.Categorical(2),)),
-    "gaussian": lambda: heads.Gaussian(1),
+    "tempered": lambda: toy_heads.Tempered(4, dtype="float64"),
+    "tempered-of-single-weights": lambda: toy_heads.Tempered(3),
+    "switches": lambda: toy_heads.Switches(4),
     "gaussian-narrow": lambda: heads.Gaussian(1, initial_scale=0.01, dtype="float64"),
     "gaussian-wide": lambda: heads.Gaussian(1, initial_scale=300.0, low=-1, high=1),
     "gaussian-2": lambda: heads.Gaussian(2, initial_scale=[0.5, 3.0], dtype="float64"),
     "gaussian-scaled": lambda: heads.Gaussian(1, state_dependent_scale=True),
-    "clipped": lambda: heads.ClippedGaussian(1, -1.0, 0.5),
     "clipped-below": lambda: heads.ClippedGaussian(1, 0.0, np.inf),
     "clipped-above": lambda: heads.ClippedGaussian(1, -np.inf, 0.3),
     "clipped-nowhere": lambda: heads.ClippedGaussian(1, -np.inf, np.inf),
@@ -43,11 +40,9 @@ HEADS = {
     "clipped-narrow": lambda: heads.ClippedGaussian(1, -1.0, 1.0, initial_scale=0.01),
     "clipped-wide": lambda: heads.ClippedGaussian(1, -1.0, 1.0, initial_scale=300.0),
     "clipped-scaled": lambda: heads.ClippedGaussian(1, 0, 9, state_dependent_scale=True),
-    "tanh": lambda: heads.TanhGaussian(1, -1.0, 1.0),
     "tanh-2": lambda: heads.TanhGaussian(2, -3, [1, 8], initial_scale=[0.3, 1.0]),
     "tanh-wide": lambda: heads.TanhGaussian(1, -1.0, 1.0, initial_scale=2.0),
     "tanh-scaled": lambda: heads.TanhGaussian(1, 0, 9, state_dependent_scale=True),
-    "beta": lambda: heads.Beta(1, -2.0, 2.0),
     "beta-2": lambda: heads.Beta(2, 0.0, [1.0, 9.0]),
     "logistic": toy_heads.Logistic,
 }
@@ -62,9 +57,8 @@ TOLERANCES = {
 }
 
 
-OFTEN = ["categorical-3-named-from-5", "tempered", "switches", "counts", "choices-named"]
-OFTEN += ["bernoulli", "composite", "gaussian-wide", "gaussian-scaled", "clipped"]
-OFTEN += ["clipped-below", "tanh", "tanh-scaled", "beta", "logistic"]
+OFTEN = [*parts.INTEGER_HEADS, *parts.BOX_HEADS, "tempered", "switches", "composite"]
+OFTEN += ["gaussian-wide", "gaussian-scaled", "clipped-below", "tanh-scaled", "logistic"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(HEADS, always=OFTEN))

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import parts
 import pytest
 import sampling_models as models
 import tensorflow as tf
@@ -90,13 +91,7 @@ def test_every_baseline_leaves_the_expected_gradient_unchanged(
 
 @pytest.mark.parametrize(
     "head",
-    [
-        heads.Categorical(4),
-        heads.MultiCategorical([2, 3]),
-        heads.Bernoulli(3),
-        heads.Multinomial(3, 2),
-        heads.Composite((heads.Categorical(2), heads.Bernoulli(1))),
-    ],
+    [parts.HEADS[name].make() for name in parts.INTEGER_HEADS],
     ids=lambda head: type(head).__name__,
 )
 def test_expected_gradient_of_a_reward_is_exact_for_every_discrete_head(head):

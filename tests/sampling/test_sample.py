@@ -2,24 +2,13 @@
 
 import keras
 import numpy as np
+import parts
 import pytest
 import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.sampling import recording
-
-HEADS = {
-    "categorical": heads.Categorical(3),
-    "multi_categorical": heads.MultiCategorical([2, 3]),
-    "bernoulli": heads.Bernoulli(2),
-    "multinomial": heads.Multinomial(4, 3),
-    "gaussian": heads.Gaussian(2),
-    "clipped": heads.ClippedGaussian(2, low=-1.0, high=1.0),
-    "beta": heads.Beta(2, low=-1.0, high=1.0),
-    "tanh": heads.TanhGaussian(2, low=-1.0, high=1.0),
-    "composite": heads.Composite((heads.Categorical(2), heads.Gaussian(1))),
-}
 
 
 def sampling_model(head, **kwargs):
@@ -32,9 +21,9 @@ def batch(count, seed=0):
     return np.random.default_rng(seed).normal(size=(count, 4)).astype("float32")
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", parts.HEADS)
 def test_recorded_log_probs_are_those_of_the_head(name):
-    head = type(HEADS[name]).from_config(HEADS[name].get_config())
+    head = parts.HEADS[name].make()
     model = sampling_model(head, seed=0)
     outputs = model.layers[1](batch(5))
     with recording.recording() as recorder:
@@ -47,9 +36,9 @@ def test_recorded_log_probs_are_those_of_the_head(name):
     )
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", parts.HEADS)
 def test_inference_returns_the_mode(name):
-    head = type(HEADS[name]).from_config(HEADS[name].get_config())
+    head = parts.HEADS[name].make()
     model = sampling_model(head)
     outputs = model.layers[1](batch(5))
     expected = head.to_environment(head.mode(outputs))

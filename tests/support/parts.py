@@ -82,8 +82,8 @@ HEADS = {
     ),
     "Multinomial": Example(
         heads.Multinomial,
-        lambda: [dict(categories=3, trials=4)],
-        gym.spaces.MultiDiscrete([5, 5, 5]),
+        lambda: [dict(categories=3, trials=2)],
+        gym.spaces.MultiDiscrete([3, 3, 3]),
         [1, 0, 1],
     ),
     "TanhGaussian": gaussian(heads.TanhGaussian),

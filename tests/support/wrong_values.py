@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import keras
 import numpy as np
+import parts
 import wrong_commands
 
 import tf_reinforce as tfr
@@ -314,11 +315,12 @@ def _heads():
         state_dependent_scale=FLAGS,
     )
     options = dict(size=2, low=-1.0, high=1.0)
-    for kind in (heads.Gaussian, heads.ClippedGaussian, heads.TanhGaussian):
-        yield from each(kind.__name__, make(kind, **options), **box, **scale)
-    for kind in (heads.Beta, heads.TanhGaussian):
-        yield from each(kind.__name__, make(kind, **options), low=(-INF,), high=(INF,))
-    yield from each("Beta", make(heads.Beta, **options), **box)
+    for kind in (parts.HEADS[name].kind for name in parts.BOX_HEADS):
+        wrong = box | (scale if issubclass(kind, heads.Gaussian.__base__) else {})
+        yield from each(kind.__name__, make(kind, **options), **wrong)
+        if kind.needs_finite_bounds:
+            infinite = dict(low=(-INF,), high=(INF,))
+            yield from each(kind.__name__, make(kind, **options), **infinite)
     twice = heads.Categorical(2)
     yield from each(
         "Composite",
