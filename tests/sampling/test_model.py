@@ -326,23 +326,6 @@ def test_invalid_arguments_are_refused(options, message):
         tfr.ScoreFunction(policy(), **options)
 
 
-def test_file_with_an_unknown_reward_function_predicts_and_names_the_remedy(tmp_path):
-    model = compiled(reward=constant_reward)
-    model.fit(inputs(), verbose=0)
-    path = tmp_path / "model.keras"
-    model.save(path)
-    with pytest.warns(UserWarning, match="register_keras_serializable"):
-        loaded = keras.saving.load_model(path)
-    np.testing.assert_array_equal(
-        loaded.predict(inputs(), verbose=0), model.predict(inputs(), verbose=0)
-    )
-    with pytest.raises(ValueError, match="need a `loss` or a `reward`"):
-        loaded.fit(inputs(), verbose=0)
-    functions = {"constant_reward": constant_reward}
-    loaded = keras.saving.load_model(path, custom_objects=functions)
-    assert_equal_weights(weights(model), weights(loaded))
-
-
 def test_baseline_gradient_that_is_not_finite_changes_no_weight():
     """The values, the square roots of zero, are finite."""
     layer = keras.layers.Dense(1, keras.ops.sqrt, kernel_initializer="zeros")
@@ -420,14 +403,6 @@ def test_reward_function_may_change_its_arrays():
         model.fit(inputs(), shuffle=False, verbose=0)
         results.append(weights(model.model))
     assert_equal_weights(*results)
-
-
-def test_error_of_an_earlier_call_is_not_raised_again():
-    model = compiled(reward=lambda array, choices: 1 / 0)
-    with pytest.raises(Exception, match="division by zero"):
-        model.gradients(tf.constant(inputs(8)))
-    with pytest.raises(ValueError, match="incompatible"):
-        model.fit(np.ones([8, 3]), verbose=0)
 
 
 def without_samples():

@@ -83,17 +83,6 @@ def test_loaded_layer_continues_the_random_numbers(tmp_path):
         assert samples[0] == samples[1]
 
 
-def test_axes_between_the_first_and_the_last_count_samples():
-    layer = tfr.layers.Sample(heads.MultiCategorical([2, 3]), seed=0)
-    outputs = tf.random.stateless_normal([2, 4, 3, 5], seed=(0, 0))
-    with recording.recording() as recorder:
-        samples = layer(outputs, training=True)
-    assert samples.shape == (2, 4, 3, 2)
-    log_probs = layer.head.distribution(outputs).log_prob(samples)
-    expected = tf.reduce_sum(log_probs, axis=[1, 2])
-    np.testing.assert_allclose(recorder.log_probs, expected, rtol=1e-5)
-
-
 def test_keras_mask_excludes_padding_from_the_log_probability():
     inputs = keras.Input((None,))
     outputs = keras.layers.Embedding(10, 3, mask_zero=True)(inputs)
