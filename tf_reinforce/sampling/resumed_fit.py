@@ -158,17 +158,20 @@ def run(model, resume, start, describe, variables, metrics, prepare, **options):
         start: `recorder.Progress` from the beginning.
         describe, variables, metrics: As in `RecordedCallbacks`.
         prepare: Function of the `data_seed` of the training that creates all variables,
-            and returns the number of steps of an epoch or `None`, and the options of
-            `fit` that contain the data.
+            and returns the options of `fit` with the data, among them `x` and
+            `steps_per_epoch`.
         **options: `callbacks`, `verbose` and `epochs` of Keras' `fit`.
     """
     with checkpoints.open_checkpoints(resume) as folder:
         functions = describe, variables, metrics
         callbacks = RecordedCallbacks(model, folder, *functions, **options)
         record = callbacks.record
-        steps, data = prepare(record.read(start).data_seed)
+        data = prepare(record.read(start).data_seed)
+        steps = data["steps_per_epoch"]
+        if steps is None and isinstance(data["x"], tf.data.Dataset):
+            steps = int(data["x"].cardinality())
         start.first_optimizer_step = optimizers.step_count(model.optimizer)[1]
-        callbacks.start(start, steps)
+        callbacks.start(start, steps if steps is None or steps >= 0 else None)
         with contextlib.closing(callbacks), record:
             history = keras.Model.fit(model, **data, **options | {"callbacks": callbacks})
     record.raise_if_interrupted()  # a signal after the last step
@@ -206,10 +209,7 @@ def fit(model, resume, *args, **kwargs):
         model._build_for(keras.utils.unpack_x_y_sample_weight(specs)[0])
         optimizers.build(model.optimizer, model.trainable_variables)
         model._symbolic_build(data_batch=specs)
-        count = data["steps_per_epoch"]
-        if count is None and isinstance(data["x"], tf.data.Dataset):
-            count = int(data["x"].cardinality())
-        return count if count is None or count >= 0 else None, data
+        return data
 
     listed = {name: options.pop(name) for name in ("callbacks", "verbose", "epochs")}
     seed = random.randrange(2**31)

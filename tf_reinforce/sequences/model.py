@@ -247,11 +247,8 @@ class SequenceReinforce(atomic_model.AtomicModel):
             auto_scale_loss=auto_scale_loss,
         )
         optimizers.build(self.optimizer, self.trainable_variables)
-        self._sample, self._step = (
-            self.policy.sample,
-            update.SequenceUpdate(self.estimator, self.optimizer, self.updates),
-        )
-        self._update = self._step
+        self._step = update.SequenceUpdate(self.estimator, self.optimizer, self.updates)
+        self._sample, self._update = self.policy.sample, self._step
         if not run_eagerly:
             # XLA needs the number of completions.
             options = dict(jit_compile=jit_compile, reduce_retracing=not jit_compile)
@@ -355,15 +352,18 @@ class SequenceReinforce(atomic_model.AtomicModel):
         options = dict(callbacks=callbacks, verbose=verbose, epochs=epochs)
         if resume is None:
             return super().fit(**data, **options)
+        start = recorder.Progress(initial_epoch)
         settings = {**batches.description(), "initial_epoch": initial_epoch}
+        describe = functools.partial(self._description, settings)
+        variables = functools.partial(agent_state.variables, self)
         return resumed_fit.run(
             self,
             resume,
-            recorder.Progress(initial_epoch),
-            lambda: self._description(settings),
-            functools.partial(agent_state.variables, self),
+            start,
+            describe,
+            variables,
             means.logs,
-            lambda seed: (batches.count, data),
+            lambda _: data,
             **options,
         )
 
