@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
+from tf_reinforce.experiments import curves
 from tf_reinforce.experiments import seed_processes
 from tf_reinforce.experiments import tuning
 
@@ -127,7 +128,7 @@ def test_target_of_seeds_is_reached_if_the_median_equals_it(
         (path / "evaluation.json").write_text(json.dumps(evaluation))
     returns = {0: 3.0, 1: 9.0, 2: 4.0}
     expected = {"returns": returns, "env_steps": 120, "seconds": 15.0}
-    assert seed_processes.results(found) == expected
+    assert curves.results(found) == expected
     words = ["train", "--resume", str(tmp_path / "runs"), "--require-target"]
     assert cli.main(words) == code
     assert f", {2 - code} of 3 at {target:g}\n" in capsys.readouterr().out

@@ -17,7 +17,6 @@ import pytest
 from tf_reinforce import cli
 from tf_reinforce.cli import tune
 from tf_reinforce.experiments import tuning
-from tf_reinforce.experiments import tuning_report
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.settings import toml_files
 
@@ -105,10 +104,10 @@ def test_failed_trials_are_stored_with_their_message(fast, tmp_path):
     found, best = search(tmp_path, 4)
     assert [state for _, state, *_ in found] == ["COMPLETE", "FAIL", "FAIL", "COMPLETE"]
     with tuning.open_search(tmp_path, config()) as running:
-        line = tuning_report.trial_line(running, 1)
+        line = tuning.trial_line(running, 1)
         assert line == "trial 1: failed: FloatingPointError: the loss is nan"
-        assert "2 complete, 0 pruned, 2 failed" in tuning_report.table(running)
-        tuning_report.save_picture(running, tmp_path / "tune.png")
+        assert "2 complete, 0 pruned, 2 failed" in tuning.table(running)
+        tuning.save_picture(running, tmp_path / "tune.png")
     assert (tmp_path / "tune.png").read_bytes().startswith(b"\x89PNG")
     assert search(tmp_path, 4) == (found, best)  # failed trials are not tried again
 
@@ -228,13 +227,13 @@ def test_confirmed_trial_with_the_best_mean_is_the_best(fast, tmp_path, monkeypa
             assert running.confirmed(fifth) is not None
             error = running.confirmation
             assert error(fourth) == "a value is not finite: [nan]"
-            line = tuning_report.confirmed_line(running, running.index(second))
+            line = tuning.confirmed_line(running, running.index(second))
             assert line.endswith("with a further seed failed: ValueError: broken")
-            header, *rows = tuning_report.table(running).splitlines()
+            header, *rows = tuning.table(running).splitlines()
             assert "  confirmed (steps)  " in header
             best = [row.split()[0] for row in rows if row.endswith("best")]
             assert best == [str(running.index(third))]
-            tuning_report.write_preset(running, tmp_path / "best.toml")
+            tuning.write_preset(running, tmp_path / "best.toml")
             preset = toml_files.read(tmp_path / "best.toml")
             assert preset["env"] == "CartPole-v1" and preset["fit"] == SETTINGS["fit"]
             assert json.dumps(preset["agent"]["hidden"]) == third.params["agent.hidden"]

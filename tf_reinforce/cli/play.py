@@ -169,8 +169,8 @@ def info(run: str, *, json: bool = False, max_bytes: Count = saving.MAX_BYTES):
     Prints the settings of a run directory, the last number in each column of its log, and
     its evaluation, or the settings in an agent file. The command imports no TensorFlow.
     """
-    from tf_reinforce.experiments import run_info
+    from tf_reinforce.experiments import curves
 
-    facts = run_info.read(run, max_bytes)
-    print(json_.dumps(facts, indent=2) if json else run_info.table(facts))
+    facts = curves.info(run, max_bytes)
+    print(json_.dumps(facts, indent=2) if json else curves.info_table(facts))
     return 0

@@ -83,6 +83,7 @@ def _run(options, directory, explicit, target):
         explicit: Dict of the settings that the user has passed.
         target: Float, the target return, or `None`.
     """
+    from tf_reinforce.experiments import curves
     from tf_reinforce.experiments import seed_processes
 
     say, folders = train_messages.say, seed_processes.folders(directory)
@@ -110,7 +111,7 @@ def _run(options, directory, explicit, target):
         words = ["tf-reinforce", "train", *env, "--resume", str(directory)]
         print(f"saved in {directory}\nto continue: {shlex.join(words)}")
         return code
-    result = seed_processes.results(folders)
+    result = curves.results(folders)
     train_messages.print_seeds_summary(options.env, directory, result, target)
     best = max(folders, key=result["returns"].get)
     train_messages.print_group_commands(directory, folders[best], options.env)

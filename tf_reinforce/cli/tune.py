@@ -193,7 +193,6 @@ def _engine(options, settings, ranges):
 def _search(search, options, directory):
     """Runs the missing trials, prints the results, and returns the exit code."""
     from tf_reinforce.experiments import tuning
-    from tf_reinforce.experiments import tuning_report
 
     def show(line):
         return lambda index: print(line(search, index), flush=True)
@@ -201,11 +200,11 @@ def _search(search, options, directory):
     _print_start(search, options)
     jobs = options.trials, options.num_jobs
     try:
-        tuning.run_trials(search, *jobs, show(tuning_report.trial_line), start_child)
+        tuning.run_trials(search, *jobs, show(tuning.trial_line), start_child)
         if count := len(search.unconfirmed()):
             seeds = search.config.confirm
             print(f"training the best {count} trials with {seeds} further seeds each …")
-        search.confirm(show(tuning_report.confirmed_line))
+        search.confirm(show(tuning.confirmed_line))
     except KeyboardInterrupt:
         print(f"\ninterrupted; {len(search.finished())} finished trials are stored")
         _write_results(search, directory)
@@ -242,18 +241,18 @@ def _print_start(search, options):
 
 def _write_results(search, directory):
     """Writes the best preset and the picture, prints the table, returns the exit code."""
-    from tf_reinforce.experiments import tuning_report
+    from tf_reinforce.experiments import tuning
 
     if search.best() is None:
         print("no trial is complete")
         return 1
-    print(f"\n{tuning_report.table(search)}\n")
-    tuning_report.write_preset(search, directory / _BEST)
-    if not any(tuning_report.reaches_target(search, x) for x in search.ranked()):
+    print(f"\n{tuning.table(search)}\n")
+    tuning.write_preset(search, directory / _BEST)
+    if not any(tuning.reaches_target(search, x) for x in search.ranked()):
         print("no trial reached the target in all trainings; --steps N sets their budget")
     print(f"best settings: {directory / _BEST}")
     try:
-        tuning_report.save_picture(search, directory / "tune.png")
+        tuning.save_picture(search, directory / "tune.png")
         print(f"picture: {directory / 'tune.png'}")
     except ImportError as error:
         print(f"no picture: {error}")

@@ -1,7 +1,6 @@
 """Trains several seeds in processes side by side, with a run directory for each seed."""
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 
-from tf_reinforce.experiments import curves
 from tf_reinforce.experiments import run_config
 from tf_reinforce.support import files
 
@@ -178,21 +176,3 @@ class Processes:
             file.seek(max(self._starts[seed], path.stat().st_size - _TAIL_BYTES))
             text = file.read().decode(errors="replace")
         return [line for line in text.splitlines() if line.strip()]
-
-
-def results(folders):
-    """Returns the results of the trainings that have ended.
-
-    Returns:
-        Dict with `returns` (dict from each seed to the mean return of its evaluation),
-        `env_steps` and `seconds` of training (of all seeds together).
-    """
-    returns, steps, seconds = {}, 0, 0.0
-    for seed, folder in folders.items():
-        if has_ended(folder):
-            metrics = json.loads((folder / "evaluation.json").read_text())
-            returns[seed] = float(metrics["episode_return"])
-            [curve] = curves.read(folder).curves
-            steps += int(curve.x("steps")[-1])
-            seconds += float(curve.x("seconds")[-1])
-    return {"returns": returns, "env_steps": steps, "seconds": seconds}
