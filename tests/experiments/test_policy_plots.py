@@ -239,7 +239,6 @@ def test_recurrent_policy_is_drawn_along_an_episode():
         (["a", "--seed", "3"], "--seed has no effect without --policy"),
         (["a", "--policy"], "There is no file or folder a"),
         (["a", "--policy", "--out", "b.gif"], "one of the extensions .png"),
-        (["a", "--policy", "--max-episode-steps", "0"], "max_episode_steps"),
     ],
 )
 def test_wrong_arguments_of_the_command_are_named(words, text, capsys):

@@ -166,7 +166,6 @@ def agent_file(agent, tmp_path):
     [
         ([], "contains no environment id"),
         (["--out", "a.gif"], "extension .mp4. Received: 'a.gif'"),
-        (["--episodes", "0"], "`episodes` must be"),
         (["--env", "Nothing-v0"], "Nothing"),
     ],
 )

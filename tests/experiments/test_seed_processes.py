@@ -227,7 +227,6 @@ def test_options_that_do_not_belong_to_resumed_seeds_are_refused(tmp_path, capsy
     resume = ["train", "--resume", str(tmp_path / "runs")]
     for words, text in (
         ([*resume, "--gamma", "0.9"], "Received: --gamma"),
-        ([*resume, "--jobs", "0"], "jobs"),
         ([*resume, "--seeds", "2"], "runs, 1. Received: --seeds 2"),
         (["train", "CartPole-v1", "--jobs", "2"], "--jobs 2 without --seeds"),
     ):
