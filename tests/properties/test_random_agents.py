@@ -6,32 +6,16 @@ import keras
 import numpy as np
 import oracle
 import pairwise
+import parts
 import pytest
 import sweeps
 import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import baselines
-from tf_reinforce import heads
 
 RATE, CRITIC_RATE = 1 / 32, 1 / 8
 FLOAT64 = {"dtype": "float64"}
-BOX = dict(low=[-1.0, -0.5], high=0.75, initial_scale=[0.5, 1.25], **FLOAT64)
-HEADS = {
-    "categorical": lambda: heads.Categorical(3, start=2, **FLOAT64),
-    "multi": lambda: heads.MultiCategorical([2, 3], start=[0, 5], **FLOAT64),
-    "bernoulli": lambda: heads.Bernoulli(2, **FLOAT64),
-    "multinomial": lambda: heads.Multinomial(3, trials=3, **FLOAT64),
-    "gaussian": lambda: heads.Gaussian(2, **BOX),
-    "gaussian_state": lambda: heads.Gaussian(2, state_dependent_scale=True, **BOX),
-    "tanh": lambda: heads.TanhGaussian(2, **BOX),
-    "clipped": lambda: heads.ClippedGaussian(2, **BOX),
-    "beta": lambda: heads.Beta(2, -1.0, [0.5, 2.0], **FLOAT64),
-    "nested": lambda: heads.Composite(
-        {"a": heads.Gaussian(2, **BOX), "b": (heads.Bernoulli(2), heads.Categorical(3))},
-        **FLOAT64,
-    ),
-}
 SHAPES = {
     "dense": (None, 3),
     "nested": {"near": (None, 2), "far": (None, 1)},
@@ -101,9 +85,10 @@ def make_agent(seed):
     options = {
         name: values[rng.integers(len(values))] for name, values in OPTIONS.items()
     }
-    policy, name = rng.choice([*SHAPES], p=[0.5, 0.3, 0.2]), rng.choice([*HEADS])
+    policy = rng.choice([*SHAPES], p=[0.5, 0.3, 0.2])
     keras.utils.set_random_seed(seed)
-    head, sizes = HEADS[name](), {}
+    name, case = parts.HEAD_CASES[rng.integers(len(parts.HEAD_CASES))]
+    head = parts.HEADS[name].make(case)  # gets the type of the policy
     kind = rng.integers(8)
     if options["gae_lambda"] < 1 or kind == 6:
         kind, options["returns"] = 6 + rng.integers(2), "to_go"
