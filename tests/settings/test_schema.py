@@ -84,6 +84,7 @@ def test_setting_accepts_its_values_only(table, name):
             with pytest.raises(ValueError) as error:
                 config.check_option(table, name, value)
             assert name in str(error.value) and len(str(error.value)) < 500
+            assert error.value.__context__ is None  # `load` shows the first error
             parts = [*value.values(), *value] if isinstance(value, dict) else value
             parts = parts if isinstance(parts, (list, dict)) else []
             shown = [repr(x)[:200] for x in (value, *parts)]

@@ -18,6 +18,9 @@ from typing import NamedTuple
 import gymnasium  # noqa: F401  # is imported before the forks
 
 from tf_reinforce import cli
+from tf_reinforce.cli import options as cli_options
+from tf_reinforce.settings import config
+from tf_reinforce.settings import schema
 
 TRAIN, CARTPOLE = ("train",), ("train", "CartPole-v1")
 ONCE = (*CARTPOLE, "--epochs", "1")
@@ -31,41 +34,12 @@ PRESETS = (
     ("TOML", "own.toml", "env ="),
     ("no_such", "no_such", "no_such = 1"),
     ("agent", "3", "agent = 3"),
-    ("env_kwargs", "[1]", "env_kwargs = [1]"),
-    ("fit", "epoch", "[fit]\nepoch = 3"),
     ("agent", "gama", "[agent]\ngama = 0.9"),
-    ("evaluation", "seed", "[evaluation]\nseed = 3"),
     ("episodes", "0", "[evaluation]\nepisodes = 0"),
-    ("every", "1.5", "[evaluation]\nevery = 1.5"),
-    ("target", "nan", "[evaluation]\ntarget = nan"),
-    ("target", "'x'", '[evaluation]\ntarget = "x"'),
-    ("deterministic", "2", "[evaluation]\ndeterministic = 2"),
-    ("max_episode_steps", "0", "[evaluation]\nmax_episode_steps = 0"),
-    ("epochs", "0", "[fit]\nepochs = 0"),
-    ("epochs", "True", "[fit]\nepochs = true"),
-    ("epochs", "'x'", '[fit]\nepochs = "x"'),
     ("epochs", "1", "[fit]\nepochs = 1\nsteps = 1"),
-    ("num_envs", "0", "[fit]\nepochs = 1\nnum_envs = 0"),
-    ("workers", "-1", "[fit]\nepochs = 1\nworkers = -1"),
-    ("episodes_per_epoch", "0.5", "[fit]\nepochs = 1\nepisodes_per_epoch = 0.5"),
-    ("gamma", "2", "[agent]\ngamma = 2"),
-    ("gamma", "'x'", '[agent]\ngamma = "x"'),
-    ("hidden", "3", "[agent]\nhidden = 3"),
     ("hidden", HUGE, f"[agent]\nhidden = [{HUGE}]"),
-    ("head", "3", "[agent]\nhead = 3"),
     ("head", "'Gaussian'", '[agent]\nhead = "Gaussian"'),
-    ("baseline", "3", "[agent]\nbaseline = 3"),
-    ("baseline", "'x'", '[agent]\nbaseline = "x"'),
-    ("kind", "'x'", '[agent]\nbaseline = {kind = "x"}'),
     ("depth", "depth", '[agent]\nbaseline = {kind = "value", depth = 2}'),
-    ("baseline.hidden", "3", '[agent]\nbaseline = {kind = "value", hidden = 3}'),
-    ("passes", "0", '[agent]\nbaseline = {kind = "value", passes = 0}'),
-    ("learning_rate", "-1", "[agent]\nlearning_rate = -1"),
-    ("learning_rate", "'x'", '[agent]\nlearning_rate = "x"'),
-    ("learning_rate", "1", "[agent]\nlearning_rate = {first = 1}"),
-    ("normalize_observations", "1", "[agent]\nnormalize_observations = 1"),
-    ("minibatch_size", "0", "[agent]\nminibatch_size = 0"),
-    ("entropy_coef", "-1", "[agent]\nentropy_coef = -1"),
     ("gae_lambda", "0.5", "[agent]\ngae_lambda = 0.5"),
     ("no_such", "1", "[env_kwargs]\nno_such = 1"),
     ("max_episode_steps", "3", "[env_kwargs]\nmax_episode_steps = 3"),
@@ -84,6 +58,15 @@ class Command(NamedTuple):
         return " ".join((*self.arguments, repr(self.file[1]) if self.file[1] else ""))
 
 
+def fits(hint, text):
+    """Returns whether an option takes the text as a value of a hint."""
+    try:
+        schema.read("", hint, text)
+    except ValueError:
+        return False
+    return True
+
+
 def options(start, flag, *values, name=None):
     """Yields a command for each wrong value of an option; a value may be a tuple."""
     for value in values:
@@ -92,39 +75,21 @@ def options(start, flag, *values, name=None):
 
 
 def train_commands():
-    for count in ("epochs", "steps", "episodes-per-epoch", "steps-per-epoch", "num-envs"):
-        start = CARTPOLE if count in ("epochs", "steps") else ONCE
-        name = count.replace("-", "_")
-        yield from options(start, f"--{count}", "0", "-1", name=name)
-        yield from options(start, f"--{count}", "1.5", "many", "nan", "")
-    for count in ("workers", "max-episode-steps"):
-        yield from options(ONCE, f"--{count}", "0", "-1", name=count.replace("-", "_"))
-        yield from options(ONCE, f"--{count}", "1.5", "two")
+    for name, (table, key) in cli_options.SETTINGS.items():
+        hint = config.TABLES[table][key]
+        wrong = [x for x in ("-1", "0", "1.5", "nan", "x", "") if not fits(hint, x)]
+        for value in wrong if hint is not bool and key != "jit_compile" else ():
+            flag, start = cli_options.flag(name), CARTPOLE
+            yield Command((*start, flag, value), flag, value)
     yield from options(ONCE, "--seed", "-1", "9223372036854775808", name="seed")
     yield from options(ONCE, "--seed", "1.5", "zero")
     yield from options(ONCE, "--seeds", "0", "-1", name="seeds")
     yield from options(ONCE, "--seeds", "1.5", "two")
-    yield from options(ONCE, "--gamma", "2", "-0.1", "nan", "inf", name="gamma")
-    yield from options(ONCE, "--gamma", "high")
-    rate = "learning_rate"
-    yield from options(ONCE, "--learning-rate", "-1", "nan", "inf", name=rate)
-    yield from options(ONCE, "--learning-rate", "fast")
-    yield from options(ONCE, "--entropy-coef", "-1", "nan", "inf", name="entropy_coef")
-    yield from options(ONCE, "--entropy-coef", "much")
     sizes = "0", "-1", HUGE, ("64", "0"), ("100000", "100000")
     yield from options(ONCE, "--hidden", *sizes, name="hidden")
-    yield from options(ONCE, "--hidden", "1.5", "wide")
-    yield from options(ONCE, "--head", "Normal", "Gaussian", "", name="head")
+    yield from options(ONCE, "--head", "Gaussian", name="head")
     yield from options(("train", "Pendulum-v1"), "--head", "Categorical", name="head")
-    yield from options(ONCE, "--baseline", "median", "")
-    yield from options(ONCE, "--on-bad-env", "drop")
-    yield from options(ONCE, "--on-env-error", "drop")
     yield from options(ONCE, "--engine", "fast")
-    yield from options(ONCE, "--target-return", "nan", "inf", name="target_return")
-    yield from options(ONCE, "--target-return", "high")
-    yield from options(ONCE, "--eval-every", "0", "-1", name="every")
-    yield from options(ONCE, "--eval-episodes", "0", "-1", name="episodes")
-    yield from options(ONCE, "--eval-episodes", "1.5", "many")
     settings = "gama=0.9", "gamma", "agent.steps=3", "max_episode_steps=3"
     yield from options(ONCE, "--set", *settings)
     yield from options(ONCE, "--set", "gamma=2", name="gamma")

