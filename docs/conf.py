@@ -18,7 +18,7 @@ from sphinx.util import inspect
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tf_reinforce.cli import parsers  # noqa: E402
+from tf_reinforce.cli import entry  # noqa: E402
 from tf_reinforce.support import version  # noqa: E402
 
 project = "tf_reinforce"
@@ -83,7 +83,7 @@ class Commands(docutils.SphinxDirective):
         return sections
 
     def _parsers(self):
-        parser = parsers.make_parser()
+        parser = entry.make_parser()
         yield parser.prog, parser
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):

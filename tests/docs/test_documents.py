@@ -11,7 +11,7 @@ import pytest
 import sweeps
 from gymnasium.envs import registration
 
-from tf_reinforce.cli import parsers
+from tf_reinforce.cli import entry
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -60,7 +60,7 @@ def test_commands_and_links_of_a_document_are_valid(path):
     for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
         for line in re.findall(r"^\$ tf-reinforce (.*)$", block, re.MULTILINE):
             words = shlex.split(line, comments=True)
-            assert parsers.make_parser().parse_args(words).command
+            assert entry.make_parser().parse_args(words).command
     for line in re.findall(r"pip install [^`\n#]*?(?:\"\.\[|\.(?:\s|`|$))", text):
         # `pip install .` would replace an editable installation by a copy.
         assert re.search(r" (-e|--editable) ", line), line
@@ -71,7 +71,7 @@ def test_commands_and_links_of_a_document_are_valid(path):
 
 def test_page_of_the_command_line_lists_every_command():
     text = text_of("docs/command_line.md")
-    for command in parsers.make_parser()._subparsers._group_actions[0].choices:
+    for command in entry.make_parser()._subparsers._group_actions[0].choices:
         assert f"`{command} " in text or f"`{command}`" in text, command
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tf_reinforce.cli import parsers
+from tf_reinforce.cli import entry
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -64,7 +64,7 @@ def test_site_shows_every_page_command_and_public_name_without_a_network(site):
     for path in DOCS.glob("*.md"):
         assert f'href="{path.stem}.html"' in index or path.stem == "index", path.name
     text = (site / "reference_command_line.html").read_text()
-    for name in parsers.make_parser()._subparsers._group_actions[0].choices:
+    for name in entry.make_parser()._subparsers._group_actions[0].choices:
         assert f"usage: tf-reinforce {name}" in text, name
     reference = "".join(x.read_text() for x in site.glob("reference_*.html"))
     for name in set(tfr.__all__) - {"__version__"}:

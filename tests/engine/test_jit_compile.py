@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
-from tf_reinforce.cli import parsers
+from tf_reinforce.cli import entry
 from tf_reinforce.cli import train_settings
 
 STEPS, MINIBATCH = 20, 5  # of an update; four gradient steps are a pass
@@ -202,7 +202,7 @@ def test_settings_of_the_command_replace_each_other():
         (["--no-jit-compile"], False),
         (["--jit-compile", "--set", 'jit_compile="auto"'], "auto"),
     ):
-        options = parsers.make_parser().parse_args(["train", "CartPole-v1", *words])
+        options = entry.make_parser().parse_args(["train", "CartPole-v1", *words])
         _, settings = train_settings.check_train_options(options)
         assert settings["agent"]["jit_compile"] == value
     with pytest.raises(ValueError, match="`jit_compile` must be one of .*Received"):
