@@ -10,7 +10,7 @@ import heapq
 import itertools
 from typing import NamedTuple
 
-from tf_reinforce.engine.collect import dispatcher
+from tf_reinforce.engine.collect import worker_pool
 
 
 class Costs(NamedTuple):
@@ -109,7 +109,7 @@ class _Simulation:
     def __init__(self, costs, task, num_workers, cores):
         self.costs, self.task = costs, task
         self.step_cpu = _step_cpu(costs, task)
-        self.dispatcher = dispatcher.EpisodeDispatcher(
+        self.dispatcher = worker_pool.EpisodeDispatcher(
             [1] * num_workers, len(task.lengths), None, {}, None
         )
         self.workers = [_Worker() for _ in range(num_workers)]

@@ -2,12 +2,10 @@
 
     python stress/env_outputs.py [--out FILE.json]
 
-One of two environments returns a bad value at its first or at its fiftieth step. The
-environments are plain, in a `SyncVectorEnv`, in an `AsyncVectorEnv`, or in two worker
-processes. `CASES` contains one rule for each bad value: the collection is refused with
-an error that names the environment, or the value is accepted and recorded as the rule
-states. The script counts the collections that follow the rules, and exits with 1 if one
-does not. The table of docs/environments.md is `table()`.
+One of two environments returns a bad value at its first or at its fiftieth step, in this
+process or in a worker process. `CASES` contains one rule for each bad value: the
+collection is refused with an error that names the environment, or the value is accepted
+and recorded as the rule states. The table of docs/environments.md is `table()`.
 """
 
 import argparse
@@ -31,7 +29,7 @@ import tf_reinforce as tfr
 
 LENGTH = 60
 STEPS = (1, 50)
-KINDS = ("plain", "SyncVectorEnv", "AsyncVectorEnv", "two workers")
+KINDS = ("plain", "two workers")
 REWARD = 0.25  # of all other steps
 REFUSED = "refused"
 
@@ -45,14 +43,8 @@ class Case(NamedTuple):
     text: str
     field: str | None  # "observation", "reward", …; `None`: `value` replaces the result
     value: Any
-    rule: str = REFUSED  # for plain environments, worker processes and `SyncVectorEnv`
-    async_rule: str | None = None  # for `AsyncVectorEnv`, if it differs
+    rule: str = REFUSED
     becomes: Any = None  # the accepted value in the record
-
-    def rule_of(self, kind):
-        """Returns the rule for one of `KINDS`."""
-        is_async = kind == "AsyncVectorEnv" and self.async_rule is not None
-        return self.async_rule if is_async else self.rule
 
 
 def seven(*shape, dtype="float32"):
@@ -63,7 +55,6 @@ def raise_error(*_):
     raise ZeroDivisionError("no gravity")
 
 
-CONVERTED = "accepted as Gymnasium converts it: "
 SEVENS = [7.0, 7.0, 7.0]
 FLAGS = {"terminated": True, "truncated": True}
 AS_FLOAT = "accepted as a float"
@@ -71,8 +62,8 @@ REPEATED, AN_ARRAY = "repeated for each component", "an array of floats"
 
 
 def converted(text, value, rule):
-    """Returns the case of an observation that only `AsyncVectorEnv` accepts."""
-    return Case(text, "observation", value, REFUSED, CONVERTED + rule, SEVENS)
+    """Returns the case of an observation that NumPy would convert."""
+    return Case(text, "observation", value)
 
 
 def accepted(text, field, value, rule, becomes):
@@ -181,11 +172,8 @@ def open_kind(kind, case, at):
     """Returns an environment for `collect` and its keyword arguments."""
     if kind == "two workers":
         return lambda: BadClock(case, at, is_second_worker), {"workers": 2}
-    makers = [lambda i=i: BadClock(case, at, lambda: i == 1) for i in range(2)]
-    if kind == "plain":
-        made = iter(makers)
-        return lambda: next(made)(), {}
-    return getattr(gym.vector, kind)(makers), {}
+    made = iter([lambda i=i: BadClock(case, at, lambda: i == 1) for i in range(2)])
+    return lambda: next(made)(), {}
 
 
 def collect(agent, kind, case, at):
@@ -197,9 +185,6 @@ def collect(agent, kind, case, at):
             result = agent.collect(env, 2, num_envs=2, **options)
     except tfr.collect.EnvironmentFault as error:
         result = error
-    finally:
-        if kind.endswith("VectorEnv"):
-            env.close(**({"terminate": True} if kind == "AsyncVectorEnv" else {}))
     return result, " ".join(str(one.message) for one in caught)
 
 
@@ -217,15 +202,14 @@ def is_recorded(case, at, episodes):
 def outcome(agent, kind, case, at):
     """Returns "refused", "accepted", or a text that describes a broken rule."""
     result, text = collect(agent, kind, case, at)
-    rule = case.rule_of(kind)
     if isinstance(result, Exception):
-        if rule != REFUSED:
+        if case.rule != REFUSED:
             return f"refused against the rule: {result}"
         worker = "Worker 1: " if kind == "two workers" else ""
         if not str(result).startswith(f"{worker}Environment 1"):
             return f"another environment is named: {result}"
         return "refused"
-    if rule == REFUSED:
+    if case.rule == REFUSED:
         return "accepted against the rule"
     if not is_recorded(case, at, result):
         return "the record does not contain the value of the rule"
@@ -236,15 +220,11 @@ def outcome(agent, kind, case, at):
 
 def table():
     """Returns the rules as a table in Markdown."""
-    lines = [
-        "| field | value | plain, worker processes, `SyncVectorEnv` | `AsyncVectorEnv` |",
-        "|---|---|---|---|",
-    ]
+    lines = ["| field | value | rule |", "|---|---|---|"]
     for case in CASES:
         field = f"`{case.field}`" if case.field else "result of `step`"
         field = field.replace(" and ", "` and `") if case.field else field
-        rules = case.rule, case.rule_of("AsyncVectorEnv")
-        lines.append(f"| {field} | {case.text} | {rules[0]} | {rules[1]} |")
+        lines.append(f"| {field} | {case.text} | {case.rule} |")
     return "\n".join(lines)
 
 

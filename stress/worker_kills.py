@@ -275,7 +275,7 @@ def run(kind, num_kills, rng, workers, cluster, expected):
         found = [f"the {x} differ" for x in digests if digests[x] != expected[name][x]]
         if killer.kills.total() > 2 and not restarts:
             found.append("no restart was counted")
-        if pids := remaining((WORKER, b"worker_guard")):
+        if pids := remaining((WORKER,)):
             found.append(f"processes remain: {pids}")
         print(f"{kind}, {name}: {dict(killer.kills)}, {restarts} restarts", *found)
         sys.stdout.flush()

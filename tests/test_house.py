@@ -17,6 +17,7 @@ FLOORS = [
     ("data", "settings"),
     ("heads", "baselines", "policies", "envs", "callbacks", "export"),
     ("engine",),
+    ("cluster",),
     ("agent",),
     ("saving", "sampling"),
     ("sequences", "experiments"),

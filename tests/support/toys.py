@@ -9,7 +9,6 @@ import toy_envs
 
 from tf_reinforce.data import seeding
 from tf_reinforce.engine.collect import acting_program as acting_programs
-from tf_reinforce.engine.collect import comparison_inputs
 from tf_reinforce.engine.collect import environments
 
 
@@ -78,7 +77,7 @@ def rollouts(agent):
 def acting_program(agent, observation_space, deterministic=False):
     """Returns a new acting program of an agent."""
     actor = agent.trainer.collector.actor
-    inputs, noise = comparison_inputs.example_inputs(actor, observation_space)
+    inputs, noise = acting_programs.example_inputs(actor, observation_space)
     return acting_programs.ActingProgram(actor, inputs, noise, deterministic)
 
 

@@ -95,9 +95,9 @@ def make_task(env, env_kwargs):
     """
     import gymnasium
 
-    from tf_reinforce.engine.collect import env_arguments
+    from tf_reinforce.engine.collect import batched_envs
 
-    with env_arguments.explain_errors_of_make(env, env_kwargs):
+    with batched_envs.explain_errors(env, env_kwargs):
         made = gymnasium.make(env, disable_env_checker=True, **env_kwargs)
     made.close()
     renders = "rgb_array" in made.metadata.get("render_modes", ["rgb_array"])

@@ -115,9 +115,9 @@ def _train(options, cluster):
     is_chief = cluster is None or cluster.number == 0
     with contextlib.ExitStack() as stack:
         if workers is not None:
-            from tf_reinforce.engine.collect import ray_connection
+            from tf_reinforce.cluster import ray_workers
 
-            stack.enter_context(ray_connection.hold(workers.address))
+            stack.enter_context(ray_workers.hold_connection(workers.address))
         directory = stack.enter_context(_run_directory(options, is_chief))
         result = _fit(options, settings, agent, directory, twin, target)
     if is_chief:

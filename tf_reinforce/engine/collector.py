@@ -24,7 +24,7 @@ class Collector:
         self.programs = {}
 
     def collect(self, envs, request):
-        """Collects the requested episodes, and returns `collected.CollectedEpisodes`.
+        """Collects the requested episodes, and returns `environments.CollectedEpisodes`.
 
         Args:
             envs: `environments.Environments`.

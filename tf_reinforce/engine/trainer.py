@@ -54,7 +54,7 @@ class Trainer:
             *counts: The further arguments of `training_request`.
 
         Returns:
-            `collected.CollectedEpisodes`.
+            `environments.CollectedEpisodes`.
         """
         with self.collector.actor.lock:  # the request contains the number of the update
             program, request = self.collector.prepare(
@@ -213,7 +213,7 @@ class Trainer:
                 f"Received: {type(self.estimator.baseline).__name__} with group_size="
                 f"{size}"
             )
-        unsupported = steps or (episodes or 0) % size or not envs.supports_episode_seeds
+        unsupported = steps or (episodes or 0) % size or envs.is_vector_env
         if size > 1 and unsupported:
             raise ValueError(
                 f"The baseline needs groups of {size} episodes with the same reset "

@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from tf_reinforce.data import seeding
-from tf_reinforce.engine.collect import env_arguments
+from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.support import files
 from tf_reinforce.support import validation
 
@@ -59,7 +59,7 @@ def record(
         EnvironmentFault: If the environment fails, also while it renders.
     """
     ffmpeg = import_ffmpeg()
-    env_arguments.check(env_kwargs)
+    batched_envs.check_arguments(env_kwargs)
     seeds = seeding.EpisodeSeeds(validation.check_seed(seed), "evaluation", 0)
     if isinstance(env, str):  # worker processes may not have registered it
         env = gym.registry.get(env.rpartition(":")[2], env)
@@ -119,11 +119,11 @@ def _make(env, env_kwargs, max_episode_steps, paths):
         os.environ.update(_HEADLESS | os.environ)
     kwargs, result = {"render_mode": _MODE, **env_kwargs}, None
     if callable(env):
-        with env_arguments.explain_errors(env, kwargs):
+        with batched_envs.explain_errors(env, kwargs):
             result = env(**kwargs)
     elif isinstance(env, (str, gym.envs.registration.EnvSpec)):
         limit = {"max_episode_steps": max_episode_steps, "disable_env_checker": True}
-        with env_arguments.explain_errors_of_make(getattr(env, "id", env), kwargs):
+        with batched_envs.explain_errors(env, kwargs):
             result = gym.make(env, **limit, **kwargs)
     modes = getattr(result, "metadata", {}).get("render_modes", [_MODE])
     if getattr(result, "render_mode", None) != _MODE or _MODE not in modes:

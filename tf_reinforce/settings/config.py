@@ -6,6 +6,7 @@ command line starts fast.
 """
 
 import dataclasses
+import importlib
 import typing
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -256,6 +257,17 @@ class RayWorkers:
                 'whose machines this process runs, "auto" or "local". Received: '
                 f"{self.address!r}"
             )
+
+    def launcher(self, step_timeout: float) -> Any:
+        """Returns the launcher that starts the workers of a pool in the cluster.
+
+        The launcher is above the engine, which receives it from here.
+
+        Args:
+            step_timeout: Float, the argument of `fit`.
+        """
+        module = importlib.import_module("tf_reinforce.cluster.ray_workers")
+        return module.RayLauncher(self, step_timeout)
 
 
 def number_of_workers(workers):

@@ -14,8 +14,8 @@ from tf_reinforce import agent as agents
 from tf_reinforce import envs as tensor_envs
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
+from tf_reinforce.engine.collect import env_outputs
 from tf_reinforce.engine.collect import environments
-from tf_reinforce.engine.collect import error_places
 from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.engine.collect import results
 from tf_reinforce.settings import config
@@ -217,7 +217,7 @@ class _Check:
             self.add("error", f"{str(error).rstrip('.')}.")
             raise _Stop from error
         except Exception as error:
-            place = error_places.place(error)
+            place = env_outputs.place(error)
             self.add("error", f"{text}. {type(error).__name__}: {error}{place}")
             raise _Stop from error
 

@@ -5,12 +5,12 @@ import socket
 import numpy as np
 import pytest
 
-from tf_reinforce.engine.collect import channel
+from tf_reinforce.engine.collect import worker
 
 
 @pytest.fixture
 def pair():
-    ends = [channel.Channel(end, timeout=5) for end in socket.socketpair()]
+    ends = [worker.Channel(end, timeout=5) for end in socket.socketpair()]
     yield ends
     for end in ends:
         end.close()
@@ -38,7 +38,7 @@ def test_received_message_equals_the_sent_message(pair):
 
 
 def test_closed_connection_raises_end_of_file_also_in_the_middle_of_a_message(pair):
-    message = channel.encode({"kind": "weights"}, ARRAYS)
+    message = worker.encode({"kind": "weights"}, ARRAYS)
     pair[0].send_encoded(message[:-3])
     pair[0].close()
     with pytest.raises(EOFError, match="closed the connection"):

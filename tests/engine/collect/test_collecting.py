@@ -2,9 +2,6 @@
 environment.
 """
 
-import copy
-import warnings
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -16,11 +13,8 @@ from tf_reinforce import heads
 from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_specs
 from tf_reinforce.engine.collect import acting_program
-from tf_reinforce.engine.collect import host_loop
-from tf_reinforce.engine.collect import in_process
 from tf_reinforce.engine.collect import results
 from tf_reinforce.policies import actor as deciding
-from tf_reinforce.settings import config
 
 MODES = list(gym.vector.AutoresetMode)
 COUNTS = (1, 3, 16, 64)
@@ -46,7 +40,7 @@ def collect(
         actor = deciding.ActorPolicy(None, head, spec, dtype, [])
         weights = acting_program.read_weights(actor)
         request = toys.request(episodes, steps, weights=weights)
-        return in_process.collect(envs.batch, actor, act, request)
+        return envs.play(actor, act, request)
 
 
 def vector(makers, mode, **kwargs):
@@ -141,22 +135,6 @@ def test_every_autoreset_mode_gives_the_same_episodes(mode, size, length):
     assert episodes.lengths.sum() == sum(clock.steps for clock in log)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_observations_of_vector_env_with_reused_buffers_are_copied(mode):
-    episodes = collect(vector([toys.Clock] * 2, mode, copy=False), episodes=6).episodes
-    assert episodes.count == 6
-    assert_clock(episodes)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_truncated_vector_episode_keeps_its_final_observation(mode):
-    limited = [lambda: gym.wrappers.TimeLimit(toys.Clock(9), 4)] * 2
-    episodes = collect(vector(limited, mode), episodes=5).episodes
-    assert episodes.lengths.tolist() == [4] * 5
-    assert not episodes.terminated.any()
-    assert_clock(episodes)
-
-
 @pytest.mark.parametrize("mode", [None, *MODES])
 def test_nested_observations_keep_structure_dtypes_and_row_order(mode):
     env = Nested if mode is None else vector([Nested] * 2, mode)
@@ -167,38 +145,6 @@ def test_nested_observations_keep_structure_dtypes_and_row_order(mode):
     np.testing.assert_array_equal(wide, np.stack([rows] * 2, -1))
     np.testing.assert_array_equal(image[..., 1, 0], rows)
     np.testing.assert_array_equal(number, rows)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_real_observations_are_stored_in_the_dtype_of_the_policy(dtype):
-    class Third(toys.Clock):
-        observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float64)
-
-        def _observation(self):
-            return np.array([self.now / 3])
-
-    observations = collect(Third, episodes=1, dtype=dtype).episodes.observations
-    expected = (np.arange(4) / 3).astype(dtype)[:, None, None]
-    assert observations.dtype == dtype
-    np.testing.assert_array_equal(observations, expected)
-
-
-def test_observation_in_a_reused_buffer_is_copied():
-    class Reusing(toys.Clock):
-        buffer = np.zeros(1, np.float32)
-
-        def _observation(self):
-            self.buffer[0] = self.now
-            return self.buffer
-
-    episodes = collect(lambda: Reusing(5), episodes=3).episodes
-    assert_clock(episodes)
-
-
-def test_episodes_of_1500_steps_are_complete():
-    episodes = collect(lambda: toys.Clock(1500), 2, episodes=3).episodes
-    assert episodes.lengths.tolist() == [1500] * 3
-    assert_clock(episodes)
 
 
 @pytest.mark.parametrize("length", [1, 3])
@@ -238,26 +184,6 @@ def test_stored_actions_are_raw_actions_before_clipping():
         np.testing.assert_array_equal(actions[:, e], noise)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint64", "int64"])
-@pytest.mark.parametrize("nested", [False, True])
-def test_discrete_actions_have_the_dtype_of_the_space_and_are_hashable(dtype, nested):
-    """A zero-dimensional array is also a member of the space, but cannot be the key of
-    a dict.
-    """
-    space = gym.spaces.Discrete(2, start=1, dtype=np.dtype(dtype))
-
-    class Table(toys.Clock):
-        action_space = gym.spaces.Tuple([space]) if nested else space
-
-        def step(self, action):
-            (choice_value,) = action if nested else (action,)
-            assert choice_value.dtype == dtype and {1: "left", 2: "right"}[choice_value]
-            return super().step(action)
-
-    agent = tfr.Reinforce.for_env(Table, hidden=())
-    assert agent.collect(Table, 4).lengths.tolist() == [3] * 4
-
-
 # Which episodes are collected
 
 
@@ -294,54 +220,11 @@ def test_steps_collect_the_fewest_episodes_in_start_order(steps, num_envs):
     assert episodes.lengths.tolist() == lengths[:fewest]
 
 
-@pytest.mark.parametrize("num_envs", [1, 3, 16])
-def test_environments_reset_only_for_requested_episodes(num_envs):
-    log, resets = [], []
-
-    class Counting(LoggedClock):
-        def reset(self, **kwargs):
-            resets.append(kwargs)
-            return super().reset(**kwargs)
-
-    collect(lambda: Counting(3, log), num_envs, episodes=5)
-    assert len(resets) == 5
-    assert sum(clock.steps for clock in log) == 15
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_vector_env_episodes_are_in_start_order_not_in_end_order(mode):
-    """Environment 0 ends four episodes before environment 1 ends its first episode."""
-    env = vector([lambda: toys.Clock(1), lambda: toys.Clock(9)], mode)
-    episodes = collect(env, episodes=4).episodes
-    assert episodes.lengths.tolist() == [1, 9, 1, 1]
-    assert_clock(episodes)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_vector_env_may_have_more_environments_than_requested_episodes(mode):
     episodes = collect(vector([toys.Clock] * 5, mode), episodes=2).episodes
     assert episodes.lengths.tolist() == [3, 3]
     assert_clock(episodes)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_steps_of_a_vector_env_do_not_count_resets(mode):
-    episodes = collect(vector([toys.Clock] * 2, mode), steps=10).episodes
-    assert episodes.lengths.tolist() == [3] * 4
-    assert_clock(episodes)
-
-
-@pytest.mark.parametrize("mode", [None, *MODES])
-def test_success_is_is_success_of_the_last_info_or_nan(mode):
-    class Succeeding(toys.Clock):
-        def step(self, action):
-            *answer, info = super().step(action)
-            return *answer, {"is_success": self.now == 3}
-
-    env = Succeeding if mode is None else vector([Succeeding], mode)
-    assert collect(env, episodes=2).success.tolist() == [1.0, 1.0]
-    silent = toys.Clock if mode is None else vector([toys.Clock], mode)
-    assert np.isnan(collect(silent, episodes=2).success).all()
 
 
 @pytest.mark.parametrize("mode", [None, *MODES])
@@ -389,69 +272,7 @@ def test_overwritten_final_observation_of_vector_env_raises(mode):
         assert_clock(collect(env, episodes=4).episodes)
 
 
-def test_overwritten_part_of_final_observation_raises():
-    class Half(Nested):
-        def __init__(self):
-            super().__init__(3)
-            self.wide = np.zeros(2)
-
-        def _observation(self):
-            self.wide[:] = self.now
-            return {**super()._observation(), "wide": self.wide}
-
-    env = vector([Half] * 2, gym.vector.AutoresetMode.SAME_STEP)
-    with pytest.raises(results.EnvironmentFault, match="overwrote the last observation"):
-        collect(env, episodes=4)
-
-
-def test_nonfinite_observation_error_names_the_first_nonfinite_step():
-    """Observations 3 and 4 are NaN.
-
-    The error is raised before the policy receives them.
-    """
-
-    class Broken(toys.Clock):
-        observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-
-        def _observation(self):
-            return np.array([np.nan if self.now in (3, 4) else 0.0, 1.0], np.float32)
-
-    with pytest.raises(results.EnvironmentFault, match="step 2: the observation is not"):
-        collect(lambda: Broken(6), episodes=1)
-
-
 # Seconds and time limits
-
-
-def test_seconds_are_split_into_stepping_and_acting(monkeypatch):
-    """The fake clock advances by 64 per reset, by 1 per step and by 1024 per action."""
-    now = [0.0]
-
-    class Slow(toys.Lengths):
-        def reset(self, **given):
-            now[0] += 64
-            return super().reset(**given)
-
-        def step(self, action):
-            now[0] += 1
-            return super().step(action)
-
-    def act_slowly(inputs):
-        now[0] += 1024
-        calls.append(inputs)
-        return [np.zeros(1, "int32")], [np.full(1, 5)], [], np.True_
-
-    calls, head = [], heads.Categorical(2)
-    monkeypatch.setattr(host_loop.time, "perf_counter", lambda: now[0])
-    with tfr.collect.open_envs(Slow, 1) as envs:
-        spec = tensor_specs.observation_spec(envs.observation_space, "float32")
-        actor = deciding.ActorPolicy(None, head, spec, "float32", [])
-        weights = acting_program.read_weights(actor)
-        request = toys.request(episodes=9, weights=weights)
-        result = in_process.collect(envs.batch, actor, act_slowly, request)
-    steps = result.episodes.lengths.sum()
-    assert len(calls) == steps
-    assert result.seconds == {"stepping": 64 * 9 + steps, "acting": 1024 * steps}
 
 
 @pytest.mark.parametrize(
@@ -504,23 +325,6 @@ def test_truncated_and_terminated_episodes_stay_in_start_order():
     assert set(episodes.terminated) == {True, False}
 
 
-def test_default_time_limit_truncates_with_one_warning(monkeypatch):
-    assert config.DEFAULT_MAX_EPISODE_STEPS == 10_000
-    monkeypatch.setattr(config, "DEFAULT_MAX_EPISODE_STEPS", 20)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        episodes = collect(lambda: toys.Clock(1000), 2, episodes=5).episodes
-    assert episodes.lengths.tolist() == [20] * 5
-    assert not episodes.terminated.any()
-    assert ["did not end within 20 steps" in str(w.message) for w in caught] == [True]
-
-
-def test_no_warning_if_episodes_terminate_at_the_default_time_limit(monkeypatch):
-    """Warnings are errors in this test suite, so a warning would fail this test."""
-    monkeypatch.setattr(config, "DEFAULT_MAX_EPISODE_STEPS", 5)
-    assert collect(lambda: toys.Clock(5), episodes=2).episodes.terminated.all()
-
-
 @pytest.mark.parametrize("kind", ["object", "callable"])
 def test_time_limit_of_the_spec_is_applied_without_time_limit_wrapper(kind):
     """`gym.make(…).unwrapped` still states the limit in its spec, but has no TimeLimit
@@ -538,14 +342,6 @@ def test_time_limit_of_the_spec_is_applied_without_time_limit_wrapper(kind):
     episodes = collect(env, episodes=2).episodes
     assert episodes.lengths.tolist() == [6, 6]
     assert not episodes.terminated.any()
-
-
-def test_time_limit_of_vector_env_spec_may_exceed_the_default(monkeypatch):
-    monkeypatch.setattr(config, "DEFAULT_MAX_EPISODE_STEPS", 5)
-    spec = gym.envs.registration.EnvSpec("Clock-v0", toys.Clock, max_episode_steps=8)
-    env = gym.make_vec(spec, 2, vectorization_mode="sync", length=100)
-    assert env.spec.max_episode_steps == 8
-    assert collect(env, episodes=3).episodes.lengths.tolist() == [8] * 3
 
 
 @pytest.mark.parametrize("limit", [None, 15])
@@ -571,59 +367,6 @@ def test_stored_episodes_equal_a_replay_of_their_actions_in_gymnasium(name, limi
 
 
 # Creating and closing environments
-
-
-def test_environment_object_is_used_alone_and_stays_open():
-    env = LoggedClock()
-    assert collect(env, 8, episodes=3).episodes.count == 3
-    assert (env.closed, len(env.log), env.steps) == (0, 1, 9)
-
-
-def test_time_limit_is_that_of_the_first_environment():
-    limits = iter([4, 9])
-
-    def make_env():
-        return gym.wrappers.TimeLimit(gym.make("CartPole-v1").unwrapped, next(limits))
-
-    def spec_of(env):
-        spec = copy.deepcopy(gym.spec("CartPole-v1"))
-        spec.max_episode_steps = env._max_episode_steps
-        env.unwrapped.spec = spec
-        return env
-
-    with tfr.collect.open_envs(lambda: spec_of(make_env()), 2) as envs:
-        assert envs.batch.max_episode_steps == 4
-
-
-def test_environments_created_by_collect_are_closed_once():
-    log = []
-    collect(lambda: LoggedClock(3, log), 4, episodes=2)
-    assert [env.closed for env in log] == [1] * 4
-
-
-def test_created_environments_are_closed_if_a_later_constructor_raises():
-    log = []
-    with pytest.raises(OSError, match="no more displays"):
-        collect(lambda: LoggedClock(3, log, raises_at=2), 4, episodes=2)
-    assert [env.closed for env in log] == [1, 1]
-
-
-def test_created_environments_are_closed_if_a_step_raises():
-    log = []
-
-    class Broken(LoggedClock):
-        def step(self, action):
-            raise RuntimeError("lost")
-
-    with pytest.raises(results.EnvironmentFault, match="lost"):
-        collect(lambda: Broken(3, log), 3, episodes=2)
-    assert [env.closed for env in log] == [1] * 3
-
-
-def test_vector_env_stays_open_after_collect():
-    log = []
-    collect(vector([lambda: LoggedClock(3, log)] * 2, MODES[0]), episodes=2)
-    assert not any(env.closed for env in log)
 
 
 def test_env_spec_keeps_its_kwargs_time_limit_and_wrappers():
@@ -663,27 +406,3 @@ def test_entry_point_may_apply_wrappers_with_a_new_function_for_each_environment
             assert short.lengths.tolist() == [3]
     finally:
         del gym.registry["Wrapped-v0"]
-
-
-def test_collect_does_not_change_the_env_spec():
-    spec = gym.spec("CartPole-v1")
-    before = spec.to_json()
-    collect(spec, episodes=1, max_episode_steps=3)
-    assert spec.to_json() == before
-    assert gym.spec("CartPole-v1").max_episode_steps == 500
-
-
-def test_environment_id_may_contain_the_module_that_registers_it(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "clocks.py").write_text(
-        "import gymnasium, toys\n"
-        "gymnasium.register('Late-v0', toys.Clock, max_episode_steps=50)\n"
-    )
-    episodes = collect("clocks:Late-v0", 2, episodes=3, env_kwargs={"length": 4}).episodes
-    assert episodes.lengths.tolist() == [4] * 3
-    del gym.registry["Late-v0"]
-
-
-def test_env_kwargs_are_passed_to_a_callable():
-    episodes = collect(toys.Clock, 2, episodes=2, env_kwargs={"length": 5}).episodes
-    assert episodes.lengths.tolist() == [5, 5]

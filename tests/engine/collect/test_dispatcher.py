@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from tf_reinforce.engine.collect import dispatcher
+from tf_reinforce.engine.collect import worker_pool
 
 
 def dispatch(sizes, episodes, expected=None):
-    return dispatcher.EpisodeDispatcher(sizes, episodes, None, expected or {}, None)
+    return worker_pool.EpisodeDispatcher(sizes, episodes, None, expected or {}, None)
 
 
 def play(one, lengths, rng, lose=0.0):
@@ -42,20 +42,10 @@ def test_every_episode_is_finished_once(sizes, episodes, lose):
 @pytest.mark.parametrize("mean_length", [None, 1.0, 50.0])
 @pytest.mark.parametrize("steps", [1, 12, 300])
 def test_first_episodes_have_the_requested_steps(steps, mean_length, lose):
-    one = dispatcher.EpisodeDispatcher([2, 3], None, steps, {}, mean_length)
+    one = worker_pool.EpisodeDispatcher([2, 3], None, steps, {}, mean_length)
     finished = play(one, lambda n: 1 + n % 7, random.Random(steps), lose)
     assert sorted(finished) == list(range(len(finished)))  # none is missing
     assert sum(1 + n % 7 for n in finished) >= steps
-
-
-def test_workers_receive_equal_shares_at_the_start():
-    one = dispatch([3, 3], 4)
-    assert [one.take(0, 2), one.take(1, 1)] == [[0, 1], [2, 3]]
-
-
-def test_workers_receive_episodes_in_advance_while_many_are_left():
-    one = dispatch([4, 4], 100)
-    assert len(one.take(0, 2)) == 8 and len(one.take(1, 1)) == 8
 
 
 def test_last_episodes_are_handed_out_one_at_a_time():
@@ -71,12 +61,3 @@ def test_last_episodes_are_handed_out_one_at_a_time():
 def test_episodes_that_were_long_start_first():
     one = dispatch([1], 3, expected={0: 5, 1: 90, 2: 7})
     assert one.take(0) + (one.finish(0, [1, 2], [9, 9]) or one.take(0)) == [1, 2, 0]
-
-
-def test_episodes_of_a_lost_worker_start_before_others():
-    one = dispatch([1, 1], 9)
-    one.take(0, 2)
-    lost = one.take(1, 1)
-    assert one.lose(1) == lost and one.running(1) == 0
-    one.finish(0, [0, 1], [3, 3])
-    assert one.take(0)[0] == lost[0]

@@ -116,37 +116,6 @@ def test_each_faulty_episode_is_replaced_by_its_first_replacement_without_fault(
         assert env.open == 0
 
 
-@pytest.mark.parametrize("num_envs", [1, 2, 7])
-def test_episodes_of_a_number_of_steps_are_those_that_start_first(agent, num_envs):
-    episodes = collect(agent, faulty("nan"), None, 40, num_envs=num_envs, **DROP)
-    seeds = [list(attempts(number))[-1] for number in range(episodes.count)]
-    assert episodes.observations[0, :, 0].tolist() == [x % 2**20 for x in seeds]
-    assert episodes.lengths.sum() >= 40 > episodes.lengths[:-1].sum()
-
-
-def test_actions_of_a_replacement_have_their_own_noise(agent):
-    """With the noise of the dropped episode, a replacement would not be independent."""
-
-    class Second(toys.Clock):
-        resets = 0
-
-        def step(self, action):
-            observation, _, *rest = super().step(action)
-            is_first = type(self).resets == 1
-            return observation, None if is_first and self.now == 20 else 0.0, *rest
-
-        def reset(self, **kwargs):
-            type(self).resets += 1
-            return super().reset(**kwargs)
-
-    clock = tfr.Reinforce.for_env(toys.Clock, hidden=())
-    make = lambda: Second(20)  # noqa: E731
-    replacement = collect(clock, make, 1, num_envs=1, **DROP)
-    assert Second.resets == 2
-    original = collect(clock, lambda: toys.Clock(20), 1, num_envs=1)
-    assert (replacement.actions != original.actions).any()
-
-
 @pytest.mark.parametrize(
     "workers, budget",
     [
@@ -170,22 +139,6 @@ def test_logs_count_dropped_episodes_and_restarts_from_the_first_epoch(workers, 
     assert metrics["dropped_episodes"] > 0 and "env_restarts" not in metrics
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [sweeps.rare({}), DROP, sweeps.rare(RESTART)])
-def test_options_change_no_training_without_faults(options):
-    """Only the log keys of the options are added, with zeros."""
-    keys = ["dropped_episodes", "env_restarts"]
-    keys = keys if options == RESTART else keys[:1] if options == DROP else []
-    weights = []
-    for changes in ({}, options):
-        agent = tfr.Reinforce.for_env(toys.Lengths, hidden=(), seed=3)
-        history = agent.fit(toys.Lengths, epochs=2, verbose=0, **changes).history
-        weights.append([x.numpy().tobytes() for x in agent.variables])
-    assert weights[0] == weights[1]
-    assert {key: history.get(key) for key in keys} == {key: [0.0, 0.0] for key in keys}
-    assert {"dropped_episodes", "env_restarts"} & set(history) == set(keys)
-
-
 def test_first_dropped_episode_raises_a_warning_with_the_fault():
     agent = tfr.Reinforce.for_env(Faulty, hidden=(), normalize_observations=True)
     with warnings.catch_warnings(record=True) as caught:
@@ -193,37 +146,13 @@ def test_first_dropped_episode_raises_a_warning_with_the_fault():
         agent.fit(faulty("raise"), epochs=3, num_envs=1, verbose=0, **RESTART)
     (text,) = [str(one.message) for one in caught]
     assert "Environment 0, episode " in text and "simulator lost" in text
-    assert '"simulator lost")). Dropping' in text
+    assert '"simulator lost")). This' in text
 
 
 @pytest.mark.parametrize("kind, options", [("raise", DROP), ("nan", RESTART)])
 def test_each_option_replaces_only_its_own_kind_of_fault(agent, kind, options):
     with pytest.raises(tfr.collect.EnvironmentFault, match="lost|not finite"):
         collect(agent, faulty(kind), 20, **options)
-
-
-@pytest.mark.parametrize("workers", [1, sweeps.rare(2)])
-@pytest.mark.parametrize("at", [0, 2])
-def test_environment_that_always_fails_raises_after_50_replacements(agent, at, workers):
-    class Lost(faulty("raise")):
-        @staticmethod
-        def plan(seed):
-            return 5, at
-
-    message = "episode . .replacement 50., step .*lost.*. The episode and its 50 replace"
-    with pytest.raises(tfr.collect.EnvironmentFault, match=message) as caught:
-        collect(agent, Lost, 2, num_envs=workers, workers=workers, **RESTART)
-    if workers == 1:
-        assert Lost.made == 1 + 51  # the first one, and one after each fault
-        assert isinstance(caught.value.__cause__, Exception)
-
-
-def test_environment_that_cannot_be_made_again_raises(agent):
-    env = faulty("raise")
-    makers = iter([env, toys.Clock])
-    message = "could not be made again: .*same observation"
-    with pytest.raises(tfr.collect.EnvironmentFault, match=message):
-        collect(agent, lambda: next(makers)(), 20, num_envs=1, **RESTART)
 
 
 class Trapped(toys.Clock):
@@ -271,22 +200,9 @@ def test_environments_that_cannot_replace_episodes_refuse_the_option(make, name,
         with tfr.collect.open_envs(env, 1, **options) as envs:
             assert envs.fault_keys == ("dropped_episodes",)
         return
-    match = f"{name}='{value}'` requires plain environments.*Received: "
+    match = f"`{name}` requires an environment id.*Received: .*{value}"
     with pytest.raises(ValueError, match=match), tfr.collect.open_envs(env, 1, **options):
         pass
-
-
-def test_open_environments_keep_their_options(agent):
-    with tfr.collect.open_envs(faulty("nan"), 1, **DROP) as envs:
-        assert agent.evaluate(envs, 5)["dropped_episodes"] >= 0
-        with pytest.raises(ValueError, match="on_env_error"):
-            agent.evaluate(envs, 5, **RESTART)
-
-
-@pytest.mark.parametrize("name", ["on_bad_env", "on_env_error"])
-def test_invalid_value_of_an_option_is_refused(agent, name):
-    with pytest.raises(ValueError, match=f"`{name}` must be one of"):
-        agent.fit(Faulty, epochs=1, **{name: "ignore"})
 
 
 def test_groups_with_equal_reset_seeds_refuse_replacements():

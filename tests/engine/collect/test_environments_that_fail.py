@@ -2,7 +2,6 @@
 change.
 """
 
-import functools
 import itertools
 
 import gymnasium as gym
@@ -12,7 +11,6 @@ import pytest
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce.engine.collect import env_outputs
 from tf_reinforce.engine.collect import results
 
 MODES = list(gym.vector.AutoresetMode)
@@ -110,7 +108,7 @@ ANSWERS = [
     *((step_result(observation=value), message) for value, message in OBSERVATIONS),
     *((step_result(terminated=flag), "`terminated` of a step is a ") for flag in FLAGS),
     *((step_result(truncated=flag), "`truncated` of a step is a ") for flag in FLAGS),
-    (lambda *fields: fields[:4], "four values, as in the old Gym.*shimmy"),
+    (lambda *fields: fields[:4], "did not return five values.*old Gym with shimmy"),
     (lambda *fields: None, "step did not return five values: .*Expected: .*shimmy"),
     (raising, "step raised ZeroDivisionError: no gravity"),
     (lambda *fields: int("many"), "step raised ValueError: invalid literal"),
@@ -127,69 +125,6 @@ def test_invalid_step_result_error_names_environment_episode_and_step(
     place = f"Environment 1, episode 1, step {at - 1}: "
     with pytest.raises(results.EnvironmentFault, match=place + f".*{message}"):
         agent.fit(env, **BATCH)
-
-
-@pytest.mark.parametrize("at", [1, 50, 60])
-@pytest.mark.parametrize("number", NOT_FINITE)
-def test_nonfinite_observation_error_names_environment_episode_and_step(
-    agent, number, at
-):
-    """Step t is the step that returned the observation. Step 59 is the last one."""
-    wrong = step_result(observation=np.full(1, number, "f"))
-    env = second_of_three(lambda: toys.Misbehaving(at, wrong))
-    message = f"Environment 1, episode 1, step {at - 1}: the observation is not finite"
-    with pytest.raises(results.EnvironmentFault, match=message):
-        agent.fit(env, **BATCH)
-
-
-@pytest.mark.parametrize("limit", [None, 5], ids=["terminated", "truncated"])
-def test_info_that_is_none_raises_at_the_end_of_the_episode(agent, limit):
-    """The info is read after termination and after truncation."""
-    env = toys.Misbehaving(5, step_result(info=None), length=5 if limit is None else 60)
-    with pytest.raises(results.EnvironmentFault, match="episode 0, step 4: .*info"):
-        agent.fit(env, **BATCH, max_episode_steps=limit)
-
-
-def successful(mode, value):
-    env = functools.partial(
-        toys.Misbehaving, 5, step_result(info={"is_success": value}), 5
-    )
-    if mode is None:
-        return env
-    return gym.vector.SyncVectorEnv([env] * 2, autoreset_mode=mode)
-
-
-@pytest.mark.parametrize(
-    "mode, value",
-    [
-        *itertools.product([None, *gym.vector.AutoresetMode], ["yes", np.nan]),
-        (None, np.ma.masked),
-    ],
-)
-def test_success_that_is_not_a_bool_raises(agent, mode, value):
-    with pytest.raises(
-        results.EnvironmentFault, match="`is_success` in the info is .* a bool"
-    ):
-        agent.evaluate(successful(mode, value), episodes=2)
-
-
-class MaskedColumns(gym.vector.SyncVectorEnv):
-    """Masks one part of the result of each step: the observations or the rewards."""
-
-    def __init__(self, part):
-        super().__init__([toys.Clock] * 2)
-        self.part = part
-
-    def step(self, actions):
-        outputs = list(super().step(actions))
-        outputs[self.part] = np.ma.masked_array(outputs[self.part], True)
-        return tuple(outputs)
-
-
-@pytest.mark.parametrize("part, name", [(0, "observations"), (1, "rewards")])
-def test_masked_arrays_of_a_vector_env_raise(agent, part, name):
-    with pytest.raises(results.EnvironmentFault, match=f"{name} has masked entries"):
-        agent.evaluate(MaskedColumns(part), episodes=2)
 
 
 def test_step_error_is_the_cause_of_the_environment_fault(agent):
@@ -236,69 +171,12 @@ def test_invalid_reset_result_error_names_environment_and_episode(
         agent.fit(env, **{**BATCH, "num_envs": 2, "episodes_per_epoch": 6})
 
 
-@pytest.mark.parametrize("at", [0, 1, 2])
-def test_nonfinite_observation_is_the_reported_cause_of_nonfinite_outputs(at):
-    """A normalizer would clip NaN. Without a normalizer, the outputs are NaN at once."""
-    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, "tanh")])
-    agent = tfr.Reinforce(policy)
-    if at == 0:
-        env = ReplacesReset(lambda observation, info: (np.full(1, np.nan, "f"), info))
-        message = "step 0: the first observation is not finite"
-    else:
-        env = toys.Misbehaving(at, step_result(observation=np.full(1, np.nan, "f")))
-        message = f"step {at - 1}: the observation is not finite"
-    with pytest.raises(results.EnvironmentFault, match=message):
-        agent.collect(env, 1)
-
-
-def test_reset_error_is_the_cause_of_the_environment_fault(agent):
-    with pytest.raises(results.EnvironmentFault) as caught:
-        agent.fit(lambda: ReplacesReset(raising), **BATCH)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
-def test_reset_without_seed_argument_raises(agent):
-    class Old(toys.Clock):
-        def reset(self):
-            return super().reset()
-
-    with pytest.raises(results.EnvironmentFault, match="reset raised TypeError.*seed"):
-        agent.fit(Old, **BATCH)
-
-
-def test_evaluate_error_names_environment_episode_and_step(agent):
-    env = second_of_three(lambda: toys.Misbehaving(2, step_result(reward=None)))
-    with pytest.raises(
-        results.EnvironmentFault, match="Environment 1, episode 1, step 1"
-    ):
-        agent.evaluate(env, episodes=3)
-
-
-def test_observation_with_wrong_nesting_raises():
-    box = gym.spaces.Box(0, 1, (1,))
-    space = gym.spaces.Dict(a=box, b=gym.spaces.Tuple([box, box]))
-    one = np.ones(1, "f")
-    for wrong in ({"a": one}, {"a": one, "b": (one,)}, one, {"a": one, "c": (one, one)}):
-        read = env_outputs.ObservationReader(space, "float32")
-        rows = [np.zeros((1, 1), "f") for _ in range(3)]
-        with pytest.raises(
-            env_outputs.IndexedFault, match="is not nested like the observation space"
-        ):
-            read(0, wrong, rows)
-
-
 @pytest.mark.parametrize("kind", [bool, int, np.int64, np.float16, np.float64, np.bool_])
 def test_reward_may_have_any_real_type(agent, kind):
     env = toys.Misbehaving(2, step_result(reward=kind(1)), length=3)
     assert agent.evaluate(env, episodes=1)["episode_return"] == 1 + 1 + 3
     env = toys.Misbehaving(2, step_result(reward=np.array(1.0)), length=3)
     assert agent.evaluate(env, episodes=1)["episode_return"] == 1 + 1 + 3
-
-
-@pytest.mark.parametrize("kind", [bool, np.bool_])
-def test_flags_may_be_python_or_numpy_bools(agent, kind):
-    env = toys.Misbehaving(2, step_result(truncated=kind(True)))
-    assert agent.evaluate(env, episodes=1)["episode_length"] == 2
 
 
 # Vector environments
@@ -333,9 +211,9 @@ def with_reward(number):
 VECTOR_ANSWERS = [
     *((with_number(x), "Environment 1, .*observation is not finite") for x in NOT_FINITE),
     *((with_reward(x), "Environment 1, .*the reward is not finite") for x in NOT_FINITE),
-    (lambda o, *rest: (o[:2], *rest), r"shape \(2, 1\). Expected: \(3, 1\)"),
-    (lambda o, *rest: (o[:1], *rest), r"shape \(1, 1\). Expected: \(3, 1\)"),
-    (lambda o, *rest: (o[:, 0], *rest), r"shape \(3,\). Expected: \(3, 1\)"),
+    (lambda o, *rest: (o[:2], *rest), r"shape \(2, 1\).* Expected: \(3, 1\)"),
+    (lambda o, *rest: (o[:1], *rest), r"shape \(1, 1\).* Expected: \(3, 1\)"),
+    (lambda o, *rest: (o[:, 0], *rest), r"shape \(3,\).* Expected: \(3, 1\)"),
     (lambda o, r, *rest: (o, r[:1], *rest), r"rewards are of shape \(1,\)"),
     (lambda o, r, *rest: (o, 1.0, *rest), r"rewards are of shape \(\)"),
     (lambda o, r, *rest: (o, r.astype(object), *rest), "type object"),
@@ -347,22 +225,9 @@ VECTOR_ANSWERS = [
     (lambda o, r, t, u, i: (o, r, t, u + np.nan, i), "truncations are .nan, nan, nan"),
     (lambda *parts: parts[:4], "step returned 4 values. Expected: a tuple of 5"),
     (lambda *parts: [*parts], "step returned a list. Expected: a tuple of 5"),
-    (lambda *parts: (*parts[:4], None), "infos of type NoneType. Expected: a dict"),
+    (lambda *parts: (*parts[:4], None), "the last of which is a dict"),
     (raising, "step raised ZeroDivisionError: no gravity"),
 ]
-
-
-def without_final_observations(*answer):
-    return *answer[:4], {}
-
-
-def test_same_step_vector_env_without_final_obs_raises(agent):
-    mode = gym.vector.AutoresetMode.SAME_STEP
-    env = gym.vector.SyncVectorEnv([toys.Clock] * 2, autoreset_mode=mode)
-    with pytest.raises(
-        results.EnvironmentFault, match="SAME_STEP.*infos with 'final_obs'"
-    ):
-        agent.fit(Wrapped(env, 3, without_final_observations), **BATCH)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -372,13 +237,6 @@ def test_invalid_step_result_of_vector_env_raises(agent, wrong, message, mode):
     for at in (1, 50):
         with pytest.raises(results.EnvironmentFault, match=message):
             agent.fit(Wrapped(env, at, wrong), **BATCH)
-
-
-def test_vector_step_error_is_the_cause_of_the_environment_fault(agent):
-    env = gym.vector.SyncVectorEnv([toys.Clock])
-    with pytest.raises(results.EnvironmentFault) as caught:
-        agent.fit(Wrapped(env, 2, raising), **BATCH)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_nan_of_an_idle_environment_is_ignored():
@@ -406,50 +264,6 @@ def test_vector_env_without_time_limit_error_names_time_limit_wrapper(agent, mod
     assert metrics["episode_length"] == 20
 
 
-class Drawn(toys.Clock):
-    def _observation(self):
-        return self.np_random.normal(size=1).astype(np.float32)
-
-
-class OneArray(gym.vector.VectorEnv):
-    """A custom vector environment that stores all final observations in one array."""
-
-    metadata = {"autoreset_mode": gym.vector.AutoresetMode.SAME_STEP}
-
-    def __init__(self):
-        mode = self.metadata["autoreset_mode"]
-        self.inner = gym.vector.SyncVectorEnv([lambda: Drawn(1)], autoreset_mode=mode)
-        self.num_envs = 1
-        self.single_observation_space = self.inner.single_observation_space
-        self.single_action_space = self.inner.single_action_space
-        self.last = np.zeros((1, 1), np.float32)
-
-    def reset(self, **kwargs):
-        return self.inner.reset(**kwargs)
-
-    def step(self, actions):
-        *answer, infos = self.inner.step(actions)
-        self.last[0] = infos["final_obs"][0]
-        return *answer, {**infos, "final_obs": self.last}
-
-
-def test_final_observations_in_one_reused_array_are_copied(agent):
-    episodes = agent.collect(OneArray(), 5)
-    expected = agent.collect(OneArray().inner, 5)
-    np.testing.assert_array_equal(episodes.observations, expected.observations)
-
-
-def test_nonfinite_final_observation_of_same_step_vector_env_is_named(agent):
-    """NaN is not equal to itself, which is not a sign of an overwritten array."""
-    wrong = step_result(observation=np.full(1, np.nan, "f"))
-    env = gym.vector.SyncVectorEnv(
-        [lambda: toys.Misbehaving(3, wrong, 3), toys.Clock],
-        autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
-    )
-    with pytest.raises(results.EnvironmentFault, match="step 2: .* not finite: .nan"):
-        agent.collect(env, 4)
-
-
 def test_vector_env_without_autoreset_mode_raises(agent):
     env = gym.vector.SyncVectorEnv([toys.Clock])
     env.metadata = {}
@@ -470,22 +284,6 @@ def test_fit_raises_type_error_if_env_is_not_an_environment(agent, env):
 def test_callable_that_returns_no_environment_raises(agent, returned):
     with pytest.raises(TypeError, match="must return a gymnasium.Env.*shimmy"):
         agent.fit(lambda: returned, **BATCH)
-
-
-@pytest.mark.parametrize("returned", [None, "CartPole-v1"])
-def test_callable_whose_second_result_is_no_environment_raises(agent, returned):
-    results_of_calls = iter([toys.Clock(), returned])
-    with pytest.raises(TypeError, match=f"must return a gymnasium.Env.*{returned!r}"):
-        agent.fit(lambda: next(results_of_calls), **{**BATCH, "num_envs": 2})
-
-
-def test_callable_that_returns_the_same_environment_twice_raises():
-    """Two workers of one environment would mix the steps of two episodes without an
-    error.
-    """
-    agent, env = tfr.Reinforce.for_env(toys.Clock), toys.Clock()
-    with pytest.raises(ValueError, match="the same environment"):
-        agent.fit(lambda: env, **BATCH, max_episode_steps=9)
 
 
 def test_environment_with_other_spaces_raises(agent):
@@ -510,12 +308,6 @@ UNSUPPORTED_OBSERVATIONS = [
     gym.spaces.Dict(fine=BOX, wrong=gym.spaces.Text(5)),
     gym.spaces.Tuple([BOX, gym.spaces.Sequence(BOX)]),
 ]
-UNSUPPORTED_ACTIONS = [
-    gym.spaces.Text(5),
-    gym.spaces.OneOf([BOX, gym.spaces.Discrete(2)]),
-    gym.spaces.Dict(fine=BOX, wrong=gym.spaces.Text(5)),
-    gym.spaces.Tuple([BOX, gym.spaces.Sequence(BOX)]),
-]
 
 
 def with_spaces(observations=BOX, actions=toys.Clock.action_space):
@@ -534,21 +326,6 @@ def test_unsupported_observation_space_error_names_the_space(space):
     ) as caught:
         tfr.Reinforce.for_env(env)
     assert repr(space) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "space", UNSUPPORTED_ACTIONS, ids=lambda space: type(space).__name__
-)
-def test_unsupported_action_space_error_names_the_space(space):
-    env = with_spaces(actions=space)
-    fresh = tfr.Reinforce(keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)]))
-    fresh.compile()
-    for attempt in (tfr.Reinforce.for_env, lambda env: fresh.fit(env, **BATCH)):
-        with pytest.raises(
-            ValueError, match="not supported. Supported spaces are Disc"
-        ) as caught:
-            attempt(env)
-        assert repr(space) in str(caught.value)
 
 
 class Wide(toys.Clock):
@@ -570,28 +347,3 @@ def test_integer_observation_outside_its_dtype_raises(vector):
     message = r"Environment 0, .*\[200\] does not fit into int8"  # the first of two
     with pytest.raises(tfr.collect.EnvironmentFault, match=message):
         agent.collect(env, 2)
-
-
-class Counted(toys.Clock):
-    """Returns Discrete observations as arrays of shape (). The number 2 is outside."""
-
-    observation_space = gym.spaces.Discrete(2)
-
-    def _observation(self):
-        return np.array(self.now, np.int64)
-
-
-def test_step_raises_if_a_discrete_observation_is_an_array_outside_the_space():
-    agent = tfr.Reinforce.for_env(Counted, hidden=(2,))
-    with pytest.raises(tfr.collect.EnvironmentFault, match=r"2 is not in Discrete\(2\)"):
-        agent.collect(Counted, 1)
-
-
-@pytest.mark.parametrize("odd", [0, 1, 2])
-def test_environment_with_another_space_than_the_others_raises(odd):
-    made = iter(Wide() if i == odd else toys.Clock() for i in range(3))
-    with (
-        pytest.raises(ValueError, match="All environments must have the same observ"),
-        tfr.collect.open_envs(lambda: next(made), 3),
-    ):
-        pass

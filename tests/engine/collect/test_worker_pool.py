@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import gc
-import itertools
 import os
 import pathlib
 import re
@@ -13,11 +12,9 @@ import subprocess
 import sys
 import threading
 import types
-import uuid
 import weakref
 
 import cloudpickle
-import gymnasium as gym
 import keras
 import masked_agents
 import numpy as np
@@ -31,8 +28,6 @@ import toys
 from nested_arrays import assert_identical
 
 import tf_reinforce as tfr
-from tf_reinforce import cli
-from tf_reinforce.engine.collect import dispatcher
 from tf_reinforce.engine.collect import local_worker
 from tf_reinforce.engine.collect import results
 from tf_reinforce.engine.collect import worker
@@ -132,53 +127,6 @@ def test_training_does_not_depend_on_the_number_of_processes(name):
     assert logs == repeatable_runs.reference(name)[1]
 
 
-@pytest.mark.slow
-def test_workers_use_the_current_learned_initial_state():
-    """The state before the first observation is a weight, which every update changes."""
-
-    def train(**options):
-        agent = tfr.Reinforce(toys.with_learned_start(3, 1))
-        agent.compile(keras.optimizers.SGD(0.5))
-        budget = dict(epochs=3, episodes_per_epoch=4, num_envs=2, max_episode_steps=4)
-        agent.fit("Pendulum-v1", verbose=0, **budget, **options)
-        return agent.get_weights()
-
-    assert_identical(train(), train(workers=2))
-
-
-def test_every_worker_has_at_least_one_environment(agent, started):
-    one = agent.collect(toy_envs.Lengths, 5)
-    with tfr.collect.open_envs(toy_envs.Lengths, 2, workers=4) as pool:
-        assert_identical(one, agent.collect(pool, 5))
-        assert len(started) == 1 + 4  # with the guard
-
-
-class Measured(toy_envs.Lengths):
-    """An environment that advances the clock of its process by one for every step."""
-
-    def __init__(self):
-        from tf_reinforce.engine.collect import host_loop
-
-        super().__init__()
-        self.clock = now = [0.0]
-        host_loop.time = types.SimpleNamespace(perf_counter=lambda: now[0])
-
-    def step(self, action):
-        self.clock[0] += 1
-        return super().step(action)
-
-
-def test_stepping_seconds_are_the_mean_over_processes(agent, monkeypatch):
-    """The environments of the workers replace the clock of the workers."""
-    monkeypatch.setattr(worker_pool.time, "perf_counter", lambda: 7.0)
-    factory = lambda: Measured() if os.getpid() != parent else toy_envs.Lengths()  # noqa: E731
-    parent = os.getpid()
-    with tfr.collect.open_envs(factory, 2, workers=2) as pool:
-        collected = agent.trainer.collector.collect(pool, toys.request(episodes=9))
-    steps = int(collected.episodes.lengths.sum())
-    assert collected.seconds == {"stepping": steps / 2, "acting": -steps / 2}
-
-
 def test_episodes_are_distributed_evenly_over_workers():
     """Two processes collect four episodes in six environments, two episodes each."""
 
@@ -197,13 +145,7 @@ def test_worker_plays_where_importing_tensorflow_is_an_error(agent, monkeypatch)
     """A module that is `None` in `sys.modules` raises an error when it is imported."""
     names = ["tensorflow", "keras", "tf_keras", "tensorflow_probability"]
     block = f"import sys; sys.modules.update(dict.fromkeys({names}))\n"
-    command = local_worker._command
-
-    def blocked(search_path):
-        program, option, code, *args = command(search_path)
-        return [program, option, block + code, *args]
-
-    monkeypatch.setattr(local_worker, "_command", blocked)
+    monkeypatch.setattr(local_worker, "_CODE", block + local_worker._CODE)
 
     class Blocked(toy_envs.Lengths):
         def __init__(self):
@@ -216,19 +158,6 @@ def test_worker_plays_where_importing_tensorflow_is_an_error(agent, monkeypatch)
         agent.collect(Blocked, 10, num_envs=4, workers=2),
         agent.collect(toy_envs.Lengths, 10),
     )
-
-
-class OddSucceeds(toy_envs.Lengths):
-    """Reports success only at the end of an episode of odd length."""
-
-    def step(self, action):
-        *answer, info = super().step(action)
-        return *answer, {"is_success": True} if answer[2] and self.length % 2 else info
-
-
-def test_evaluation_does_not_depend_on_the_number_of_processes(agent):
-    one = agent.evaluate(OddSucceeds, 20)
-    assert agent.evaluate(OddSucceeds, 20, workers=2) == one and 0 < one["success"] < 1
 
 
 # Errors
@@ -285,50 +214,6 @@ def test_worker_error_names_worker_environment_episode_and_step(clock):
     )  # the traceback of the worker
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, LookupError])
-def test_constructor_error_of_a_worker_names_worker_and_exception(clock, error):
-    parent = os.getpid()
-
-    def make():
-        if os.getpid() != parent:
-            raise error(3)
-        return toy_envs.Clock()
-
-    with pytest.raises(RuntimeError, match=rf"Worker \d: {error.__name__}: 3"):
-        clock.collect(make, 4, workers=2)
-
-
-@pytest.mark.parametrize("error", [EOFError, BrokenPipeError])
-def test_constructor_error_is_not_taken_for_the_end_of_the_pool(clock, error):
-    def make():
-        if "TF_REINFORCE_WORKER" in os.environ:
-            raise error("from a simulator")
-        return toy_envs.Clock()
-
-    message = rf"Worker \d: {error.__name__}: from a simulator"
-    with pytest.raises(RuntimeError, match=message):
-        clock.collect(make, 4, workers=2)
-
-
-class Unreadable(Exception):
-    def __str__(self):
-        raise AttributeError
-
-
-def test_error_without_a_readable_text_is_named_with_its_place(clock):
-    def fail():
-        raise Unreadable
-
-    message = r"step 1: step raised Unreadable: \(no message: its text raised Attr"
-    with pytest.raises(tfr.collect.EnvironmentFault, match=message):
-        clock.collect(lambda: Failing(fail), 4)
-
-
-def test_worker_that_closes_its_descriptors_is_named(clock):
-    with pytest.raises(tfr.collect.EnvironmentFault, match=r"Worker \d (closed|ended)"):
-        clock.collect(lambda: Failing(lambda: os.closerange(3, 1_000)), 4, workers=2)
-
-
 def test_worker_ends_although_a_forked_process_holds_its_connection(clock):
     """The forked process has a copy of the socket, which the pool must not wait for."""
 
@@ -341,90 +226,6 @@ def test_worker_ends_although_a_forked_process_holds_its_connection(clock):
     assert_identical(
         clock.collect(Forking, 4, workers=2), clock.collect(toy_envs.Clock, 4)
     )
-
-
-def test_worker_that_dies_before_it_receives_its_environment_is_replaced(
-    clock, monkeypatch, caplog
-):
-    start, numbers = local_worker.LocalLauncher.start, itertools.count()
-
-    def start_and_kill(self, *args):
-        one = start(self, *args)
-        if next(numbers) == 0:
-            os.kill(one.pid, signal.SIGKILL)
-            one._process.wait()
-        return one
-
-    monkeypatch.setattr(local_worker.LocalLauncher, "start", start_and_kill)
-    options = {"workers": 2, "on_env_error": "restart"}
-    with tfr.collect.open_envs(toy_envs.Clock, 2, **options) as pool:
-        assert_identical(clock.collect(pool, 4), clock.collect(toy_envs.Clock, 4))
-    assert len([x for x in caplog.messages if "started again" in x]) == 1
-
-
-@pytest.fixture
-def closing(tmp_path):
-    """Returns a local `Failing`, and a function that counts created and closed
-    environments.
-    """
-
-    class Closing(Failing):
-        def __init__(self, fail):
-            super().__init__(fail)
-            self.name = f"{os.getpid()}-{uuid.uuid4()}"
-            (tmp_path / f"{self.name}-made").touch()
-
-        def close(self):
-            (tmp_path / f"{self.name}-closed").touch()
-
-    def counted():
-        return tuple(len([*tmp_path.glob(f"*-{x}")]) for x in ("made", "closed"))
-
-    return Closing, counted
-
-
-def test_all_environments_of_workers_are_closed(clock, closing):
-    """The workers create five environments, and the parent one to read its spaces.
-
-    A lambda cannot be pickled.
-    """
-    env, counted = closing
-    with tfr.collect.open_envs(lambda: env(int), 5, workers=2) as pool:
-        for _ in range(2):  # the environments are created once
-            clock.collect(pool, 8)
-        assert counted() == (6, 1)
-    assert counted() == (6, 6)
-
-
-def test_all_environments_of_workers_are_closed_after_a_failure(clock, closing):
-    env, counted = closing
-    with pytest.raises(tfr.collect.EnvironmentFault):
-        clock.collect(lambda: env(raise_os_error), 8, num_envs=5, workers=2)
-    made, closed = counted()  # the one of the parent, and those of the worker that failed
-    assert made == closed >= 3  # the other worker may not have created its environments
-
-
-def test_worker_pools_may_be_closed_in_any_order(clock, closing):
-    """A later process inherits the open pipes of earlier pools, which must not block
-    closing.
-    """
-    env, counted = closing
-    opened = [tfr.collect.open_envs(lambda: env(int), 2, workers=2) for _ in range(2)]
-    for pool in [one.__enter__() for one in opened]:
-        clock.collect(pool, 4)
-    for one in opened:  # the first one first
-        one.__exit__(None, None, None)
-    assert counted() == (6, 6)
-
-
-def test_workers_have_different_global_numpy_random_states(clock):
-    class Global(toy_envs.Clock):
-        def reset(self, **given):
-            super().reset(**given)
-            return np.array([np.random.uniform()], np.float32), {}
-
-    episodes = clock.collect(Global, 8, num_envs=4, workers=4)
-    assert len(np.unique(episodes.observations[0])) == 8
 
 
 def end_process(how):
@@ -453,29 +254,6 @@ def test_error_for_a_lost_worker_names_reason_environment_episode_and_step(clock
         tfr.collect.EnvironmentFault, match=rf"Worker \d {ENDS[how]} {place}\. .*restart"
     ):
         fit(clock, functools.partial(end_process, how), step_timeout=LIMIT[how])
-
-
-def test_every_step_of_an_environment_begins_the_limit_anew(monkeypatch):
-    """The snapshot changes with every step; the times are those of a simulated clock."""
-    state, killed = {"now": 0.0, "snapshot": 0}, []
-    clock = types.SimpleNamespace(monotonic=lambda: state["now"])
-    monkeypatch.setattr(local_worker, "time", clock)
-    one = object.__new__(local_worker.LocalWorker)
-    one._process = types.SimpleNamespace(poll=lambda: None)
-    one._progress = types.SimpleNamespace(
-        snapshot=lambda: state["snapshot"],
-        is_in_episode=lambda: True,
-        describe=lambda first_index: "step",
-    )
-    one._step_timeout, one.first_index, one.kill = 10.0, 0, lambda: killed.append(state)
-    one.touch()
-    for now, snapshot in ((8, 1), (16, 2), (24, 3), (33, 3)):
-        state.update(now=now, snapshot=snapshot)
-        one.check_progress()
-    state["now"] = 35
-    with pytest.raises(local_worker.WorkerLost, match="step_timeout=10 s"):
-        one.check_progress()
-    assert killed
 
 
 class Once(toy_envs.Lengths):
@@ -570,7 +348,7 @@ def test_episode_that_a_dead_worker_did_not_receive_is_not_counted_as_lost(
 
 def test_episode_that_a_playing_worker_did_not_receive_is_not_lost_with_it():
     """The worker dies in episode 1, and the pool cannot send it episode 2."""
-    work = dispatcher.EpisodeDispatcher([1], 4, None, {}, None)
+    work = worker_pool.EpisodeDispatcher([1], 4, None, {}, None)
     assert work.take(0) == [0, 1]
     work.finish(0, [0], [5])
 
@@ -586,30 +364,6 @@ def test_episode_that_a_playing_worker_did_not_receive_is_not_lost_with_it():
     worker_pool.WorkerPool._hand_out(pool, run, one)
     assert lost == [1]
     assert work.take(0) == [1, 2]
-
-
-def test_system_exit_of_a_step_is_an_error_of_the_environment(clock):
-    message = r"Worker \d: Environment \d, episode \d, step 1: step raised SystemExit: 3"
-    with pytest.raises(tfr.collect.EnvironmentFault, match=message):
-        fit(clock, functools.partial(sys.exit, 3))
-
-
-class Unusual(Exception):
-    """An exception that cannot be pickled, with a long text."""
-
-    def __init__(self):
-        super().__init__("a" * 1000 + "b" * 50_000_000)
-        self.lock = threading.Lock()
-
-
-def test_long_and_unpicklable_exception_is_shortened(clock):
-    def fail():
-        raise Unusual
-
-    with pytest.raises(tfr.collect.EnvironmentFault, match="Unusual: aaa") as caught:
-        fit(clock, fail)
-    assert len(str(caught.value)) < 5_000
-    assert len(str(caught.value.__cause__)) < 10_000
 
 
 class Stubborn(toy_envs.Lengths):
@@ -669,12 +423,6 @@ def test_processes_of_environments_end_with_their_worker(agent, tmp_path):
     assert len([*tmp_path.iterdir()]) == 2
 
 
-def test_environment_that_cannot_be_sent_raises(agent):
-    lock = threading.Lock()
-    with pytest.raises(ValueError, match="cannot be sent to worker.*cannot pickle"):
-        agent.collect(lambda: lock and toy_envs.Lengths(), 2, workers=2)
-
-
 def test_pool_collects_correct_episodes_after_a_failure(agent, tmp_path):
     """Late messages of the other workers must not be read as answers to the next
     request.
@@ -710,21 +458,6 @@ def test_keyboard_interrupt_ends_all_workers(clock, heard):
         fit(clock, interrupt, episodes_per_epoch=2)
 
 
-def test_workers_ignore_keyboard_interrupt(clock, heard):
-    """A terminal sends Ctrl-C to all processes, but only the parent may react."""
-    interrupted = functools.partial(Failing, lambda: os.kill(os.getpid(), signal.SIGINT))
-    assert_identical(
-        clock.collect(interrupted, 4, num_envs=2, workers=2),
-        clock.collect(toy_envs.Clock, 4),
-    )
-
-
-def test_callable_that_returns_the_same_environment_twice_raises_in_worker(clock):
-    one = toy_envs.Clock()
-    with pytest.raises(ValueError, match=r"Worker \d: The callable returned the same"):
-        clock.collect(lambda: one, 4, num_envs=4, workers=2)
-
-
 def test_nan_weights_raise_in_pool_and_pool_works_after_restoring_them(agent):
     before = agent.policy.get_weights()
     with tfr.collect.open_envs(toy_envs.Lengths, 2, workers=2) as pool:
@@ -736,58 +469,10 @@ def test_nan_weights_raise_in_pool_and_pool_works_after_restoring_them(agent):
         assert_identical(agent.collect(pool, 4), agent.collect(toy_envs.Lengths, 4))
 
 
-def test_overflowing_outputs_raise_with_the_number_of_the_worker(agent):
-    before = agent.policy.get_weights()
-    agent.policy.set_weights([np.full_like(weight, 3e38) for weight in before])
-    with pytest.raises(FloatingPointError, match=r"Worker \d: .*the policy overflows"):
-        agent.collect(toy_envs.Lengths, 4, num_envs=2, workers=2)
-    agent.policy.set_weights(before)
-
-
-def test_two_agents_may_alternate_in_one_pool(agent):
-    other = tfr.Reinforce.for_env(toy_envs.Lengths, hidden=(4,), seed=1)
-    with tfr.collect.open_envs(toy_envs.Lengths, 4, workers=2) as pool:
-        for one in (agent, other, agent):
-            assert_identical(one.collect(pool, 6), one.collect(toy_envs.Lengths, 6))
-
-
-REFUSED = {
-    "an environment": toy_envs.Lengths,
-    "a vector": lambda: gym.vector.SyncVectorEnv([toy_envs.Lengths] * 2),
-    "a world": tfr.envs.CartPole,
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_workers_with_an_environment_object_raise(agent, name):
-    with pytest.raises(
-        ValueError, match="`workers` requires an environment id, an EnvSpec"
-    ):
-        agent.collect(REFUSED[name](), 4, workers=2)
-
-
-def test_workers_with_a_tensor_env_raise(agent):
-    with pytest.raises(ValueError, match="one program.*Leave `workers` out"):
-        agent.collect(tfr.envs.CartPole, 4, workers=2)
-
-
-@pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
-def test_workers_that_is_not_a_positive_int_raises(agent, workers):
-    for play in (agent.collect, agent.evaluate):
-        with pytest.raises(
-            ValueError, match="`workers` must be a whole number of at least 1"
-        ):
-            play(toy_envs.Lengths, 4, workers=workers)
-    with pytest.raises(
-        ValueError, match="`workers` must be a whole number of at least 1"
-    ):
-        agent.fit(toy_envs.Lengths, epochs=1, workers=workers)
-
-
 def test_workers_with_a_policy_that_litert_cannot_convert_raise():
     policy = [keras.Input((1,)), toy_layers.Unconvertible(), keras.layers.Dense(2)]
     agent = tfr.Reinforce(keras.Sequential(policy))
-    with pytest.raises(ValueError, match="acts through TensorFlow.*Use workers=1"):
+    with pytest.raises(ValueError, match="acts through LiteRT.*Use workers=1"):
         agent.collect(toy_envs.Clock, 2, workers=2)
 
 
@@ -821,21 +506,6 @@ def test_workers_end_when_the_parent_is_killed():
     assert parent.stdout.read(14) == b"playing" * 2
     parent.kill()
     parent.communicate()  # returns after all processes have closed the pipe
-
-
-@pytest.mark.slow
-def test_command_line_passes_workers_to_training_and_evaluation(tmp_path, capsys):
-    small = ["--epochs", "1", "--episodes-per-epoch", "4", "--hidden", "8"]
-    command = ["train", "CartPole-v1", *small, "--workers", "2", "--run-dir"]
-    assert cli.main([*command, str(tmp_path / "two")]) == 0
-    assert "compiled twin" not in capsys.readouterr().out
-    config = (tmp_path / "two" / "config.json").read_text()
-    assert '"workers": 2' in config and '"engine": "host"' in config
-    evaluate = ["evaluate", str(tmp_path / "two"), "--episodes", "20"]
-    assert cli.main([*evaluate, "--workers", "2"]) == 0
-    output = capsys.readouterr().out
-    assert cli.main(evaluate) == 0
-    assert capsys.readouterr().out == output
 
 
 def test_worker_frees_the_steps_of_a_collection_at_once(monkeypatch):

@@ -17,11 +17,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce.data import seeding
+from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import litert_runner
 from tf_reinforce.support import interrupts
 from tf_reinforce.support import startup
 
 log = logging.getLogger("tf_reinforce")
+
+_EXAMPLES = 8  # random observations for the comparison of a new program
+_COMPARED = 64  # steps of every collection that are compared
 
 
 class Weights(NamedTuple):
@@ -36,6 +41,11 @@ def read_weights(actor):
     with actor.lock:
         values = finite_weights(actor.variables)
         return Weights(values, [np.array(state) for state in actor.initial_state(1)])
+
+
+def initial_states(weights, size):
+    """Returns initial recurrent states for `size` environments, a list of arrays."""
+    return [np.repeat(state, size, axis=0) for state in weights.states]
 
 
 class _Runners(threading.local):
@@ -163,6 +173,12 @@ class _ActFunction:
         )  # fmt: skip
 
 
+def make(actor, observation_space, deterministic):
+    """Returns an `ActingProgram`, compared on examples from the observation space."""
+    inputs, noise = example_inputs(actor, observation_space)
+    return ActingProgram(actor, inputs, noise, deterministic)
+
+
 class ActingProgram:
     """Selects the actions of one policy, for batches of any size.
 
@@ -179,12 +195,10 @@ class ActingProgram:
         runtime: `"litert"` or `"tensorflow"`, the library that selects the actions.
         model: Bytes, the LiteRT model.
         layout: `litert_runner.Layout` of the arguments and results.
-        conversions: Int, how often a conversion to LiteRT was started: 0 or 1.
     """
 
     @interrupts.kept(at_once=False)  # Ctrl-C is no reason to leave LiteRT
     def __init__(self, actor, examples, noise, deterministic):
-        self.conversions = 0
         self._variables = actor.variables
         self._act_function = _ActFunction(actor, deterministic)
         self._concrete_function, self.layout = self._act_function.trace()
@@ -235,10 +249,7 @@ class ActingProgram:
     def _convert(self):
         traced, _ = self._act_function.trace(for_litert=True)
         if any(tensor.dtype == tf.resource for tensor in traced.captured_inputs):
-            raise ValueError(
-                "a layer of the policy keeps weights that are not Keras variables"
-            )
-        self.conversions += 1
+            raise ValueError("a layer keeps weights that are not Keras variables")
         # absl recommends to convert from a SavedModel instead.
         with _quiet("absl"), startup.without_messages():
             return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
@@ -340,8 +351,7 @@ def finite_weights(variables):
         if not np.isfinite(values).all():
             raise FloatingPointError(
                 f"The weights {variable.path} are not finite, so no action can be "
-                "selected. Load an earlier agent file, and train with a smaller "
-                "learning rate or `global_clipnorm`."
+                "selected. Load an earlier file of the agent."
             )
     return weights
 
@@ -400,3 +410,71 @@ def call_concrete_function(concrete_function, layout, inputs, weights):
     tensors, count = [tf.constant(x) for x in inputs], len(layout.inputs)
     lists = tensors[:count], tensors[count:], list(map(tf.convert_to_tensor, weights))
     return [x.numpy() for x in concrete_function(*lists)]
+
+
+def example_inputs(actor, observation_space):
+    """Returns inputs to compare LiteRT with TensorFlow before the first episode.
+
+    Args:
+        actor: `actor.ActorPolicy` that selects the actions.
+        observation_space: `gymnasium.Space` of the observations.
+
+    Returns:
+        Two lists of arrays `[N, …]` for N example observations. The first list contains
+        observations, action masks and recurrent states. The second list contains the
+        noise for sampling actions.
+    """
+    rng = seeding.generator(0, "engine_comparison")
+    drawn = [
+        spaces.sample_observations(observation_space, actor.dtype, _EXAMPLES, rng),
+        spaces.edge_observations(observation_space, actor.dtype),
+    ]
+    specs = keras.tree.flatten(actor.observation_spec)
+    observations = [
+        np.concatenate(parts).astype(spec.dtype.as_numpy_dtype)
+        for spec, *parts in zip(specs, *map(keras.tree.flatten, drawn), strict=True)
+    ]
+    count = len(observations[0])
+    states, noise = _states_and_noise(actor, count, rng)
+    masks = []
+    if actor.mask_source is not None:
+        masks.append(np.tile(actor.head.flatten_mask(None), (count, 1)))
+    return [*observations, *masks, *states], noise
+
+
+def recorded_inputs(actor, episodes, deterministic):
+    """Returns inputs to compare LiteRT with TensorFlow, from steps of episodes.
+
+    Args:
+        actor: `actor.ActorPolicy` that selects the actions.
+        episodes: `Episodes` of NumPy arrays.
+        deterministic: Bool, whether to leave the noise out of the list.
+
+    Returns:
+        List of arrays `[64, …]`: observations and action masks of 64 evenly spread steps
+        of the episodes, random recurrent states, and random noise.
+    """
+    valid = np.arange(len(episodes.rewards))[:, None] < episodes.lengths
+    steps = np.argwhere(valid)
+    steps = steps[np.linspace(0, len(steps) - 1, _COMPARED).astype(int)]
+    columns = keras.tree.flatten(episodes.observations)
+    if actor.mask_source is not None:
+        columns.append(episodes.masks)
+    rng = seeding.generator(0, "engine_comparison", 1)
+    states, noise = _states_and_noise(actor, _COMPARED, rng)
+    rows = [np.asarray(column)[tuple(steps.T)] for column in columns]
+    return [*rows, *states, *([] if deterministic else noise)]
+
+
+def _states_and_noise(actor, count, rng):
+    """Returns two lists of random arrays `[count, …]`: recurrent states, and noise."""
+    # All states differ, because with zeros, the comparison would not detect that two
+    # states are exchanged.
+    states = [
+        rng.uniform(-1, 1, state.shape).astype(state.dtype.as_numpy_dtype)
+        for state in actor.initial_state(count)
+    ]
+    noise = [
+        rng.random((count, *part.shape)).astype(actor.dtype) for part in actor.noise_specs
+    ]
+    return states, noise

@@ -1,13 +1,15 @@
-"""Runs several environments side by side behind one interface.
+"""Makes environments, and runs several of them side by side behind one interface.
 
 Every value that an environment returns is checked immediately. The argument `env_index`
 is the index of an environment in the batch. The collector decides which episode runs in
-which environment.
+which environment. Worker processes import this module, and not TensorFlow.
 """
 
 import abc
 import contextlib
 import copy
+import re
+from collections.abc import Mapping
 
 import gymnasium as gym
 import numpy as np
@@ -15,9 +17,82 @@ import numpy as np
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import env_outputs
-from tf_reinforce.engine.collect import progress
 from tf_reinforce.settings import config
 from tf_reinforce.support import user_warnings
+
+
+def check_arguments(env_kwargs):
+    """Raises `TypeError` unless `env_kwargs` is `None` or a dict with string keys."""
+    is_dict = isinstance(env_kwargs, Mapping)
+    has_names = is_dict and all(isinstance(name, str) for name in env_kwargs)
+    if env_kwargs is not None and not has_names:
+        raise TypeError(
+            "`env_kwargs` must be a dict of keyword arguments for the constructor of the "
+            f"environment. Received: env_kwargs={env_kwargs!r}"
+        )
+
+
+@contextlib.contextmanager
+def explain_errors(env, env_kwargs):
+    """Raises `ValueError` if the constructor in a `with` block needs other arguments."""
+    try:
+        yield
+    except TypeError as error:
+        mistakes = "unexpected keyword|multiple values for|missing \\d+ required"
+        if not re.search(mistakes, str(error)):
+            raise
+        raise ValueError(
+            "`env_kwargs`, `--env-arg NAME=VALUE` on the command line, must be arguments "
+            f"of the environment's constructor. Received: env_kwargs={env_kwargs!r} for "
+            f"{env!r} ({error})"
+        ) from error
+
+
+class EnvFactory:
+    """Makes environments from an `EnvSpec`, or from a callable and its arguments.
+
+    Args:
+        env: `EnvSpec`, or a callable that returns an environment.
+        kwargs: Dict of keyword arguments for the callable; empty for an `EnvSpec`.
+        max_episode_steps: Int or `None`, an argument of `SyncEnvs`.
+        faults: Dict with the options `on_bad_env` and `on_env_error`.
+    """
+
+    def __init__(self, env, kwargs, max_episode_steps, faults):
+        self.env = env
+        self.kwargs = kwargs
+        self.max_episode_steps = max_episode_steps
+        self.faults = faults
+
+    def make(self):
+        """Returns one environment."""
+        if isinstance(self.env, gym.envs.registration.EnvSpec):
+            return gym.make(self.env)
+        with explain_errors(self.env, self.kwargs):
+            return self.env(**self.kwargs)
+
+    def make_batch(self, count, first=()):
+        """Returns `SyncEnvs` of the environments `first` and of new ones, `count` in all.
+
+        If an environment cannot be made, `make_batch` closes all environments.
+        """
+        envs = [*first]
+        try:
+            while len(envs) < count:
+                envs.append(self.make())
+            for env in envs:
+                if not isinstance(env, gym.Env):
+                    raise TypeError(
+                        "The callable must return a gymnasium.Env. Received: "
+                        f"{env!r}. Wrap an old Gym environment with shimmy."
+                    )
+            options = {"owned": True, "make": self.make, **self.faults}
+            return SyncEnvs(envs, self.max_episode_steps, **options)
+        except BaseException:
+            for env in envs:
+                if isinstance(env, gym.Env):
+                    env.close()
+            raise
 
 
 class BatchedEnvs(abc.ABC):
@@ -25,8 +100,7 @@ class BatchedEnvs(abc.ABC):
 
     The argument `out` of the methods is a list of arrays `[num_envs, …]`, one for each
     array of an observation. The methods write observations into `out`. If actions can be
-    illegal, the last array of `out` contains the action masks, `[num_envs, M]` int8, with
-    M entries for each environment.
+    illegal, the last array of `out` contains the action masks, `[num_envs, M]` int8.
 
     Attributes:
         num_envs: Int, the number of environments.
@@ -35,14 +109,13 @@ class BatchedEnvs(abc.ABC):
         observation_space, action_space: The spaces of one environment.
         spec: `EnvSpec` of one environment, or `None`.
         first_index: Int, the index of the first environment among those of all workers.
-        progress: `progress.Progress`, where calls of environments are recorded.
-        is_vector_env: Bool, whether the environments are a `VectorEnv`.
-        supports_episode_seeds: Bool, whether each episode has a reset seed of its own.
+        progress: `env_outputs.Progress`, where calls of environments are recorded.
+        is_vector_env: Bool, whether the environments are a `VectorEnv`, which seeds its
+            episodes itself.
         fault_keys: Tuple of the log keys that count dropped episodes and restarts.
     """
 
     first_index = 0
-    supports_episode_seeds = True
     is_vector_env = False
     fault_keys: tuple[str, ...] = ()
     num_envs: int
@@ -61,6 +134,21 @@ class BatchedEnvs(abc.ABC):
         self._reader = env_outputs.ObservationReader(self.observation_space, float_dtype)
         self._mask_reader = mask_reader
 
+    def _write_mask(self, env_index, out, read, *outputs):
+        """Writes the action mask that `read` returns into the last array of `out`."""
+        try:
+            out[-1][env_index] = read(*outputs)
+        except KeyError as error:
+            raise env_outputs.IndexedFault(
+                env_index,
+                f"there is no action mask in {error}. Expected: an action mask after "
+                "every reset, and after every step that does not end the episode. "
+                f"Received: info with the keys {', '.join(map(repr, outputs[-1]))}",
+            ) from None
+        except (ValueError, TypeError, IndexError) as error:
+            raise env_outputs.IndexedFault(env_index, f"{error}") from None
+
+    @abc.abstractmethod
     def set(self, settings):
         """Sets attributes of all environments, and the options of further resets.
 
@@ -73,29 +161,6 @@ class BatchedEnvs(abc.ABC):
         Raises:
             ValueError: If an environment has no attribute of a name in `env_attrs`.
         """
-        raise NotImplementedError
-
-    def _write_mask(self, env_index, out, read, *outputs):
-        """Writes the action mask that `read` returns into the last array of `out`."""
-        try:
-            out[-1][env_index] = read(*outputs)
-        except KeyError as error:
-            raise env_outputs.IndexedFault(
-                env_index,
-                f"there is no action mask in {error}. Expected: an action mask after "
-                "every reset, and after every step that does not end the episode. "
-                f"Received: info with the keys {_keys(outputs[-1])}",
-            ) from None
-        except (ValueError, TypeError, IndexError) as error:
-            raise env_outputs.IndexedFault(env_index, f"{error}") from None
-
-    def checked(self, float_dtype):
-        """Returns a context manager in which episodes are collected.
-
-        Args:
-            float_dtype: The float type in which float observations are stored.
-        """
-        return contextlib.nullcontext()
 
     def reset(self, seed, out):
         """Resets a `VectorEnv` with `seed`; does nothing for other environments."""
@@ -152,7 +217,7 @@ class SyncEnvs(BatchedEnvs):
         envs: Nonempty list of `gymnasium.Env`.
         max_episode_steps: Int, the time limit in steps, or `None` for the time limit in
             the spec of the environments, else 10,000.
-        owned: Bool, whether `close` closes the environments.
+        owned: Bool, whether `close_all` closes the environments.
         make: Function that makes an environment, for `on_env_error="restart"`.
         on_bad_env, on_env_error: Fields of `config.FitOptions`.
     """
@@ -182,12 +247,13 @@ class SyncEnvs(BatchedEnvs):
         self._owned = owned
         self._make = make
         self._drops_bad, self._restarts = on_bad_env != "raise", on_env_error != "raise"
-        self.fault_keys = fault_keys(on_bad_env, on_env_error)
+        keys = "dropped_episodes", "env_restarts", "worker_restarts"
+        self.fault_keys = keys if self._restarts else keys[: self._drops_bad]
         self._steps = [env.step for env in envs]
         self._infos = [{}] * self.num_envs
         self._settings = config.EnvSettings()
         self._originals = [{} for _ in envs]  # the attributes that `set` has replaced
-        self.progress = progress.Progress(self.num_envs)
+        self.progress = env_outputs.Progress(self.num_envs)
 
     def set(self, settings):
         self._settings = settings
@@ -221,7 +287,7 @@ class SyncEnvs(BatchedEnvs):
         while True:
             try:
                 for env_index in remaining:
-                    words[progress.ENV] = env_index
+                    words[env_outputs.ENV] = env_index
                     observation, reward, terminated, truncated, info = steps[env_index](
                         actions[env_index]
                     )
@@ -285,9 +351,8 @@ class SyncEnvs(BatchedEnvs):
             self._originals[env_index] = originals = {}
             _set_attributes(env, originals, self._settings.env_attrs or {})
         except Exception as error:
-            raise env_outputs.IndexedFault(
-                env_index, f"the environment could not be made again: {error}"
-            ) from error
+            text = f"the environment could not be made again: {error}"
+            raise env_outputs.IndexedFault(env_index, text) from error
         self._envs[env_index], self._steps[env_index] = env, env.step
 
     def _truncate(self, env_indices, ends):
@@ -308,12 +373,12 @@ class SyncEnvs(BatchedEnvs):
     def close_all(self):
         errors = []
         for i, env in enumerate(self._envs if self._owned else ()):
-            self.progress.words[progress.ENV] = i
+            self.progress.words[env_outputs.ENV] = i
             try:
                 env.close()
             except (Exception, SystemExit) as error:
-                place = f"environment {self.first_index + i}"
                 text = env_outputs.describe_error(error)
+                place = f"environment {self.first_index + i}"
                 errors.append(f"{place}: close raised {text}")
         return errors
 
@@ -333,8 +398,7 @@ def _set_attributes(env, originals, attributes):
             are restored that are not in `attributes`.
         attributes: Dict from names to values.
     """
-    restored = {name: x for name, x in originals.items() if name not in attributes}
-    for name, value in {**restored, **attributes}.items():
+    for name, value in {**originals, **attributes}.items():
         try:
             originals.setdefault(name, env.get_wrapper_attr(name))
             # An environment that changes the value must not change it for the others.
@@ -348,7 +412,7 @@ def attribute_error(env, name, error):
     return ValueError(
         f"`env_attrs` cannot set the attribute {name!r} of {env} "
         f"({type(error).__name__}: {error}). Expected: attributes that the environment "
-        "or one of its wrappers has, for example since its constructor."
+        "or one of its wrappers has."
     )
 
 
@@ -356,9 +420,8 @@ def _check_compatible(envs):
     """Raises an error if two environments are the same object or differ in spaces."""
     if len(set(map(id, envs))) < len(envs):
         raise ValueError(
-            "The callable returned the same environment twice. Expected: a new "
-            "environment from every call of the callable. To train on one environment "
-            "object, pass the object instead of a callable: fit(env)."
+            "The callable returned the same environment twice. Expected: a new one from "
+            "every call. To train on one environment, pass the object: fit(env)."
         )
     for env in envs[1:]:
         for name in ("observation_space", "action_space"):
@@ -368,24 +431,6 @@ def _check_compatible(envs):
                     f"All environments must have the same {name}. Received: "
                     f"{expected!r} and {received!r}"
                 )
-
-
-def _keys(info):
-    """Returns the keys of `info` as text, for an error."""
-    return ", ".join(map(repr, info)) or "(none)"
-
-
-def fault_keys(on_bad_env, on_env_error):
-    """Returns the log keys that count dropped episodes and restarts.
-
-    Args:
-        on_bad_env, on_env_error: Fields of `config.FitOptions`. If both are `"raise"`,
-            the result is empty.
-    """
-    keys = ("dropped_episodes", "env_restarts", "worker_restarts")
-    if on_env_error != "raise":
-        return keys
-    return keys[: on_bad_env != "raise"]
 
 
 def _not_finite(env_indices, observations, rewards):
@@ -402,7 +447,8 @@ def _not_finite(env_indices, observations, rewards):
         if not np.isfinite(values).all():
             for i in env_indices:
                 if not np.isfinite(values[i]).all():
-                    faults[i] = env_outputs.not_finite(i, name, values[i])
+                    text = f"the {name} is not finite: {values[i]}"
+                    faults[i] = env_outputs.IndexedFault(i, text)
     return faults
 
 

@@ -1,15 +1,19 @@
-"""Defines the interface through which all environments collect episodes."""
+"""Defines what `open_envs` returns, and collects episodes in the current process."""
 
 import abc
-from typing import NamedTuple
+import time
+from typing import Any, NamedTuple
 
 import gymnasium as gym
+import keras
+import numpy as np
 
 from tf_reinforce.data import episode_statistics
+from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
+from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import acting_program
-from tf_reinforce.engine.collect import bounds
-from tf_reinforce.engine.collect import comparison_inputs
+from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import results
 from tf_reinforce.settings import config
 from tf_reinforce.support import user_warnings
@@ -28,25 +32,34 @@ class CollectionRequest(NamedTuple):
     settings: config.EnvSettings = config.EnvSettings()  # without functions
 
 
+class CollectedEpisodes(NamedTuple):
+    """The episodes of a collection, the success of each episode, and the elapsed time."""
+
+    episodes: records.Episodes
+    success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
+    seconds: dict[str, float]  # "stepping": in environments; "acting": the rest
+    rollout_result: Any = None  # tensors of the same episodes, from a `Rollout`
+    faults: results.Faults = results.Faults()  # of episodes that were dropped
+
+
 class Environments(abc.ABC):
     """Collects episodes in environments with equal spaces.
 
-    The function `make_envs.open_envs` makes `Environments`. The method `make_program`
-    makes a program that selects actions or runs whole episodes. The collector keeps the
-    result of `make_program` for later requests with an equal `program_key`.
+    There are four kinds: environments in this process, a `VectorEnv`, a pool of worker
+    processes, and a tensor environment. A program selects actions or runs whole episodes;
+    the collector keeps it for later requests with an equal `program_key`.
 
     Attributes:
         observation_space, action_space: The spaces of each environment.
         spec: `gymnasium.envs.registration.EnvSpec` of the environments, or `None`.
-        supports_episode_seeds: Bool, whether each episode has a reset seed of its own.
         in_graph: Bool, whether the episodes are tensors, so that an update can follow in
             the same TensorFlow graph.
-        is_vector_env: Bool, whether the environments are a `gymnasium.vector.VectorEnv`.
+        is_vector_env: Bool, whether the environments are a `gymnasium.vector.VectorEnv`,
+            which seeds its episodes itself.
         fault_keys: Tuple of the log keys that count dropped episodes and restarts.
     """
 
     spec: gym.envs.registration.EnvSpec | None = None
-    supports_episode_seeds = True
     in_graph = False
     is_vector_env = False
     fault_keys: tuple[str, ...] = ()
@@ -55,10 +68,8 @@ class Environments(abc.ABC):
         """Raises `ValueError` if the environments cannot receive `config.EnvSettings`."""
         if self.in_graph and settings != config.EnvSettings():
             raise ValueError(
-                "`reset_options` and `env_attrs` need Gymnasium environments: the method "
-                "`reset` of a TensorEnv has no `options`, and its attributes are "
-                "constants of one program. Leave the option out, and let the state of "
-                "the TensorEnv contain what changes."
+                "`reset_options` and `env_attrs` need Gymnasium environments. Let the "
+                "state of a TensorEnv contain what changes."
             )
 
     @abc.abstractmethod
@@ -83,7 +94,7 @@ class Environments(abc.ABC):
             request: `CollectionRequest`.
 
         Returns:
-            `collected.CollectedEpisodes`.
+            `CollectedEpisodes`.
 
         Raises:
             EnvironmentFault: If an environment fails or returns an invalid value.
@@ -98,22 +109,34 @@ class Environments(abc.ABC):
             **collected.faults.metrics(self.fault_keys),
         }
 
-    @abc.abstractmethod
     def close(self):
         """Closes the environments that `open_envs` made."""
+        return None
 
 
 class HostEnvironments(Environments):
-    """Collects episodes in Python environments with an `ActingProgram`."""
+    """Collects episodes in Python environments, in the current process.
+
+    Args:
+        batch: `batched_envs.BatchedEnvs`.
+    """
 
     _warns_of_faults = _warns_of_bounds = True  # one warning of each kind
+
+    def __init__(self, batch):
+        self.batch = batch
+        self.observation_space = batch.observation_space
+        self.action_space = batch.action_space
+        self.spec = batch.spec
+        self.is_vector_env = batch.is_vector_env
+        self.fault_keys = batch.fault_keys
+        self.max_episode_steps = batch.max_episode_steps
 
     def program_key(self, request):
         return "acting", request.deterministic
 
     def make_program(self, actor, request):
-        inputs, noise = comparison_inputs.example_inputs(actor, self.observation_space)
-        return acting_program.ActingProgram(actor, inputs, noise, request.deterministic)
+        return acting_program.make(actor, self.observation_space, request.deterministic)
 
     def collect(self, actor, program, request):
         runtime = program.runtime  # another thread may replace it
@@ -126,7 +149,7 @@ class HostEnvironments(Environments):
         try:
             collected = self._collect_episodes(actor, program, request)
             # With new weights LiteRT may depart from Keras: compare them again.
-            inputs = comparison_inputs.recorded_inputs(
+            inputs = acting_program.recorded_inputs(
                 actor, collected.episodes, request.deterministic
             )
             replaced = replaces_litert(inputs)
@@ -141,23 +164,150 @@ class HostEnvironments(Environments):
             self._warn(collected)
         return collected
 
+    def _collect_episodes(self, actor, program, request):
+        """Collects the requested episodes, without comparing LiteRT with TensorFlow."""
+        act = program.for_batch(self.batch.num_envs, request.weights.values)
+        self.batch.set(request.settings)
+        return self.play(actor, act, request)
+
+    def play(self, actor, act, request):
+        """Collects whole episodes with a function that selects actions.
+
+        Args:
+            actor: `actor.ActorPolicy` that contains the specs and the head of the policy.
+            act: Function from `acting_program.ActingProgram.for_batch`.
+            request: `CollectionRequest`.
+        """
+        start, specs = time.perf_counter(), actor.acting_specs()
+        self.batch.configure(specs.float_dtype, specs.mask_reader)
+        loop = host_loop.CollectionLoop(
+            self.batch,
+            specs,
+            host_loop.EpisodeScheduler(request.episodes, request.steps),
+            seeding.EpisodeSeeds(*request.key, request.group_size),
+            acting_program.initial_states(request.weights, self.batch.num_envs),
+            request.deterministic,
+        )
+        episodes = loop.play(act)
+        arrays, stepping = loop.episode_arrays(episodes), loop.take_stepping()
+        faults = results.Faults()
+        for episode in episodes:
+            faults.add(episode.faults)
+        seconds = time.perf_counter() - start
+        return to_collected(arrays, actor, stepping, seconds, faults)
+
+    def close(self):
+        for text in self.batch.close_all():
+            warn_of_close(text)
+
     def _warn(self, collected):
         """Warns once of dropped episodes, and once of observations outside bounds."""
         if self._warns_of_faults and collected.faults.dropped_episodes:
             self._warns_of_faults = False
             user_warnings.warn(
-                f"An episode was dropped, and another episode replaced it. "
-                f"{collected.faults.first}. Dropping episodes biases the gradient and "
-                "the logged returns towards episodes without faults. The log key "
-                "`dropped_episodes` counts all dropped episodes.",
+                "An episode was dropped, and another episode replaced it. "
+                f"{collected.faults.first}. This biases the gradient and the returns "
+                "towards episodes without faults. The log key `dropped_episodes` counts "
+                "them.",
             )
         if self._warns_of_bounds:
-            text = bounds.outside_bounds(self.observation_space, collected.episodes)
+            text = outside_bounds(self.observation_space, collected.episodes)
             if text is not None:
                 self._warns_of_bounds = False
                 name = "" if self.spec is None else f"{self.spec.id}, "
                 user_warnings.warn(f"{name}{text}")
 
-    @abc.abstractmethod
-    def _collect_episodes(self, actor, program, request):
-        """Collects the requested episodes, without comparing LiteRT with TensorFlow."""
+
+def to_collected(arrays, actor, stepping, seconds, faults):
+    """Returns `CollectedEpisodes`, nested like the environment's spaces.
+
+    Args:
+        arrays: `results.EpisodeArrays`.
+        actor: `actor.ActorPolicy` that collected the episodes.
+        stepping, seconds: Floats, the time in environments, and the whole time.
+        faults: `results.Faults`.
+    """
+    observations, masks = arrays.observations, None
+    if actor.mask_source:
+        *observations, masks = observations
+    *actions, rewards = arrays.others
+    episodes = records.Episodes(
+        keras.tree.pack_sequence_as(actor.observation_spec, observations),
+        keras.tree.pack_sequence_as(actor.action_spec, actions),
+        rewards,
+        arrays.lengths,
+        arrays.terminated,
+        None if masks is None else masks[:-1],
+    )
+    seconds = {"stepping": stepping, "acting": seconds - stepping}
+    return CollectedEpisodes(episodes, arrays.success, seconds, faults=faults)
+
+
+def warn_of_close(text):
+    """Warns that an environment could not be closed, with a text that says which."""
+    text = f"{text[:1].upper()}{text[1:]}"
+    user_warnings.warn(f"{text}. The episodes are complete.")
+
+
+def warn_of_copy(model):
+    """Warns that environments contain a copy of a Keras model, for example of the agent.
+
+    Args:
+        model: `keras.Model` that is among the arguments of the environments.
+    """
+    user_warnings.warn(
+        f"The environments contain copies of the {type(model).__name__} {model.name!r}, "
+        "with its present weights. If it changes in training, set its weights with "
+        "`env_attrs` (docs/howto_changing_environments.md). If not, let the callable "
+        "that makes the environment load it.",
+    )
+
+
+def outside_bounds(space, episodes):
+    """Describes an observation outside its bounds, or returns `None` if there is none.
+
+    Args:
+        space: The observation space of one environment.
+        episodes: `Episodes` of NumPy arrays.
+    """
+    nest = spaces.to_nest(space)
+    nests = spaces.names(nest), nest, episodes.observations
+    for name, leaf, array in zip(*map(keras.tree.flatten, nests), strict=True):
+        if not isinstance(leaf, gym.spaces.Box) or not _has_bounds(leaf):
+            continue
+        # Round the bounds like the observations, so that rounding moves no observation
+        # outside.
+        low, high = leaf.low.astype(array.dtype), leaf.high.astype(array.dtype)
+        # In parts, so that long episodes need no memory for the comparisons.
+        parts = (array[i : i + 1024] for i in range(0, len(array), 1024))
+        if any((x < low).any() or (x > high).any() for x in parts):
+            text = _describe_outside(name, array, low, high, episodes.lengths)
+            if text is not None:
+                return text
+    return None
+
+
+def _has_bounds(box):
+    """Returns whether a value of the number type can be outside the bounds of a box."""
+    if box.dtype.kind not in "iu":
+        return bool(np.isfinite([box.low, box.high]).any())
+    limits = np.iinfo(box.dtype)
+    return bool((box.low > limits.min).any() or (box.high < limits.max).any())
+
+
+def _describe_outside(name, array, low, high, lengths):
+    is_step = np.arange(len(array))[:, None] <= lengths
+    valid = is_step.reshape(*array.shape[:2], *[1] * (array.ndim - 2))
+    outside = ((array < low) | (array > high)) & valid
+    if not outside.any():  # only padding is outside
+        return None
+    row, episode, *component = map(int, np.argwhere(outside)[0])
+    place = tuple(component)
+    values = array[(slice(None), slice(None), *place)][is_step]
+    step = "the first observation" if row == 0 else f"step {row - 1}"
+    return (
+        f"episode {episode}, {step}: component {component} of {name!r} is "
+        f"{array[row, episode][place]}. Its bounds are [{low[place]}, {high[place]}], "
+        f"and it was between {values.min()} and {values.max()} in this collection. The "
+        "training continues. Correct the observation space, or clip the observations."
+    )

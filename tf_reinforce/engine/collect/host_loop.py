@@ -8,16 +8,171 @@ would be too frequent in a batch.
 import math
 import time
 
+import gymnasium as gym
 import numpy as np
 
 from tf_reinforce.data import acting_specs
-from tf_reinforce.engine.collect import buffers
+from tf_reinforce.data import nests
+from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import env_outputs
-from tf_reinforce.engine.collect import progress
 from tf_reinforce.engine.collect import results
-from tf_reinforce.engine.collect import unbatching
 
+_DELIVERY_SECONDS = 0.02  # finished episodes are sent together for this time
+
+# Replacement k of episode n has the random streams of episode n + k * _REPLACEMENT, so
+# that the streams depend neither on other episodes nor on the number of environments.
+_REPLACEMENT = 2**32
+_NOISE_ROWS = 128  # rows of noise that are drawn at once
 _MAX_REPLACEMENTS = 50  # invalid episodes in place of one episode before an error
+
+
+class EpisodeInProgress:
+    """The state of an episode during its collection.
+
+    Attributes:
+        number: Int, the position of the episode among the episodes of its collection.
+        replacements: Int, how many earlier episodes with this number were dropped.
+        faults: `results.Faults` of these dropped episodes.
+        start_row: Int, the row of the step buffer at which the episode starts.
+        env_index: Int, the index of the environment that runs the episode.
+        generators: List of `np.random.Generator`, one for the noise of each part of an
+            action.
+        length: Int, the number of steps of the episode, or 0 until the episode has ended.
+        last_observation: List of arrays, the last observation, which `finish` sets.
+        end: `env_outputs.EpisodeEnd`, which `finish` sets.
+    """
+
+    __slots__ = (
+        "number", "replacements", "faults", "start_row", "env_index", "generators",
+        "length", "last_observation", "end",
+    )  # fmt: skip
+
+    def __init__(self, number, start_row, env_index):
+        self.number = number
+        self.replacements = 0
+        self.faults = results.Faults()
+        self.start_row = start_row
+        self.env_index = env_index
+        self.generators = []
+        self.length = 0
+
+    @property
+    def stream_number(self):
+        """Returns the number that selects the random streams of the episode."""
+        return self.number + self.replacements * _REPLACEMENT
+
+    def restart(self, row, env_index):
+        """Starts the episode again, as a replacement after an invalid episode."""
+        self.replacements += 1
+        self.start_row = row
+        self.env_index = env_index
+
+    def finish(self, end, row, observations):
+        """Stores the end of the episode, its length, and its last observation."""
+        self.end = end
+        self.length = row - self.start_row
+        self.last_observation = [array[self.env_index].copy() for array in observations]
+
+
+class EpisodeScheduler:
+    """Decides which episodes to start, and when enough episodes have ended.
+
+    Args:
+        count: Int, the number of episodes to collect. If `steps` is an int, `count` is
+            not used.
+        steps: Int, the number of steps to collect, or `None`. If `steps` is an int, the
+            result contains the episodes that started first: as few as are needed to have
+            at least `steps` steps together.
+    """
+
+    waits = False  # an environment without an episode receives none later
+
+    def __init__(self, count, steps):
+        self._count = count
+        self._steps = steps
+        self.episodes = []
+        # Running totals, so that no method reads all episodes again. With `steps` only.
+        self.running = []  # episodes that had not ended when the last one started
+        self._ended_steps = 0  # steps of the other episodes
+        self._num_first = 0  # the number of first episodes of which each has ended
+        self._first_steps = 0  # steps of these first episodes
+
+    def start_next(self, row, env_index):
+        """Starts the next episode; returns its `EpisodeInProgress`, or `None`.
+
+        If no further episode is needed at step `row` of the collection, `start_next`
+        starts no episode and returns `None`.
+        """
+        if not self._needs_episode(row):
+            return None
+        episode = EpisodeInProgress(len(self.episodes), row, env_index)
+        self.episodes.append(episode)
+        self.running.append(episode)
+        return episode
+
+    def _needs_episode(self, row):
+        if self._steps is None:
+            return len(self.episodes) < self._count
+        self._ended_steps += sum(x.length for x in self.running)
+        self.running = [x for x in self.running if not x.length]
+        running_steps = sum(row - x.start_row for x in self.running)
+        return self._ended_steps + running_steps < self._steps
+
+    def result(self):
+        """Returns the episodes of the collection, or `None` until all have ended."""
+        if self._steps is None:
+            has_all = len(self.episodes) == self._count
+            complete = has_all and all(x.length for x in self.episodes)
+            return self.episodes if complete else None
+        for episode in self.episodes[self._num_first :]:
+            if not episode.length or self._first_steps >= self._steps:
+                break
+            self._num_first += 1
+            self._first_steps += episode.length
+        has_enough = self._first_steps >= self._steps
+        return self.episodes[: self._num_first] if has_enough else None
+
+
+class QueueScheduler:
+    """The scheduler of the episodes that one worker process plays.
+
+    Args:
+        queue: `worker.EpisodeQueue` with the numbers of the episodes to play.
+
+    Attributes:
+        deliver: Function that sends a list of finished episodes to the pool.
+    """
+
+    waits = True  # an environment without an episode may receive one later
+    deliver = None
+
+    def __init__(self, queue):
+        self._queue = queue
+        self._episodes = []  # running episodes, and finished ones that are not sent yet
+        self._delivered = time.monotonic()
+
+    def start_next(self, row, env_index):
+        """Starts the next episode, or returns `None` if the pool has named none yet."""
+        number = self._queue.take()
+        if number is None:
+            return None
+        episode = EpisodeInProgress(number, row, env_index)
+        self._episodes.append(episode)
+        return episode
+
+    def result(self):
+        """Sends finished episodes; returns `[]` after the last one, else `None`.
+
+        Finished episodes are sent together, unless an environment waits for an episode.
+        """
+        running = [episode for episode in self._episodes if not episode.length]
+        now = time.monotonic()
+        if not self._queue or now - self._delivered > _DELIVERY_SECONDS:
+            finished = [episode for episode in self._episodes if episode.length]
+            if finished:
+                self.deliver(finished)
+            self._episodes, self._delivered = running, now
+        return None if self._episodes or self._queue else []
 
 
 class CollectionLoop:
@@ -26,7 +181,7 @@ class CollectionLoop:
     Args:
         envs: `batched_envs.BatchedEnvs` whose method `configure` has been called.
         specs: `acting_specs.ActingSpecs` of the agent.
-        episode_scheduler: `scheduler.EpisodeScheduler` or `scheduler.QueueScheduler`.
+        episode_scheduler: `EpisodeScheduler` or `QueueScheduler`.
         seeds: `seeding.EpisodeSeeds`.
         policy_states: List of arrays with one row for each environment, the recurrent
             states before the first observation of an episode.
@@ -44,17 +199,16 @@ class CollectionLoop:
             self.mask_layout = specs.mask_reader.layout
             mask = acting_specs.ArraySpec((self.mask_layout.size,), "int8")
             observations = [*observations, mask]
-        self.buffer = buffers.StepBuffer(envs.num_envs, observations, specs.actions)
+        self.buffer = results.StepBuffer(envs.num_envs, observations, specs.actions)
         noise = [] if deterministic else specs.noise
         self.action_parts = range(len(noise))
-        self.noise = buffers.NoiseBuffer(envs.num_envs, noise, specs.float_dtype)
-        self.recurrent_states = buffers.RecurrentStates(policy_states)
+        self.noise = NoiseBuffer(envs.num_envs, noise, specs.float_dtype)
+        self.initial_states = policy_states
+        self.policy_states = [state.copy() for state in policy_states]
         self.dropped = []  # invalid episodes, which start again
         self.active = {}  # running episodes by environment, in the order of their start
-        self.idle = list(
-            range(envs.num_envs)
-        )  # environments in which an episode may start
-        self.row = 0  # number of steps so far, see `buffers`
+        self.idle = [*range(envs.num_envs)]  # in which an episode may start
+        self.row = 0  # number of steps so far
         self.time_limit_row = 0  # no episode reaches the time limit before this row
         self.stepping = 0.0  # seconds in the environments, including resets
 
@@ -88,9 +242,9 @@ class CollectionLoop:
 
     def _run(self, act):
         envs, buffer, noise, active = self.envs, self.buffer, self.noise, self.active
-        policy_states, words = self.recurrent_states.arrays, envs.progress.words
+        policy_states, words = self.policy_states, envs.progress.words
         clock, stepping = time.perf_counter, 0.0
-        unbatch = unbatching.action_unbatcher(envs.action_space)
+        unbatch = action_unbatcher(envs.action_space)
         views, count = buffer.next_row(), buffer.num_observations
         observations = views[:count]
         envs.reset(self.seeds.reset_seed(0), observations)
@@ -122,7 +276,7 @@ class CollectionLoop:
                 if end.fault is not None:
                     self._drop_at_end(end)
             # Only now, so that a fault of `step` names its step.
-            self.row = words[progress.ROW] = next_row
+            self.row = words[env_outputs.ROW] = next_row
             for end in ends:
                 self._end_episode(end, observations)
             if ends or self.idle:
@@ -141,9 +295,8 @@ class CollectionLoop:
                 fault = env_outputs.IndexedFault(
                     env_index,
                     "the action mask has no legal action, or there is no action mask. "
-                    "Expected: an action mask with at least one entry that is not "
-                    f"zero. Received: {masks[env_index].tolist()}. End the episode if "
-                    "no action is legal",
+                    f"Received: {masks[env_index].tolist()}. End the episode if no "
+                    "action is legal",
                 )
                 self.envs.recover(fault)
                 episode = self._drop(fault)
@@ -178,7 +331,8 @@ class CollectionLoop:
     def _start(self, env_index, episode, observations):
         """Starts an episode in an environment, again if the reset is invalid."""
         self.active[env_index] = episode
-        self.recurrent_states.reset(env_index)
+        for array, initial in zip(self.policy_states, self.initial_states):
+            array[env_index] = initial[env_index]
         report, start = self.envs.progress, time.perf_counter()
         report.start_episode(env_index, episode.number, self.row)
         while True:
@@ -190,7 +344,7 @@ class CollectionLoop:
                 self.envs.recover(fault)
                 self._drop(fault).restart(self.row, env_index)
                 self.active[env_index] = episode
-        report.words[progress.STATE] = progress.STEP
+        report.words[env_outputs.STATE] = env_outputs.STEP
         self.stepping += time.perf_counter() - start
         episode.generators = [
             self.seeds.action_generator(episode.stream_number, i)
@@ -199,22 +353,18 @@ class CollectionLoop:
         self.noise.start_episode(episode, self.row)
 
     def _retry_without_idle(self, act, inputs):
-        """Repeats an action selection that failed, with zeros for idle environments.
+        """Repeats an action selection whose policy outputs are not finite.
 
-        The action selection failed, because policy outputs are not finite. An idle
-        environment has no running episode. The inputs for idle environments are
-        arbitrary, so that the policy outputs for these inputs may not be finite.
+        The inputs for environments without an episode are arbitrary: they become zeros.
+        If outputs are still not finite, an error names an observation that is not finite,
+        if there is one, else the policy.
         """
         idle = [i for i in range(self.envs.num_envs) if i not in self.active]
         for array in inputs:
             array[idle] = 0
         *outputs, finite = act(inputs)
-        if not finite:
-            self._raise_not_finite(inputs)
-        return outputs
-
-    def _raise_not_finite(self, inputs):
-        """Raises an error for a non-finite observation, else `OutputsNotFinite`."""
+        if finite:
+            return outputs
         for episode in self.active.values():
             steps = episode.start_row, self.row + 1, episode.env_index
             for values in self.buffer.observations(*steps):
@@ -243,8 +393,7 @@ class CollectionLoop:
         if episode.replacements == _MAX_REPLACEMENTS:
             raise results.EnvironmentFault(
                 f"{place}. The episode and its {_MAX_REPLACEMENTS} replacements were "
-                "dropped, because the environment failed in each of them. Correct the "
-                "environment."
+                "dropped, because the environment failed in each of them."
             ) from fault
         episode.faults.add(results.Faults(1, int(fault.raised), first=place))
         return episode
@@ -260,3 +409,75 @@ class CollectionLoop:
         step = self.row - episode.start_row
         replacement = f" (replacement {x})" if (x := episode.replacements) else ""
         return f"{place}, episode {episode.number}{replacement}, step {step}"
+
+
+class NoiseBuffer:
+    """Draws the noise for sampling actions, from the random generators of each episode.
+
+    Args:
+        size: Int, the number of environments.
+        noise_specs: List of `seeding.NoiseSpec`, one for each part of an action.
+        dtype: Float type of the noise.
+    """
+
+    def __init__(self, size, noise_specs, dtype):
+        self._kinds = [spec.kind for spec in noise_specs]
+        self._blocks = [
+            np.full((_NOISE_ROWS, size, *spec.shape), 0.5, dtype) for spec in noise_specs
+        ]
+
+    def start_episode(self, episode, row):
+        """Draws the noise of a new episode, for the remaining rows of the buffer.
+
+        If the buffer holds no noise for step `row` yet, `start_episode` draws nothing:
+        the method `row` then draws noise for all running episodes.
+        """
+        if row % _NOISE_ROWS:
+            self._draw(episode, row % _NOISE_ROWS)
+
+    def row(self, row, active):
+        """Returns the noise of one step in all environments, one array per action part.
+
+        Args:
+            row: Int, the number of the step. Successive calls must pass 0, 1, 2, …
+            active: Dict from environment indices to running episodes.
+        """
+        if row % _NOISE_ROWS == 0:
+            for episode in active.values():
+                self._draw(episode, 0)
+            self._rows = zip(*self._blocks, strict=True)
+        return next(self._rows, ())
+
+    def _draw(self, episode, first):
+        for kind, block, generator in zip(self._kinds, self._blocks, episode.generators):
+            noise = block[first:, episode.env_index]
+            if kind == "uniform":
+                noise[:] = generator.random(noise.shape, noise.dtype)
+            else:
+                noise[:] = generator.standard_normal(noise.shape, noise.dtype)
+
+
+def action_unbatcher(space):
+    """Returns a function that splits arrays `[size, …]` into a list of `size` actions."""
+    nest = spaces.to_nest(space)
+    leaves = nests.flatten(nest)
+    unbatchers = [_leaf_unbatcher(leaf) for leaf in leaves]
+    if nest is leaves[0]:
+        return lambda env_actions: unbatchers[0](env_actions[0])
+
+    def unbatch(env_actions):
+        columns = [f(array) for f, array in zip(unbatchers, env_actions, strict=True)]
+        return [nests.pack(nest, list(parts)) for parts in zip(*columns, strict=True)]
+
+    return unbatch
+
+
+def _leaf_unbatcher(leaf):
+    """Returns a function that lists the rows of an array in the number type of a space.
+
+    For a `Box` of shape (), these are arrays of shape (), as the members of a `Box`.
+    """
+    dtype = leaf.dtype
+    if isinstance(leaf, gym.spaces.Box) and not leaf.shape:
+        return lambda array: [np.array(x, dtype) for x in array]
+    return lambda array: list(array if array.dtype is dtype else array.astype(dtype))

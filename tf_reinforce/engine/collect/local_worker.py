@@ -12,13 +12,17 @@ import sys
 import tempfile
 import time
 
-from tf_reinforce.engine.collect import channel as channels
-from tf_reinforce.engine.collect import progress
-from tf_reinforce.engine.collect import worker_guard
+from tf_reinforce.engine.collect import env_outputs
+from tf_reinforce.engine.collect import worker as workers
 
 START_TIMEOUT = 60.0  # seconds to start, or to read programs and weights
 CLOSE_TIMEOUT = 10.0  # seconds to close the environments before a process is killed
 END_TIMEOUT = 3.0  # the same after an error, or after Ctrl-C
+_CODE = (  # of a worker process
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from tf_reinforce.engine.collect import worker; "
+    "worker.main(*map(int, sys.argv[2:]))"
+)
 
 
 class WorkerLost(Exception):
@@ -50,15 +54,14 @@ class LocalLauncher:
 
     def __init__(self, step_timeout):
         self.step_timeout = step_timeout
-        self._guard = None
 
     def open(self):
         """Prepares to start workers."""
-        self._guard = WorkerGuard()
+        return None
 
     def start(self, number, size, first_index):
         """Returns a new `LocalWorker`, which does not have its environments yet."""
-        return LocalWorker(number, size, first_index, self.step_timeout, self._guard)
+        return LocalWorker(number, size, first_index, self.step_timeout)
 
     def share(self, message):
         """Returns a message in the form in which many workers receive it."""
@@ -79,9 +82,7 @@ class LocalLauncher:
 
     def close(self):
         """Ends what `open` has started, when no worker is left."""
-        if self._guard is not None:
-            self._guard.close()
-            self._guard = None
+        return None
 
 
 class Worker:
@@ -114,42 +115,34 @@ class LocalWorker(Worker):
     Args:
         number, size, first_index: As for `Worker`.
         step_timeout: Float, the seconds after which one reset or step counts as hanging.
-        guard: `WorkerGuard` that ends the process if the current process dies.
         search_path: List of strings, the import path of the process, by default
             `sys.path`.
     """
 
-    def __init__(self, number, size, first_index, step_timeout, guard, search_path=None):
+    def __init__(self, number, size, first_index, step_timeout, search_path=None):
         super().__init__(number, size, first_index)
         self._step_timeout = step_timeout
-        self._guard = guard
         self._ended = False
         with tempfile.TemporaryFile() as file:
-            file.truncate(progress.size(size))
-            self._progress = progress.Progress(size, mmap.mmap(file.fileno(), 0))
+            file.truncate(env_outputs.progress_size(size))
+            self._progress = env_outputs.Progress(size, mmap.mmap(file.fileno(), 0))
             ours, theirs = socket.socketpair()
             with theirs:
                 descriptors = [theirs.fileno(), file.fileno()]
                 self._process = subprocess.Popen(
-                    [*_command(search_path or sys.path), *map(str, descriptors)],
+                    [sys.executable, "-c", _CODE, json.dumps(search_path or sys.path)]
+                    + [str(descriptor) for descriptor in descriptors],
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, "TF_REINFORCE_WORKER": str(number)},
                     pass_fds=descriptors,
                     start_new_session=True,
                 )
-        guard.add(self._process.pid)
-        self._channel = channels.Channel(ours, step_timeout + START_TIMEOUT)
+        self._channel = workers.Channel(ours, step_timeout + START_TIMEOUT)
+        self.fileno, self.pid = self._channel.fileno, self._process.pid
         self._last = None, time.monotonic()  # the last progress, and when it was new
 
-    def fileno(self):
-        return self._channel.fileno()
-
-    @property
-    def pid(self):
-        return self._process.pid
-
     def send(self, message):
-        """Sends a message that `channel.encode` returned; raises `WorkerLost`."""
+        """Sends a message that `worker.encode` returned; raises `WorkerLost`."""
         self.touch()
         with self._explain_lost():
             self._channel.send_encoded(message)
@@ -173,13 +166,11 @@ class LocalWorker(Worker):
         snapshot, now = self._progress.snapshot(), time.monotonic()
         if snapshot != last:
             self._last = snapshot, now
-        elif now - since > self._limit():
-            self._raise_late()
-
-    def _limit(self):
-        """Returns the seconds after which the process counts as hanging."""
-        is_in_episode = self._progress.is_in_episode()
-        return self._step_timeout + (0 if is_in_episode else START_TIMEOUT)
+        else:
+            is_in_episode = self._progress.is_in_episode()
+            limit = self._step_timeout + (0 if is_in_episode else START_TIMEOUT)
+            if now - since > limit:
+                self._raise_late()
 
     def _raise_late(self):
         limit = f"step_timeout={self._step_timeout:g} s"
@@ -255,41 +246,10 @@ class LocalWorker(Worker):
         """
         if not self._ended:
             self._ended = True
-            worker_guard.end_group(self._process.pid, signal.SIGKILL)
-            self._guard.remove(self._process.pid)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._channel.close()
         return self._process.wait()
-
-
-class WorkerGuard:
-    """A process that ends worker processes if the current process dies."""
-
-    def __init__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", worker_guard.__file__],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-            text=True,
-        )
-
-    def add(self, pid):
-        """Begins to guard a worker process."""
-        self._write(f"+{pid}\n")
-
-    def remove(self, pid):
-        """Ends guarding a worker process, which has ended."""
-        self._write(f"-{pid}\n")
-
-    def close(self):
-        """Ends the guard, when no worker is left."""
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        self._process.wait()
-
-    def _write(self, text):
-        with contextlib.suppress(OSError):  # someone has killed the guard
-            self._process.stdin.write(text)
-            self._process.stdin.flush()
 
 
 def _describe_exit(code):
@@ -297,17 +257,3 @@ def _describe_exit(code):
     if code is not None and code < 0:
         return f"was killed by the signal {signal.Signals(-code).name}"
     return f"ended with the exit code {code}"
-
-
-def _command(search_path):
-    """Returns the command of a worker process, without its two file descriptors.
-
-    Args:
-        search_path: List of strings, the import path `sys.path` of the worker.
-    """
-    code = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-        "from tf_reinforce.engine.collect import worker; "
-        "worker.main(*map(int, sys.argv[2:]))"
-    )
-    return [sys.executable, "-c", code, json.dumps(search_path)]

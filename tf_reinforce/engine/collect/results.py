@@ -1,31 +1,32 @@
-"""Defines played episodes as arrays, and the errors that a collection raises."""
+"""Stores the steps of a collection and its episodes as arrays, and defines its errors."""
 
 import dataclasses
 import itertools
 import math
+import mmap
 import operator
 from typing import NamedTuple
 
 import numpy as np
 
-from tf_reinforce.engine.collect import buffers
+from tf_reinforce.data import acting_specs
+
+BLOCK_ROWS = 256  # rows of each block of a `StepBuffer`
 
 # The causes of policy outputs that are not finite for finite observations and weights.
 OUTPUTS_REMEDY = (
-    "If the model sets logits to -inf to exclude actions, let it return finite logits, "
-    "and pass `action_mask` to the agent. Otherwise the policy overflows: train with a "
-    "smaller learning rate, `global_clipnorm` or normalize_observations=True."
+    "Exclude actions with `action_mask`, not with logits of -inf. If the policy "
+    "overflows, use a smaller learning rate, `global_clipnorm` or "
+    "normalize_observations=True."
 )
 
 
 class EnvironmentFault(RuntimeError):
     """The error for an environment that raised an exception or returned an invalid value.
 
-    The message of an `EnvironmentFault` states the fault and, if they are known, the
-    environment, the episode and the step. If the environment raised an exception, the
-    exception is the cause of the `EnvironmentFault`. For an exception in a worker
-    process, the cause is a `RuntimeError` with the traceback of the exception. The agent
-    does not learn from a batch in which a fault occurred.
+    The message names the environment, the episode and the step, if they are known. The
+    cause is the exception of the environment, or, for a worker process, a `RuntimeError`
+    with its traceback. The agent does not learn from a batch in which a fault occurred.
     """
 
 
@@ -63,6 +64,61 @@ class Faults:
         return {key: float(getattr(self, key)) for key in keys}
 
 
+def zeros(shape, dtype):
+    """Returns an array of zeros whose memory the system gets back when it is deleted.
+
+    The memory of `np.zeros` can stay in the process, between arrays that are still used.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return np.ndarray(shape, dtype, mmap.mmap(-1, max(size, 1)))
+
+
+class StepBuffer:
+    """Stores the steps of all environments in blocks of time-major arrays.
+
+    A buffer grows by a further block, so that no step is ever copied to make room, and
+    its memory is freed block by block, see `episode_arrays`.
+
+    Args:
+        size: Int, the number of environments.
+        observation_specs: List of `ArraySpec`, one for each array of an observation.
+            If actions can be illegal, the last spec describes the action masks.
+        action_specs: List of `ArraySpec`, one for each array of a raw action, that
+            is, of an action as sampled, before its conversion for the environment.
+
+    Attributes:
+        blocks: List of lists of arrays `[256, size, …]`: the observations, with any
+            action masks last, then the raw actions, then the rewards, in float64.
+            Row i is row i % 256 of block i // 256. A block that was freed is empty.
+        num_observations: Int, how many arrays of a block are observations.
+    """
+
+    def __init__(self, size, observation_specs, action_specs):
+        rewards = acting_specs.ArraySpec((), "float64")
+        self._size, self._specs = size, [*observation_specs, *action_specs, rewards]
+        self.num_observations = len(observation_specs)
+        self.blocks, self._rows = [], iter(())
+
+    def next_row(self):
+        """Returns views of the next row, at first of row 0, as a tuple of arrays."""
+        views = next(self._rows, None)
+        if views is None:
+            shape = BLOCK_ROWS, self._size
+            arrays = [zeros((*shape, *x.shape), x.dtype) for x in self._specs]
+            self.blocks.append(arrays)
+            self._rows = zip(*arrays, strict=True)
+            views = next(self._rows)
+        return views
+
+    def observations(self, start, stop, env_index):
+        """Returns copies of the observations of one environment in a range of rows."""
+        places = [divmod(row, BLOCK_ROWS) for row in range(start, stop)]
+        return [
+            np.stack([self.blocks[block][i][row, env_index] for block, row in places])
+            for i in range(self.num_observations)
+        ]
+
+
 class EpisodeArrays(NamedTuple):
     """`B` whole episodes as lists of arrays, which workers can send to their pool."""
 
@@ -80,7 +136,7 @@ def check_observations(values, episode, first_index):
     Args:
         values: `[n + 1, …]` array, the observations of n steps of the episode. Row 0 is
             the observation of the reset, and row i + 1 is the observation after step i.
-        episode: `scheduler.EpisodeInProgress` that the observations belong to.
+        episode: `host_loop.EpisodeInProgress` that the observations belong to.
         first_index: Int, the attribute of `batched_envs.BatchedEnvs`.
     """
     _check_finite("first observation", values[:1], episode, first_index)
@@ -95,7 +151,7 @@ def _check_finite(name, values, episode, first_index):
         raise EnvironmentFault(
             f"Environment {env_index}, episode {episode.number}, step {step}: "
             f"the {name} is not finite: {values[step]}. The agent did not learn from "
-            "the failed batch. Correct the environment."
+            "the failed batch."
         )
 
 
@@ -106,8 +162,8 @@ def episode_arrays(episodes, buffer, first_index, needed_row):
     are not in memory twice.
 
     Args:
-        episodes: List of finished `scheduler.EpisodeInProgress`.
-        buffer: `buffers.StepBuffer`.
+        episodes: List of finished `host_loop.EpisodeInProgress`.
+        buffer: `StepBuffer`.
         first_index: Int, the attribute of `batched_envs.BatchedEnvs`.
         needed_row: Int. The blocks that end before this row of the buffer are freed.
 
@@ -121,9 +177,7 @@ def episode_arrays(episodes, buffer, first_index, needed_row):
     rows, count = lengths.max(initial=0), len(episodes)
     num_observations = buffer.num_observations
     copies = [
-        buffers.zeros(
-            (rows + (i < num_observations), count, *array.shape[2:]), array.dtype
-        )
+        zeros((rows + (i < num_observations), count, *array.shape[2:]), array.dtype)
         for i, array in enumerate(buffer.blocks[-1])
     ]
     _move_steps(episodes, buffer, copies, needed_row)
@@ -143,7 +197,7 @@ def episode_arrays(episodes, buffer, first_index, needed_row):
 
 
 def _move_steps(episodes, buffer, copies, needed_row):
-    size = buffers.BLOCK_ROWS
+    size = BLOCK_ROWS
     ends = [episode.start_row + episode.length for episode in episodes]
     blocks = sorted(
         (number, b)

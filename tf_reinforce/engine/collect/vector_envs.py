@@ -10,9 +10,9 @@ import numpy as np
 from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.engine.collect import env_outputs
-from tf_reinforce.engine.collect import progress
-from tf_reinforce.engine.collect import sub_envs
 from tf_reinforce.settings import config
+
+_MODES = gym.vector.AutoresetMode
 
 
 class VectorEnvAdapter(batched_envs.BatchedEnvs):
@@ -21,7 +21,8 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     In all three autoreset modes of Gymnasium, the collector records steps of episodes,
     and records no resets. In the mode NEXT_STEP, the `VectorEnv` ignores the action after
     the end of an episode, resets the environment, and returns the first observation of
-    the next episode.
+    the next episode. The values are checked as the `VectorEnv` returns them: a
+    `SyncVectorEnv` has already converted those of its environments.
 
     Args:
         env: `gymnasium.vector.VectorEnv` to adapt.
@@ -31,38 +32,34 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     """
 
     max_episode_steps = math.inf  # the collector cannot truncate episodes of a VectorEnv
-    supports_episode_seeds = False
     is_vector_env = True
 
     def __init__(self, env, max_episode_steps):
         self._env = env
-        self._sub_envs = sub_envs.SubEnvs(env)
         self.num_envs = env.num_envs
-        self.progress = progress.Progress(self.num_envs)
+        self.progress = env_outputs.Progress(self.num_envs)
         self.observation_space = spaces.check_observation_space(
             env.single_observation_space
         )
         self.action_space = env.single_action_space
-        self._envpool_config = _envpool_config(env)
-        self.spec = None if self._envpool_config else env.spec
-        mode = env.metadata.get("autoreset_mode")
-        if not isinstance(mode, gym.vector.AutoresetMode):
+        envpool = _envpool_config(env)
+        self._is_envpool = bool(envpool)
+        self.spec = None if envpool else env.spec
+        self._mode = env.metadata.get("autoreset_mode")
+        if not isinstance(self._mode, _MODES):
             raise ValueError(
                 "A VectorEnv must state how it resets in "
                 "`metadata['autoreset_mode']`, a gymnasium.vector.AutoresetMode. "
-                f"Received: {mode!r}"
+                f"Received: {self._mode!r}"
             )
-        self._mode = mode
+        self._settings = config.EnvSettings()
         self._originals = {}  # the attributes that `set` has replaced
         # In the mode SAME_STEP, the `final_obs` of a `SyncVectorEnv` contains the arrays
         # that the environments returned, and not copies of them.
-        is_same_step = mode is gym.vector.AutoresetMode.SAME_STEP
-        self._is_sync = isinstance(env.unwrapped, gym.vector.SyncVectorEnv)
-        self._shares_final_arrays = is_same_step and self._is_sync
-        # The dict contains, for each environment index, `(array, copy)` for each array of
-        # its `final_obs`.
-        self._final_copies = {}
-        spec_limit = self._envpool_config.get("max_episode_steps")
+        is_sync = isinstance(env.unwrapped, gym.vector.SyncVectorEnv)
+        self._shares_final_arrays = is_sync and self._mode is _MODES.SAME_STEP
+        self._final_copies = {}  # from environments to pairs of such an array and a copy
+        spec_limit = envpool.get("max_episode_steps")
         if self.spec is not None:
             spec_limit = self.spec.max_episode_steps
         self._max_steps_before_error = (
@@ -70,15 +67,14 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         )
 
     def set(self, settings):
-        is_reset_here = self._mode is gym.vector.AutoresetMode.DISABLED
-        if not (settings.reset_options is None or self._is_sync or is_reset_here):
+        if settings.reset_options is not None and self._mode is not _MODES.DISABLED:
             raise ValueError(
-                "A VectorEnv of this class resets its environments without `options` "
-                "after each episode. Expected for `reset_options`: a SyncVectorEnv, a "
-                "VectorEnv with autoreset_mode=AutoresetMode.DISABLED, or an environment "
-                f"id, EnvSpec or callable. Received: {self._env} in the mode {self._mode}"
+                "A VectorEnv that resets its environments itself passes them no "
+                "`options`. Expected for `reset_options`: a VectorEnv with "
+                "autoreset_mode=AutoresetMode.DISABLED, or an environment id, EnvSpec or "
+                f"callable. Received: {self._env} in the mode {self._mode}"
             )
-        self._sub_envs.settings = settings
+        self._settings = settings
         attributes, env = settings.env_attrs or {}, self._env.unwrapped
         originals = self._originals
         values = {name: x for name, x in originals.items() if name not in attributes}
@@ -92,13 +88,10 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             except Exception as error:
                 raise batched_envs.attribute_error(self._env, name, error) from error
 
-    def checked(self, float_dtype):
-        return self._sub_envs.checked(float_dtype)
-
     def reset(self, seed, out):
         # EnvPool has a seed of its own, `envpool.make(..., seed=N)`.
-        arguments = {} if self._envpool_config else {"seed": seed}
-        arguments |= batched_envs.reset_arguments(self._sub_envs.settings)
+        arguments = {} if self._is_envpool else {"seed": seed}
+        arguments |= batched_envs.reset_arguments(self._settings)
         observations, infos = self._call("reset", 2, **arguments)
         self._check_reused_arrays()
         self._mask_faults = {}  # fault of the last mask, by environment index
@@ -107,9 +100,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         self._can_start = np.ones(self.num_envs, bool)
         # True for an environment whose next step is a reset.
         self._resetting = np.zeros(self.num_envs, bool)
-        # The dict contains, for each environment index, the first observation of its next
-        # episode.
-        self._first_observations = {}
+        self._first_observations = {}  # of the next episodes, by environment index
         self._lengths = np.zeros(self.num_envs, int)
 
     def can_start(self, env_index):
@@ -138,14 +129,10 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         self._lengths = np.where(was_reset | self._can_start, 0, self._lengths)
         self._lengths = self._lengths + ~was_reset
         ends = [
-            env_outputs.EpisodeEnd(
-                int(env_index),
-                bool(terminations[env_index]),
-                self._success(infos, env_index),
-            )
-            for env_index in np.flatnonzero(ended)
+            env_outputs.EpisodeEnd(i, bool(terminations[i]), self._success(infos, i))
+            for i in np.flatnonzero(ended).tolist()
         ]
-        if self._mode is gym.vector.AutoresetMode.NEXT_STEP:
+        if self._mode is _MODES.NEXT_STEP:
             self._resetting, self._can_start = ended, was_reset
         else:
             self._can_start = ended
@@ -165,32 +152,29 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         """
         if not ended.any():
             return
-        env_indices = np.flatnonzero(ended)
-        if self._mode is gym.vector.AutoresetMode.DISABLED:
-            arguments = batched_envs.reset_arguments(self._sub_envs.settings)
+        env_indices, finals = np.flatnonzero(ended).tolist(), {}
+        if self._mode is _MODES.DISABLED:
+            arguments = batched_envs.reset_arguments(self._settings)
             options = {**arguments.get("options", {}), "reset_mask": ended}
             observations, infos = self._call("reset", 2, options=options)
             self._write_masks(observations, infos, out, env_indices)
-            finals = {}
+        elif "final_obs" not in infos:
+            raise env_outputs.IndexedFault(
+                env_indices[0],
+                "in the autoreset mode SAME_STEP, an episode ended without its last "
+                f"observation. Expected: infos with 'final_obs'. Received: {[*infos]}",
+            )
         else:
-            if "final_obs" not in infos:
-                raise env_outputs.IndexedFault(
-                    int(env_indices[0]),
-                    "in the autoreset mode SAME_STEP, an episode ended without its "
-                    "last observation. Expected: infos with 'final_obs'. Received: "
-                    f"{sorted(infos)}",
-                )
             finals = {i: infos["final_obs"][i] for i in env_indices}
         parts = self._reader.flatten(None, observations)
         for env_index in env_indices:
             first_observation = [np.array(part[env_index]) for part in parts]
-            self._first_observations[int(env_index)] = first_observation
+            self._first_observations[env_index] = first_observation
         for env_index, final in finals.items():
             self._reader(env_index, final, out)
             if self._shares_final_arrays:
-                parts = map(np.asarray, self._reader.flatten(int(env_index), final))
-                copies = [(part, part.copy()) for part in parts]
-                self._final_copies[int(env_index)] = copies
+                parts = map(np.asarray, self._reader.flatten(env_index, final))
+                self._final_copies[env_index] = [(part, part.copy()) for part in parts]
 
     def _check_reused_arrays(self):
         """Raises `IndexedFault` if a reset overwrote an episode's last observation."""
@@ -199,25 +183,20 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             if not all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
                 raise env_outputs.IndexedFault(
                     env_index,
-                    "the environment returns the same array for every observation. "
-                    "The reset overwrote the last observation of an episode before "
-                    "this observation was recorded. Expected: a new array for every "
-                    "observation. Return `observation.copy()`, or make the VectorEnv "
-                    "with `autoreset_mode=AutoresetMode.NEXT_STEP`",
+                    "the environment returns the same array for every observation, so "
+                    "that a reset overwrote the last observation of an episode. Return "
+                    "`observation.copy()`, or use autoreset_mode=AutoresetMode.NEXT_STEP",
                 )
 
     def _check_lengths(self, active, ended):
-        for env_index in active:
-            if (
-                self._lengths[env_index] >= self._max_steps_before_error
-                and not ended[env_index]
-            ):
+        limit = self._max_steps_before_error
+        for i in active:
+            if self._lengths[i] >= limit and not ended[i]:
                 raise env_outputs.IndexedFault(
-                    env_index,
-                    f"the episode did not end within {self._max_steps_before_error:,} "
-                    "steps, and the collector cannot truncate episodes of a VectorEnv. "
-                    "Wrap the environments with gymnasium.wrappers.TimeLimit. If "
-                    "episodes may have more steps, pass a larger `max_episode_steps`",
+                    i,
+                    f"the episode did not end within {limit:,} steps, and the collector "
+                    "cannot truncate episodes of a VectorEnv. Wrap the environments with "
+                    "gymnasium.wrappers.TimeLimit, or pass a larger `max_episode_steps`",
                 )
 
     def _success(self, infos, env_index):
@@ -228,7 +207,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         is_missing = reported is not None and not reported[env_index]
         if "is_success" not in infos or is_missing:
             return None
-        return env_outputs.read_success(int(env_index), infos["is_success"][env_index])
+        return env_outputs.read_success(env_index, infos["is_success"][env_index])
 
     def _write_masks(self, observations, infos, out, env_indices):
         """Writes the masks of some environments, and stores errors for invalid masks.
@@ -252,38 +231,24 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         """
         try:
             outputs = getattr(self._env, name)(*args, **kwargs)
-        except env_outputs.IndexedFault:
-            raise
         except Exception as error:
-            self._sub_envs.raise_fault()
+            text = f"{name} raised {type(error).__name__}: {error}"
+            raise env_outputs.IndexedFault(None, text, raised=True) from error
+        is_complete = isinstance(outputs, tuple) and len(outputs) == size
+        if not is_complete or not isinstance(outputs[-1], dict):
             raise env_outputs.IndexedFault(
-                self._sub_envs.failed_env(),
-                f"{name} raised {type(error).__name__}: {error}",
-            ) from error
-        self._sub_envs.raise_fault()
-        if not isinstance(outputs, tuple) or len(outputs) != size:
-            received = env_outputs.describe(outputs)
-            raise env_outputs.IndexedFault(
-                None, f"{name} returned {received}. Expected: a tuple of {size}"
+                None,
+                f"{name} returned {env_outputs.describe(outputs)}. Expected: a tuple of "
+                f"{size} values, the last of which is a dict",
             )
-        if not isinstance(outputs[-1], dict):
-            received = type(outputs[-1]).__name__
-            raise env_outputs.IndexedFault(
-                None, f"{name} returned infos of type {received}. Expected: a dict"
-            )
-        if self._envpool_config:
-            self._check_env_ids(outputs[-1])
-        return outputs
-
-    def _check_env_ids(self, infos):
-        """Raises `IndexedFault` unless row i of an EnvPool is that of environment i."""
-        env_ids = np.asarray(infos.get("env_id", ()))
-        if not np.array_equal(env_ids, np.arange(self.num_envs)):
+        env_ids = np.asarray(outputs[-1].get("env_id", ())).tolist()
+        if self._is_envpool and env_ids != [*range(self.num_envs)]:
             raise env_outputs.IndexedFault(
                 None,
                 "the `env_id` of the infos must be 0, 1, … in the order of the "
-                f"environments. Received: {env_ids.tolist()}",
+                f"environments. Received: {env_ids}",
             )
+        return outputs
 
     def _flags(self, name, flags):
         flags = self._column(name, flags, "bools")
@@ -313,34 +278,28 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         for array, space, part in zip(out, self._reader.leaf_spaces, parts):
             env_outputs.expect_unmasked(None, "array of observations", part)
             part = np.asarray(part)
-            if part.shape != array.shape:
+            kinds = "fiub" if array.dtype.kind == "f" else "iub"
+            if part.shape != array.shape or part.dtype.kind not in kinds:
                 raise env_outputs.IndexedFault(
                     None,
-                    f"the observations of all environments have the shape {part.shape}. "
-                    f"Expected: {array.shape}",
-                )
-            if part.dtype.kind not in ("fiub" if array.dtype.kind == "f" else "iub"):
-                raise env_outputs.IndexedFault(
-                    None,
-                    f"the observations are of type {part.dtype}. Expected: "
-                    f"{space.dtype.name}, the type of the observation space",
+                    f"the observations of all environments have the shape {part.shape} "
+                    f"and the type {part.dtype}. Expected: {array.shape} and "
+                    f"{space.dtype.name}, those of the observation space",
                 )
             if (bounds := spaces.category_bounds(space)) is not None:
                 is_inside = (part >= bounds[0]) & (part <= bounds[1])
                 self._check_all(is_inside, part, f"is not in {space!r}")
             if not env_outputs.fits_dtype(part, array.dtype):
                 is_equal = part.astype(array.dtype) == part
-                problem = f"does not fit into {array.dtype.name}, the type of the space"
-                self._check_all(is_equal, part, problem)
+                self._check_all(is_equal, part, f"does not fit into {array.dtype.name}")
             array[:] = part
 
     def _check_all(self, is_valid, part, problem):
         """Raises `IndexedFault` for the first environment with an invalid value."""
         if not is_valid.all():
             env_index = int(np.argwhere(~is_valid)[0][0])
-            raise env_outputs.IndexedFault(
-                env_index, f"the observation {part[env_index].tolist()} {problem}"
-            )
+            text = f"the observation {part[env_index].tolist()} {problem}"
+            raise env_outputs.IndexedFault(env_index, text)
 
 
 def _envpool_config(env):
@@ -349,20 +308,15 @@ def _envpool_config(env):
     Raises:
         ValueError: If the EnvPool is asynchronous, or has several players.
     """
-    config = getattr(env.unwrapped, "config", None)
-    if not isinstance(config, dict) or not {"batch_size", "env_seed"} <= config.keys():
+    settings = getattr(env.unwrapped, "config", None)
+    if not isinstance(settings, dict) or not {"batch_size", "env_seed"} <= set(settings):
         return {}
-    size, batch_size = env.num_envs, config["batch_size"]
-    if batch_size not in (0, size):
+    players, batch_size = settings.get("max_num_players", 1), settings["batch_size"]
+    if batch_size not in (0, env.num_envs) or players > 1:
         raise ValueError(
-            "An EnvPool must return all environments in every step. In the asynchronous "
-            "mode, a step returns the environments that finish first, so that short "
-            "episodes would be too frequent. Expected: batch_size equal to num_envs, or "
-            f"no `batch_size`. Received: num_envs={size}, batch_size={batch_size}"
+            "An EnvPool must have one player in each environment, and return all "
+            "environments in every step: in the asynchronous mode, short episodes would "
+            "be too frequent. Expected: batch_size equal to num_envs, or none. Received: "
+            f"num_envs={env.num_envs}, batch_size={batch_size}, max_num_players={players}"
         )
-    if config.get("max_num_players", 1) > 1:
-        raise ValueError(
-            "An EnvPool must have one player in each environment. Received: "
-            f"max_num_players={config['max_num_players']}"
-        )
-    return config
+    return settings

@@ -1,4 +1,4 @@
-"""Plays episodes in a worker process.
+"""Plays episodes in a worker process, and exchanges messages with its pool.
 
 A worker process needs NumPy, Gymnasium and LiteRT, and does not import TensorFlow or
 Keras. The pool sends an environment factory once, each acting program once, and, for each
@@ -11,35 +11,127 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import json
 import mmap
 import os
 import select
 import signal
 import socket
+import struct
 import sys
+import threading
+import time
 import traceback
 
 import cloudpickle
+import numpy as np
 
 from tf_reinforce.data import seeding
-from tf_reinforce.engine.collect import buffers
-from tf_reinforce.engine.collect import channel as channels
 from tf_reinforce.engine.collect import env_outputs
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import litert_runner
-from tf_reinforce.engine.collect import progress
 from tf_reinforce.engine.collect import results
-from tf_reinforce.engine.collect import scheduler
 
 _MAX_MESSAGE, _MAX_TRACE = 2_000, 8_000  # characters of an error that are sent
+_GRACE = 5.0  # seconds in which a worker without a pool may close its environments
+_LENGTH = struct.Struct("!Q")
+_MAX_JOINED = 2**20  # bytes of a message that is sent at once, at the price of a copy
+
+
+class Closed(EOFError):
+    """Reports that the other process has closed its end, or has died."""
+
+
+class Channel:
+    """Sends messages, which are a dict and a list of arrays, through a socket.
+
+    Args:
+        connection: Connected `socket.socket`.
+        timeout: Float, the seconds after which waiting for the other process raises
+            `TimeoutError`, or `None` to wait without a limit.
+    """
+
+    def __init__(self, connection, timeout=None):
+        self._socket = connection
+        self._timeout = timeout
+        connection.settimeout(timeout)
+        self.fileno = connection.fileno
+
+    def close(self):
+        """Closes both ends, also if a forked process has inherited this one."""
+        with contextlib.suppress(OSError):  # it is already closed
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def send(self, header, arrays=()):
+        """Sends a dict of JSON values and a list of NumPy arrays."""
+        parts = _parts(header, arrays)
+        if sum(map(len, parts)) < _MAX_JOINED:
+            parts = [b"".join(parts)]
+        for part in parts:
+            self.send_encoded(part)
+
+    def send_encoded(self, message):
+        """Sends the bytes that `encode` returned."""
+        with _explain_closed():
+            self._socket.sendall(message)
+
+    def receive(self, timeout=None):
+        """Returns the dict and the arrays of the next message, and waits for it.
+
+        Args:
+            timeout: Float, a timeout for this message, by default that of the channel.
+
+        Raises:
+            Closed: If the other process has closed its end, or has died.
+        """
+        self._socket.settimeout(self._timeout if timeout is None else timeout)
+        (length,) = _LENGTH.unpack(self._read(bytearray(_LENGTH.size)))
+        header, specs = json.loads(self._read(bytearray(length)))
+        arrays = [results.zeros(shape, name) for name, shape in specs]
+        for array in arrays:
+            if array.nbytes:
+                self._read(array.reshape(-1))
+        return header, arrays
+
+    def _read(self, buffer):
+        """Fills a buffer, and returns it."""
+        view = memoryview(buffer).cast("B")
+        while view:
+            with _explain_closed():
+                received = self._socket.recv_into(view)
+            if not received:
+                raise Closed("the other process has closed the connection")
+            view = view[received:]
+        return buffer
+
+
+@contextlib.contextmanager
+def _explain_closed():
+    try:
+        yield
+    except ConnectionError as error:
+        raise Closed(str(error)) from error
+
+
+def encode(header, arrays=()):
+    """Returns the message of a dict and a list of NumPy arrays as bytes."""
+    return b"".join(_parts(header, arrays))
+
+
+def _parts(header, arrays):
+    specs = [[array.dtype.name, array.shape] for array in arrays]
+    text = json.dumps([header, specs]).encode()
+    contents = (np.ascontiguousarray(array).reshape(-1) for array in arrays)
+    return [_LENGTH.pack(len(text)) + text, *(x.view("uint8").data for x in contents)]
 
 
 class EpisodeWorker:
     """Plays episodes in its own environments, at the request of a pool.
 
     Args:
-        channel: `channel.Channel` to the pool.
-        report: `progress.Progress` that the pool can read.
+        channel: `Channel` to the pool.
+        report: `env_outputs.Progress` that the pool can read.
     """
 
     def __init__(self, channel, report):
@@ -47,9 +139,6 @@ class EpisodeWorker:
         self._report = report
         self._programs = {}
         self._runners = {}
-        self._factory = None
-        self._weights = []
-        self._settings = None
         self._envs = None
         self._first_index = 0
         self._collection = None  # the arguments of the current collection
@@ -66,7 +155,7 @@ class EpisodeWorker:
             "episodes": self._add_episodes,
         }
         while True:
-            self._report.words[progress.STATE] = progress.IDLE
+            self._report.words[env_outputs.STATE] = env_outputs.IDLE
             header, arrays = self._channel.receive()
             kind = header.pop("kind")
             if kind == "stop":
@@ -74,7 +163,7 @@ class EpisodeWorker:
             try:
                 requests[kind](arrays, **header)
                 self._play()
-            except (_Terminated, channels.Closed):
+            except (_Terminated, Closed):
                 raise
             except BaseException as error:  # also `SystemExit` of a constructor
                 self._queue.clear()
@@ -88,7 +177,7 @@ class EpisodeWorker:
         """Closes the environments; returns a list of texts, one for each error."""
         if self._envs is None:
             return []
-        self._report.words[progress.STATE] = progress.CLOSING
+        self._report.words[env_outputs.STATE] = env_outputs.CLOSING
         try:
             return self._envs.close_all()
         except BaseException as error:  # an exception that is no `Exception`
@@ -99,10 +188,9 @@ class EpisodeWorker:
         self._factory = arrays[0].tobytes()
 
     def _make_envs(self, arrays, count, first_index):
-        self._report.words[progress.STATE] = progress.STARTING
+        self._report.words[env_outputs.STATE] = env_outputs.STARTING
         self._first_index = first_index
-        make_batch = cloudpickle.loads(self._factory)
-        self._envs = make_batch(count)
+        self._envs = cloudpickle.loads(self._factory)(count)
         self._envs.first_index = first_index
         self._envs.progress = self._report
         modules = sorted({name.partition(".")[0] for name in sys.modules})
@@ -134,7 +222,7 @@ class EpisodeWorker:
         """Plays the episodes that the pool has named, until none is left."""
         while self._queue:
             specs, act, states, options = self._collection
-            share = scheduler.QueueScheduler(self._queue)
+            share = host_loop.QueueScheduler(self._queue)
             loop = host_loop.CollectionLoop(
                 self._envs,
                 specs,
@@ -161,7 +249,7 @@ class EpisodeWorker:
             "num_observations": len(arrays.observations),
             "num_others": len(arrays.others),
         }
-        size = buffers.BLOCK_ROWS
+        size = results.BLOCK_ROWS
         blocks = (
             array[start : start + size]
             for array in (*arrays.observations, *arrays.others)
@@ -170,29 +258,25 @@ class EpisodeWorker:
         self._channel.send(header, [*arrays[:4], *blocks])
 
 
-class EpisodeQueue:
+class EpisodeQueue(collections.deque):
     """The numbers of episodes that the pool has named, and no environment has started.
 
     Args:
-        channel: `channel.Channel` to the pool, which may name further episodes.
+        channel: `Channel` to the pool, which may name further episodes.
     """
 
     def __init__(self, channel):
+        super().__init__()
         self._channel = channel
-        self._numbers = collections.deque()
-        self.extend, self.clear = self._numbers.extend, self._numbers.clear
-
-    def __bool__(self):
-        return bool(self._numbers)
 
     def take(self):
         """Removes and returns the first number, or returns `None` if none is named."""
-        while not self._numbers and select.select([self._channel], [], [], 0)[0]:
+        while not self and select.select([self._channel], [], [], 0)[0]:
             header, _ = self._channel.receive()
             if header["kind"] != "episodes":  # the pool stops the worker
                 raise _Terminated
             self.extend(header["numbers"])
-        return self._numbers.popleft() if self._numbers else None
+        return self.popleft() if self else None
 
 
 class _Terminated(BaseException):
@@ -215,17 +299,9 @@ def _error_message(error):
     return {
         "kind": "error",
         "error": type(error).__name__,
-        "message": shorten(env_outputs.error_text(error), _MAX_MESSAGE),
-        "trace": shorten(trace, _MAX_TRACE),
+        "message": env_outputs.error_text(error)[:_MAX_MESSAGE],
+        "trace": trace[-_MAX_TRACE:],
     }
-
-
-def shorten(text, limit):
-    """Returns a text, without its middle if it has more than `limit` characters."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]} … ({len(text) - 2 * half:,} characters) … {text[-half:]}"
 
 
 def to_episode_arrays(header, arrays):
@@ -239,7 +315,7 @@ def to_episode_arrays(header, arrays):
     rows = int(first[1].max())
 
     def take(count, rows):
-        starts = range(0, rows, buffers.BLOCK_ROWS)
+        starts = range(0, rows, results.BLOCK_ROWS)
         return [[next(blocks) for _ in starts] for _ in range(count)]
 
     observations = take(header["num_observations"], rows + 1)
@@ -251,28 +327,55 @@ def main(channel_fd, progress_fd):
 
     Args:
         channel_fd: Int, the descriptor of a connected socket.
-        progress_fd: Int, the descriptor of the file of a `progress.Progress`.
+        progress_fd: Int, the descriptor of the file of an `env_outputs.Progress`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process of the pool handles Ctrl-C
-    channel = channels.Channel(socket.socket(fileno=channel_fd))
+    channel = Channel(socket.socket(fileno=channel_fd))
+    ending = threading.Event()
+    watch = threading.Thread(
+        target=_end_with_pool, args=(channel_fd, ending), daemon=True
+    )
+    watch.start()
     shared = mmap.mmap(progress_fd, 0)
     os.close(progress_fd)
-    num_envs = (len(shared) // 8 - progress.WORDS) // 2
-    worker = EpisodeWorker(channel, progress.Progress(num_envs, shared))
-    with contextlib.suppress(channels.Closed, _Terminated):
+    num_envs = (len(shared) // 8 - env_outputs.WORDS) // 2
+    worker = EpisodeWorker(channel, env_outputs.Progress(num_envs, shared))
+    with contextlib.suppress(Closed, _Terminated):
         handler = _TerminationHandler()
         signal.signal(signal.SIGTERM, handler)
         try:
             worker.serve()
         finally:  # a signal at this moment is suppressed too
             handler.is_serving = False
-    errors = worker.close()
-    with contextlib.suppress(channels.Closed):
+    errors, has_pool = worker.close(), True
+    try:
         channel.send({"kind": "closed", "errors": errors})
+    except Closed:
+        has_pool = False
     # Threads that an environment left behind must not keep the process alive.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
+    if not has_pool and os.getpid() == os.getpgrp():
+        # Nobody else ends the processes that environments have started.
+        os.killpg(0, signal.SIGKILL)
+    ending.set()
     channel.close()
     os._exit(0)
+
+
+def _end_with_pool(channel_fd, ending):
+    """Ends the process group of this process if the process of the pool dies.
+
+    Args:
+        channel_fd: Int, the descriptor of the socket to the pool.
+        ending: `threading.Event`, set if this process itself closes the socket.
+    """
+    poll = select.poll()
+    poll.register(channel_fd, 0)  # the end of the other process is always reported
+    poll.poll()
+    if not ending.is_set():
+        os.killpg(0, signal.SIGTERM)
+        time.sleep(_GRACE)
+        os.killpg(0, signal.SIGKILL)

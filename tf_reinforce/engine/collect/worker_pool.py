@@ -7,25 +7,21 @@ that died and were replaced.
 """
 
 import contextlib
+import dataclasses
 import functools
 import io
 import logging
+import math
 import time
-from typing import NamedTuple
 
 import cloudpickle
 import keras
 import numpy as np
 
-from tf_reinforce.engine.collect import buffers
-from tf_reinforce.engine.collect import channel as channels
-from tf_reinforce.engine.collect import collected
-from tf_reinforce.engine.collect import dispatcher
+from tf_reinforce.engine.collect import acting_program
 from tf_reinforce.engine.collect import environments
-from tf_reinforce.engine.collect import in_process
 from tf_reinforce.engine.collect import local_worker
 from tf_reinforce.engine.collect import results
-from tf_reinforce.engine.collect import stragglers
 from tf_reinforce.engine.collect import worker as workers
 
 log = logging.getLogger("tf_reinforce")
@@ -46,20 +42,17 @@ class WorkerPool(environments.HostEnvironments):
     Args:
         closed_envs: `batched_envs.SyncEnvs` of one closed environment, from which the
             pool reads the spaces.
-        factory: `env_factory.EnvFactory`, which the workers receive.
+        factory: `batched_envs.EnvFactory`, which the workers receive.
         sizes: List of positive ints, the number of environments of each worker.
         launcher: `local_worker.LocalLauncher`, or another launcher with its methods,
             which starts the workers.
     """
 
     def __init__(self, closed_envs, factory, sizes, launcher):
-        self.observation_space = closed_envs.observation_space
-        self.action_space = closed_envs.action_space
-        self.spec = closed_envs.spec
-        self.fault_keys = closed_envs.fault_keys
+        super().__init__(closed_envs)
         if launcher.restarts_lost_hosts:
             keys = dict.fromkeys([*self.fault_keys, "worker_restarts"])
-            self.fault_keys = type(self.fault_keys)(keys)
+            self.fault_keys = tuple(keys)
         self._restarts = factory.faults["on_env_error"] != "raise"
         self._factory = factory
         self._sizes = sizes
@@ -67,7 +60,6 @@ class WorkerPool(environments.HostEnvironments):
         self._workers = []  # what `launcher.start` returned
         self._failures = {}  # from numbers of workers to losses that cost no episode
         self._last_check = 0.0  # the time of the last look at the workers' progress
-        self._has_reported = False  # whether stragglers are reported
         self._programs = {}  # from `ActingProgram`s to their encoded messages
         self._num_collections = 0
         self._busy = False  # whether a collection was interrupted
@@ -78,9 +70,8 @@ class WorkerPool(environments.HostEnvironments):
     def _collect_episodes(self, actor, program, request):
         if program.runtime != "litert":
             raise ValueError(
-                "`workers` above 1 requires a policy that acts through LiteRT. The "
-                "policy acts through TensorFlow, for a reason that the log states. Use "
-                "workers=1."
+                "`workers` above 1 requires a policy that acts through LiteRT, and the "
+                "log states why this one does not. Use workers=1."
             )
         if self._busy or not self._workers:
             self._start()
@@ -92,24 +83,17 @@ class WorkerPool(environments.HostEnvironments):
             self._weights_message(request),
             self._start_messages(program, request),
             self._dispatcher(request),
-            {},
-            results.Faults(),
         )
         self._busy = True
         shares, stepping, faults = self._run(run)
         self._busy = False
-        run.faults.add(self._lost)
-        self._lost = results.Faults()
+        total, self._lost = self._lost, results.Faults()
         arrays = _merge_shares(shares, request.steps)
         self._keep_lengths(request, arrays)
         for number in arrays.numbers.tolist():
-            run.faults.add(faults[number])
-        seconds = {"stepping": stepping / len(self._sizes)}
-        seconds["acting"] = time.perf_counter() - start - seconds["stepping"]
-        episodes = collected.to_episodes(arrays, actor)
-        return collected.CollectedEpisodes(
-            episodes, arrays.success, seconds, faults=run.faults
-        )
+            total.add(faults[number])
+        stepping, seconds = stepping / len(self._sizes), time.perf_counter() - start
+        return environments.to_collected(arrays, actor, stepping, seconds, total)
 
     def close(self):
         """Closes the environments and ends the worker processes."""
@@ -128,7 +112,7 @@ class WorkerPool(environments.HostEnvironments):
             self._workers, self._failures, self._busy = [], {}, False
         for text in problems:
             # After an interruption, an error is on its way, which no warning may replace.
-            log.warning("%s", text) if interrupted else in_process.warn_of_close(text)
+            log.warning("%s", text) if interrupted else environments.warn_of_close(text)
 
     def _start(self):
         """Starts the worker processes, which make their environments side by side.
@@ -149,14 +133,15 @@ class WorkerPool(environments.HostEnvironments):
             if has_others and all(one.waits_for_machine for one in waiting):
                 return
             for one, message in self._receive(waiting):
-                self._expect_ready(one, message)
+                _expect_no_error(one, message)
+                one.ready = True
 
     def _encode_factory(self):
         received = f"env={self._factory.env!r}, env_kwargs={self._factory.kwargs}"
         blob, models = _encode_of_user(self._factory.make_batch, received)
         for model in models:
-            in_process.warn_of_copy(model)
-        return channels.encode({"kind": "factory"}, [blob])
+            environments.warn_of_copy(model)
+        return workers.encode({"kind": "factory"}, [blob])
 
     def _start_worker(self, number):
         """Returns a new worker, which begins to make its environments."""
@@ -165,21 +150,17 @@ class WorkerPool(environments.HostEnvironments):
         header = {"kind": "environments", "count": size, "first_index": first_index}
         with contextlib.suppress(local_worker.WorkerLost):  # `receive` reports it
             one.send(self._factory_message)
-            one.send(channels.encode(header))
+            one.send(workers.encode(header))
         return one
-
-    def _expect_ready(self, one, message):
-        """Notes that a worker has made its environments, or raises its error."""
-        _expect_no_error(one, message)
-        one.ready = True
 
     def _program_message(self, actor, program):
         """Returns the number of an acting program, and the message that sends it."""
         if program not in self._programs:
-            blob = _encode_object((actor.acting_specs(), program.layout, program.model))
+            parts = actor.acting_specs(), program.layout, program.model
+            blob = np.frombuffer(cloudpickle.dumps(parts), "uint8")
             number = len(self._programs)
             header = {"kind": "program", "program": number}
-            message = self._launcher.share(channels.encode(header, [blob]))
+            message = self._launcher.share(workers.encode(header, [blob]))
             self._programs[program] = number, message
         return self._programs[program]
 
@@ -187,7 +168,7 @@ class WorkerPool(environments.HostEnvironments):
         """Returns the message that sends the weights and the settings of environments."""
         settings, _ = _encode_of_user(request.settings, repr(request.settings))
         arrays = [settings, *request.weights.values]
-        message = channels.encode({"kind": "weights"}, arrays)
+        message = workers.encode({"kind": "weights"}, arrays)
         return self._launcher.share(message)
 
     def _start_messages(self, program, request):
@@ -200,18 +181,15 @@ class WorkerPool(environments.HostEnvironments):
         number, messages = self._programs[program][0], {}
         for size in set(self._sizes):
             header = {"kind": "collect", "program": number, "options": options}
-            states = in_process.initial_states(request.weights, size)
-            messages[size] = channels.encode(header, states)
+            states = acting_program.initial_states(request.weights, size)
+            messages[size] = workers.encode(header, states)
         return messages
 
     def _dispatcher(self, request):
-        return dispatcher.EpisodeDispatcher(
-            self._sizes,
-            request.episodes if request.steps is None else None,
-            request.steps,
-            self._lengths.get(request.key, {}),
-            self._mean_length,
-        )
+        episodes = request.episodes if request.steps is None else None
+        expected = self._lengths.get(request.key, {})
+        limits = episodes, request.steps, expected, self._mean_length
+        return EpisodeDispatcher(self._sizes, *limits)
 
     def _keep_lengths(self, request, arrays):
         """Keeps the lengths of episodes, to start long ones first in the next round."""
@@ -228,45 +206,32 @@ class WorkerPool(environments.HostEnvironments):
             resets and steps took, and a dict from episode numbers to `results.Faults`.
         """
         shares, stepping, faults = [], 0.0, {}
-        idle_times = stragglers.IdleTimes(len(self._workers))
-        self._employ_idle_workers(run, idle_times)
+        self._employ_idle_workers(run)
         while not run.dispatcher.complete:
             running = run.dispatcher.running
             busy = [x for x in self._workers if not x.ready or running(x.number)]
             for one, message in self._receive(busy, run):
+                header, arrays = _expect_no_error(one, message)
                 if one.ready:
-                    header, arrays = _expect_no_error(one, message)
                     share = workers.to_episode_arrays(header, arrays)
                     shares.append(share)
                     stepping += header["seconds"]
                     numbers = share.numbers.tolist()
                     each = [results.Faults(**fields) for fields in header["faults"]]
                     faults.update(zip(numbers, each, strict=True))
-                    played = one.number, numbers, share.lengths.tolist()
-                    run.dispatcher.finish(*played)
+                    run.dispatcher.finish(one.number, numbers, share.lengths.tolist())
                     self._failures.pop(one.number, None)
-                    idle_times.finish(*played, header["seconds"])
-                else:
-                    self._expect_ready(one, message)
+                one.ready = True
                 self._hand_out(run, one)
-            self._employ_idle_workers(run, idle_times)
-        self._report_stragglers(idle_times)
+            self._employ_idle_workers(run)
         return shares, stepping, faults
 
-    def _employ_idle_workers(self, run, idle_times):
+    def _employ_idle_workers(self, run):
         """Hands out episodes to all workers that have none, if there are any."""
         running = run.dispatcher.running
         idle = [x for x in self._workers if x.ready and not running(x.number)]
         for waiting, one in zip(range(len(idle), 0, -1), idle):
             self._hand_out(run, one, waiting)
-        idle_times.set_idle([x.number for x in idle if not running(x.number)])
-
-    def _report_stragglers(self, idle_times):
-        """Logs once that workers wait for others, if they wait for a long time."""
-        text = None if self._has_reported else idle_times.describe()
-        if text is not None:
-            self._has_reported = True
-            log.warning("%s", text)
 
     def _hand_out(self, run, one, waiting=1):
         """Sends a worker the numbers of its next episodes, if there are any."""
@@ -282,7 +247,7 @@ class WorkerPool(environments.HostEnvironments):
                 one.send(run.weights)
                 one.send(run.start[one.size])
                 one.collection = run.number
-            one.send(channels.encode({"kind": "episodes", "numbers": numbers}))
+            one.send(workers.encode({"kind": "episodes", "numbers": numbers}))
         except local_worker.WorkerLost as error:
             run.dispatcher.put_back(one.number, numbers)
             self._replace(run, one, error)
@@ -317,8 +282,7 @@ class WorkerPool(environments.HostEnvironments):
             if run.losses[number] > _MAX_LOSSES:
                 raise results.EnvironmentFault(
                     f"Worker {one.number} {error}. Episode {number} was started "
-                    f"{_MAX_LOSSES + 1} times, and each time its worker was lost. "
-                    "Correct the environment."
+                    f"{_MAX_LOSSES + 1} times, and each time its worker was lost."
                 ) from None
         if not played:
             self._failures[one.number] = self._failures.get(one.number, 0) + 1
@@ -329,21 +293,16 @@ class WorkerPool(environments.HostEnvironments):
         self._workers[one.number] = self._start_worker(one.number)
 
 
-class _Run(NamedTuple):
+@dataclasses.dataclass
+class _Run:
     """One collection of a pool."""
 
     number: int
     program: tuple  # the number of the acting program, and the message that sends it
     weights: object  # the message that sends the weights, as the launcher shares it
     start: dict  # from sizes of workers to the message that starts the collection
-    dispatcher: dispatcher.EpisodeDispatcher
-    losses: dict  # from numbers of episodes to how many workers were lost in them
-    faults: results.Faults
-
-
-def _encode_object(value):
-    """Returns an object as an array of bytes, for another process of this pool."""
-    return np.frombuffer(cloudpickle.dumps(value), "uint8")
+    dispatcher: "EpisodeDispatcher"
+    losses: dict = dataclasses.field(default_factory=dict)  # of workers, by episode
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -372,10 +331,9 @@ def _encode_of_user(value, received):
         pickler.dump(value)
     except Exception as error:  # `pickle` raises errors of many types
         raise ValueError(
-            "The environment cannot be sent to worker processes. Expected: an id, an "
-            "EnvSpec or a callable, and arguments that can be pickled. Received: "
-            f"{received} ({type(error).__name__}: {error}). Let the callable make the "
-            "object that cannot be pickled, or use workers=1."
+            "The environment cannot be sent to worker processes, because a part of it "
+            f"cannot be pickled. Received: {received} ({type(error).__name__}: {error}). "
+            "Let the callable make this part, or use workers=1."
         ) from error
     return np.frombuffer(file.getbuffer(), "uint8"), pickler.models
 
@@ -398,29 +356,20 @@ def _lost_error(one, error):
 
 
 def _expect_no_error(one, message):
-    """Returns a message of a worker, or raises the error that the message reports."""
-    header, arrays = message
-    if header["kind"] == "error":
-        _raise_worker_error(one.number, arrays, header)
-    return message
+    """Returns a message of a worker, or raises the error that the message reports.
 
-
-def _raise_worker_error(number, arrays, header):
-    """Raises the error of a worker in the current process, with the worker's traceback.
-
-    Args:
-        number: Int, the number of the worker.
-        arrays: List of arrays, the attribute `inputs` of an `OutputsNotFinite`, or an
-            empty list for an error of another type.
-        header: Dict with the type of the error, its message and its traceback.
+    The cause of the error contains the traceback of the worker.
     """
-    error, message = header["error"], header["message"]
-    error_type = _ERRORS.get(error, RuntimeError)
+    header, arrays = message
+    if header["kind"] != "error":
+        return message
+    error, text = header["error"], header["message"]
     if error == results.OutputsNotFinite.__name__:
         error_type = functools.partial(results.OutputsNotFinite, inputs=arrays)
-    text = f"{error}: {message}" if error_type is RuntimeError else message
-    raise error_type(f"Worker {number}: {text}") from RuntimeError(
-        f"in worker {number}\n{header['trace']}"
+    elif (error_type := _ERRORS.get(error)) is None:
+        error_type, text = RuntimeError, f"{error}: {text}"
+    raise error_type(f"Worker {one.number}: {text}") from RuntimeError(
+        f"in worker {one.number}\n{header['trace']}"
     )
 
 
@@ -443,8 +392,8 @@ def _merge_shares(shares, steps):
     count, rows = len(permutation), lengths[permutation].max()
 
     def merge(parts, rows):
-        merged = buffers.zeros((rows, count, *parts[0][0].shape[2:]), parts[0][0].dtype)
-        for start in range(0, rows, buffers.BLOCK_ROWS):
+        merged = results.zeros((rows, count, *parts[0][0].shape[2:]), parts[0][0].dtype)
+        for start in range(0, rows, results.BLOCK_ROWS):
             for share, blocks in zip(shares, parts, strict=True):
                 if blocks:
                     used, block = share.numbers < count, blocks.pop(0)
@@ -460,3 +409,97 @@ def _merge_shares(shares, steps):
         [merge(parts, rows + 1) for parts in observations],
         [merge(parts, rows) for parts in others],
     )
+
+
+class EpisodeDispatcher:
+    """Hands out the numbers of the episodes of one collection to workers.
+
+    For given weights and a given seed, an episode depends only on its number. Therefore
+    the result does not depend on which worker plays which episode. If few episodes are
+    left, they are handed out one at a time, so that no worker waits for another one.
+
+    Args:
+        sizes: List of positive ints, the number of environments of each worker.
+        episodes: Int, the number of episodes to collect, or `None`.
+        steps: Int, the number of steps to collect, if `episodes` is `None`. The
+            collection then needs the first episodes that have this many steps together.
+        expected: Dict from numbers of episodes to their lengths in an earlier collection
+            with the same random numbers. The longest episodes start first.
+        mean_length: Float, the mean length of earlier episodes, or `None`.
+    """
+
+    def __init__(self, sizes, episodes, steps, expected, mean_length):
+        self._sizes = sizes
+        self._episodes = episodes
+        self._steps = steps
+        self._mean_length = mean_length
+        self._running = [set() for _ in sizes]
+        self._lengths = {}
+        self._lost = []  # numbers of episodes whose worker has died
+        self._next = 0
+        self._order = None
+        if episodes is not None:
+            numbers = range(episodes)
+            self._order = sorted(numbers, key=lambda n: -expected.get(n, 0))
+
+    def take(self, worker, waiting=1):
+        """Returns the numbers of the episodes that a worker plays next, a list.
+
+        Args:
+            worker: Int, the index of the worker.
+            waiting: Int, the number of workers, this one included, that have not yet
+                received an episode in this collection.
+        """
+        left, size = self._num_left(), self._sizes[worker]
+        ahead = min(size, left // (2 * len(self._sizes)))
+        count = size + ahead - len(self._running[worker])
+        numbers = [self._take_one() for _ in range(min(count, math.ceil(left / waiting)))]
+        self._running[worker].update(numbers)
+        return numbers
+
+    def finish(self, worker, numbers, lengths):
+        """Notes that a worker has played episodes of the given lengths."""
+        if not self._running[worker].issuperset(numbers):
+            raise RuntimeError(f"Worker {worker} returned unknown episodes {numbers}.")
+        self._running[worker].difference_update(numbers)
+        self._lengths.update(zip(numbers, lengths))
+
+    def lose(self, worker):
+        """Notes that a worker has died; returns the numbers of its episodes."""
+        lost = sorted(self._running[worker])
+        self.put_back(worker, lost)
+        return lost
+
+    def put_back(self, worker, numbers):
+        """Notes that a worker has not received episodes that `take` returned for it."""
+        self._running[worker].difference_update(numbers)
+        self._lost = sorted([*self._lost, *numbers])
+
+    def running(self, worker=None):
+        """Returns the number of episodes that a worker, or all workers, play now."""
+        if worker is not None:
+            return len(self._running[worker])
+        return sum(map(len, self._running))
+
+    @property
+    def complete(self):
+        """Returns whether no episode runs, and no further episode is needed."""
+        return not self.running() and self._num_left() <= 0
+
+    def _take_one(self):
+        if self._lost:  # the other episodes wait for none longer than for these
+            return self._lost.pop(0)
+        number, self._next = self._next, self._next + 1
+        return number if self._order is None else self._order[number]
+
+    def _num_left(self):
+        """Returns the number of episodes to hand out, an estimate if steps are wanted."""
+        if self._order is not None:
+            return len(self._lost) + len(self._order) - self._next
+        steps, mean_length = sum(self._lengths.values()), self._mean_length
+        if self._lengths:
+            mean_length = steps / len(self._lengths)
+        if mean_length is None:  # one episode in each environment, to learn the length
+            return len(self._lost) + max(0, sum(self._sizes) - self._next)
+        missing = self._steps - steps - self.running() * mean_length
+        return max(len(self._lost), math.ceil(missing / mean_length))

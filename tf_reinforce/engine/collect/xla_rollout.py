@@ -6,6 +6,7 @@ the episodes that the XLA program returns, and not through the program itself.
 
 import contextlib
 import functools
+import hashlib
 import math
 import os
 import re
@@ -16,17 +17,91 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_noise
-from tf_reinforce.engine.collect import collected
+from tf_reinforce.engine.collect import environments
 from tf_reinforce.engine.collect import results
-from tf_reinforce.engine.collect import shared_programs
 from tf_reinforce.envs import checks
 from tf_reinforce.envs import legal_actions
+from tf_reinforce.support import tracing
 
+_PROGRAMS: dict[str, object] = {}  # concrete functions, by their digest
+
+# Attributes that do not change what a function without gradients computes.
+_IGNORED_ATTRIBUTES = {"_class", "_gradient_op_type", "_user_specified_name"}
 _MIN_SHARD_EPISODES = 16  # with fewer, a thread waits longer than it computes
+
+
+class BatchedTensorEnv(environments.Environments):
+    """Runs all episodes of a collection as one batch, in a tensor environment.
+
+    A tensor environment is an environment that is written in TensorFlow operations.
+
+    Args:
+        env: `envs.TensorEnv` that runs the episodes.
+        max_episode_steps: Int, the time limit in steps, or `None` for the time limit of
+            the environment.
+
+    Raises:
+        ValueError: If a function of `env` returns a tensor of a wrong shape or type.
+    """
+
+    in_graph = True
+
+    def __init__(self, env, max_episode_steps=None):
+        checks.check(env)
+        self.env = env
+        self.max_episode_steps = max_episode_steps or env.max_episode_steps
+        self.observation_space = env.observation_space
+        self.action_space = env.action_space
+
+    def program_key(self, request):
+        # Environments with equal constants share a program, because TensorFlow never
+        # frees the result of an XLA compilation.
+        key = "rollout", checks.constants(self.env), self.max_episode_steps
+        return (
+            *key,
+            request.episodes,
+            request.deterministic,
+            request.group_size,
+            request.recorded,
+        )
+
+    def make_program(self, actor, request):
+        if request.episodes is None:
+            raise ValueError(
+                "A tensor environment runs a fixed number of episodes at once. Pass "
+                "`episodes_per_epoch` or `episodes` instead of a number of steps."
+            )
+        return Rollout(
+            self,
+            actor,
+            request.episodes,
+            deterministic=request.deterministic,
+            group_size=request.group_size,
+            recorded=request.recorded,
+        )
+
+    def collect(self, actor, program, request):
+        return collect(program, request.key, request.weights.values)
+
+    def evaluate(self, actor, program, request):
+        keys = seeding.episode_keys(seeding.rollout_keys(*request.key))
+        with explain_compile_errors():
+            result = program(keys, request.weights.values)
+        if tf.reduce_all(result.valid):
+            lengths = result.episodes.lengths
+            return episode_statistics.metrics(
+                result.episode_returns.numpy(), lengths.numpy()
+            )
+        # The error message contains the step, which is known only if the episodes are
+        # recorded.
+        recorded = self.make_program(actor, request._replace(recorded=True))
+        collected = self.collect(actor, recorded, request)
+        return episode_statistics.batch_metrics(collected.episodes, collected.success)
 
 
 class RolloutResult(NamedTuple):
@@ -61,7 +136,7 @@ class Rollout:
     the random numbers, and not on the other episodes.
 
     Args:
-        batched_env: `batched_tensor_env.BatchedTensorEnv`.
+        batched_env: `BatchedTensorEnv`.
         actor: `actor.ActorPolicy`.
         count: Int, the number of episodes of each agent.
         deterministic: Bool, whether to select the most likely actions instead of random
@@ -100,10 +175,9 @@ class Rollout:
     ):
         if batched_env.max_episode_steps is None:
             raise ValueError(
-                f"{batched_env.env!r} states no time limit. The compiled engine "
-                "requires a time limit, because it waits until all episodes have "
-                "ended. Set the attribute `max_episode_steps` of the environment, or "
-                "pass `max_episode_steps` to `fit`, `evaluate` or `collect`."
+                f"{batched_env.env!r} states no time limit, and the compiled engine "
+                "waits until all episodes have ended. Set its attribute "
+                "`max_episode_steps`, or pass `max_episode_steps`."
             )
         self.batched_env = batched_env
         self.actor = actor
@@ -140,10 +214,9 @@ class Rollout:
         if needed > available:
             raise ValueError(
                 f"The compiled engine would keep {episodes:,} episodes of up to "
-                f"{limit:,} steps in memory, which takes {needed:,} bytes. Expected: at "
-                f"most the memory of this machine, {available:,} bytes. Pass a smaller "
-                "`episodes_per_epoch` or `max_episode_steps`, or train on the Gymnasium "
-                "environment, `agent.fit(id, …)`."
+                f"{limit:,} steps in memory, {needed:,} bytes. Expected: at most "
+                f"{available:,} bytes. Pass a smaller `episodes_per_epoch` or "
+                "`max_episode_steps`, or train on the Gymnasium environment."
             )
 
     def __call__(self, keys, weights=None):
@@ -180,14 +253,12 @@ class Rollout:
         specs = [keys, tf.TensorSpec((), tf.int32), *specs]
         # Each rollout has its own partial. Otherwise TensorFlow counts the tracing of
         # another rollout as a retracing of the same function, and warns.
-        return shared_programs.shared(functools.partial(self._run), specs)
+        return shared(functools.partial(self._run), specs)
 
     def _run(self, keys, first, *weights):
         """Runs the shard whose first episode has the number `first`."""
-        limit, shard_size = (
-            self.batched_env.max_episode_steps,
-            self.count // self.num_shards,
-        )
+        limit = self.batched_env.max_episode_steps
+        shard_size = self.count // self.num_shards
         numbers = tf.tile(first + tf.range(shard_size), [self.num_agents])
         keys = tf.repeat(keys, shard_size, axis=0)  # for each episode
         last = tf.while_loop(
@@ -402,15 +473,16 @@ def _num_shards(count, group_size):
 def _concatenate(shards):
     """Joins the `RolloutResult`s of all shards in the order of the episodes."""
     parts = [shard.episodes for shard in shards]
-    ends = zip(*((part.lengths, part.terminated) for part in parts), strict=True)
-    record = records.Episodes(None, None, None, *(tf.concat(x, 0) for x in ends))
+    columns = [
+        (x.episodes.lengths, x.episodes.terminated, x.episode_returns, x.valid)
+        for x in shards
+    ]
+    lengths, terminated, *rest = (tf.concat(x, 0) for x in zip(*columns, strict=True))
+    record = records.Episodes(None, None, None, lengths, terminated)
     if parts[0].rewards is not None:
-        rows = tf.reduce_max(record.lengths)
+        rows = tf.reduce_max(lengths)
         record = records.concatenate([records.trim(part, rows) for part in parts])
-    columns = zip(
-        *((shard.episode_returns, shard.valid) for shard in shards), strict=True
-    )
-    return RolloutResult(record, *(tf.concat(x, 0) for x in columns))
+    return RolloutResult(record, *rest)
 
 
 def _write(arrays, row, values):
@@ -426,7 +498,7 @@ def collect(rollout, key, weights=None):
         weights: Argument of `Rollout.__call__`.
 
     Returns:
-        `collected.CollectedEpisodes` of NumPy arrays, with the `RolloutResult`. All
+        `environments.CollectedEpisodes` of NumPy arrays, with the `RolloutResult`. All
         seconds count as `"acting"`, because one XLA program selects actions and steps the
         environment.
 
@@ -440,7 +512,7 @@ def collect(rollout, key, weights=None):
     episodes = check_result(rollout, result)
     seconds = {"stepping": 0.0, "acting": time.perf_counter() - start}
     success = np.full(rollout.count, np.nan)
-    return collected.CollectedEpisodes(episodes, success, seconds, result)
+    return environments.CollectedEpisodes(episodes, success, seconds, result)
 
 
 # TensorFlow's messages if an operation cannot be compiled by XLA, or cannot be stacked,
@@ -464,18 +536,14 @@ def explain_compile_errors(
     try:
         yield
     except (tf.errors.InvalidArgumentError, ValueError) as error:
-        matches = {
-            transformation: re.search(pattern, str(error))
-            for transformation, pattern in _ERROR_PATTERNS.items()
-        }
-        matches = [
+        found = [
             (transformation, match[1])
-            for transformation, match in matches.items()
-            if match
+            for transformation, pattern in _ERROR_PATTERNS.items()
+            if (match := re.search(pattern, str(error)))
         ]
-        if not matches:
+        if not found:
             raise
-        transformation, path = matches[0]
+        transformation, path = found[0]
         *scopes, operation = path.split("/")
         name = f"The layer `{scopes[-1]}`" if scopes else "A part of the program"
         raise ValueError(
@@ -511,7 +579,7 @@ def check_result(rollout, result):
                 f"Episode {episode}, {where} {name} is "
                 f"{'not finite' if is_float else f'not in {space}'}: "
                 f"{values[row, episode]}. The agent did not learn from the failed "
-                "batch. Correct the environment."
+                "batch."
             )
     if not tf.reduce_all(result.valid):
         raise FloatingPointError(
@@ -532,10 +600,9 @@ def _check_masks(masks_in_graph, masks, is_step):
         mask = masks[step, episode].tolist()
         raise results.EnvironmentFault(
             f"{masks_in_graph.env!r}, episode {episode}, step {step}: the action mask "
-            "has no legal action, or an invalid entry, which is shown as -1. Expected: "
-            "for each choice, at least one entry that is not zero; for each flag, 0, 1 "
-            f"or 2. Received: {mask}. The agent did not learn from the failed batch. End "
-            "the episode if no action is legal."
+            "has no legal action, or an invalid entry, which is shown as -1. Received: "
+            f"{mask}. The agent did not learn from the failed batch. End the episode if "
+            "no action is legal."
         )
 
 
@@ -550,3 +617,87 @@ def _is_valid(values, space):
         low, high = spaces.category_bounds(space) or (values.min(), values.max())
         valid = (low <= values) & (values <= high)
     return valid.reshape(*values.shape[:2], -1).all(-1)
+
+
+def shared(function, signature):
+    """Traces a function, and returns an equal earlier trace of the process if one exists.
+
+    Two traces are equal if they have the same operations with the same attributes,
+    connections and constants, in the same order. Names are not compared.
+
+    Args:
+        function: Function that receives and returns tensors. To be shared, a function
+            must receive all variables that it reads as arguments.
+        signature: List of `tf.TensorSpec`, the specs of the arguments.
+
+    Returns:
+        A concrete TensorFlow function, compiled with XLA. It belongs to `function` alone
+        if the trace captured a tensor or a variable.
+    """
+    traced = tf.function(
+        function, input_signature=signature, jit_compile=True, autograph=False
+    )
+    with tf.init_scope():  # independent of a graph that calls the function
+        concrete = traced.get_concrete_function()
+    tracing.release(concrete.graph)
+    if concrete.captured_inputs:
+        return concrete
+    return _PROGRAMS.setdefault(digest(concrete), concrete)
+
+
+def digest(concrete):
+    """Returns a SHA-256 that is equal for concrete functions with equal operations."""
+    library = concrete.graph.as_graph_def().library.function
+    return _Digests(library).of_function(concrete.function_def)
+
+
+class _Digests:
+    """Computes digests of functions that can call the functions of a library."""
+
+    def __init__(self, library):
+        self._definitions = {function.signature.name: function for function in library}
+        self._digests = {}  # by name
+
+    def of_name(self, name):
+        """Returns the digest of a function of the library, or an operation's name."""
+        if name not in self._definitions:
+            return name
+        if name not in self._digests:
+            self._digests[name] = self.of_function(self._definitions[name])
+        return self._digests[name]
+
+    def of_function(self, definition):
+        """Returns the digest of a `FunctionDef`."""
+        inputs = definition.signature.input_arg
+        numbers = {node.name: str(i) for i, node in enumerate(definition.node_def)}
+        numbers |= {argument.name: f"input {i}" for i, argument in enumerate(inputs)}
+
+        def renamed(tensor):
+            """Returns the parts of `name:output:number` or `^name`, with a number."""
+            name, *output = tensor.removeprefix("^").split(":")
+            return [tensor.startswith("^"), numbers[name], *output]
+
+        content = [
+            [argument.type for argument in inputs],
+            [
+                [node.device, self.of_name(node.op), *map(renamed, node.input)]
+                + self._of_attributes(node.attr)
+                for node in definition.node_def
+            ],
+            [renamed(definition.ret[x.name]) for x in definition.signature.output_arg],
+            sorted(renamed(f"^{name}") for name in definition.control_ret.values()),
+            self._of_attributes(definition.attr),
+        ]
+        return hashlib.sha256(repr(content).encode()).hexdigest()
+
+    def _of_attributes(self, attributes):
+        """Returns a sorted list of the names and values of attributes."""
+        pairs = []
+        for name in sorted(set(attributes) - _IGNORED_ATTRIBUTES):
+            value = tf.compat.v1.AttrValue()
+            value.CopyFrom(attributes[name])
+            functions = [value.func] if value.HasField("func") else value.list.func
+            for function in functions:
+                function.name = self.of_name(function.name)
+            pairs.append((name, value.SerializeToString(deterministic=True)))
+        return pairs

@@ -1,0 +1,1 @@
+"""Runs worker processes on the machines of a Ray cluster."""

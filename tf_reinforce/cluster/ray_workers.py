@@ -1,0 +1,363 @@
+"""Starts worker processes on the machines of a Ray cluster, and relays their messages.
+
+Each worker is a process of its own, held by a Ray actor on its machine. It can therefore
+be watched, named and ended as on the machine of the pool. Ray places the actors.
+"""
+
+import contextlib
+import functools
+import importlib.metadata
+import logging
+import platform
+import re
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+
+import numpy as np
+
+from tf_reinforce.engine.collect import local_worker
+
+log = logging.getLogger("tf_reinforce")
+
+_START_SECONDS = 300.0  # without any answer, while actors wait for a machine
+_CONNECT_SECONDS = 5.0  # to reach the address of a cluster
+
+
+class WorkerActor:
+    """A Ray actor that starts a `local_worker.LocalWorker`, and relays its messages.
+
+    Args:
+        number, size, first_index, step_timeout: As for `local_worker.LocalWorker`.
+        search_path: List of strings, the import path of the pool, which the worker also
+            uses if the folders exist on its machine.
+    """
+
+    def __init__(self, number, size, first_index, step_timeout, search_path):
+        path = [*dict.fromkeys([*sys.path, *search_path])]
+        options = number, size, first_index, step_timeout, path
+        self._worker = local_worker.LocalWorker(*options)
+        self._interval = min(1.0, step_timeout / 4)
+
+    def exchange(self, *messages):
+        """Sends messages to the process, and waits for its next message for a short time.
+
+        Returns:
+            The header and the arrays of the message, or `None` if none has come; or a
+            `WorkerLost`.
+        """
+        try:
+            for message in messages:
+                self._worker.send(message)
+            if not select.select([self._worker], [], [], self._interval)[0]:
+                self._worker.check_progress()
+                return None
+            header, arrays = self._worker.receive()
+        except local_worker.WorkerLost as error:
+            text = f"{error} on {platform.node()}"
+            return local_worker.WorkerLost(text, error.in_episode)
+        if header["kind"] == "ready":
+            header["versions"] = package_versions(header["modules"])
+            header["machine"] = platform.node()
+        return header, arrays
+
+    def close(self, seconds):
+        """Ends the process after it has closed its environments; returns problems."""
+        self._worker.stop()
+        return self._worker.join(time.monotonic() + seconds)
+
+
+class RayLauncher:
+    """Starts workers in actors of a Ray cluster, and waits for their messages.
+
+    The launcher has the methods of `local_worker.LocalLauncher`.
+
+    Args:
+        options: `config.RayWorkers`.
+        step_timeout: Float, the seconds after which one reset or step counts as hanging.
+    """
+
+    def __init__(self, options, step_timeout):
+        self.ray = import_ray()
+        self.options = options
+        self.step_timeout = step_timeout
+        self.restarts_lost_hosts = options.restart_failed_workers
+        self.last_answer = 0.0  # the time of the last answer of any actor
+        self._connection = contextlib.ExitStack()
+
+    def open(self):
+        """Connects to the cluster."""
+        self._connection.enter_context(hold_connection(self.options.address))
+        self.last_answer = time.monotonic()
+        if lack := self.describe_lack_of_cores():
+            log.warning("%s The others wait for further machines.", lack)
+
+    def start(self, number, size, first_index):
+        """Returns a new `RayWorker`, which does not have its environments yet."""
+        actor = self.ray.remote(WorkerActor).options(
+            num_cpus=self.options.num_cpus_per_worker,
+            scheduling_strategy="SPREAD",
+            # Otherwise Ray would kill the process before it has closed its environments.
+            runtime_env={"env_vars": {"RAY_kill_child_processes_on_worker_exit": "0"}},
+        )
+        actor = actor.remote(number, size, first_index, self.step_timeout, sys.path)
+        return RayWorker(self, actor, number, size, first_index)
+
+    def share(self, message):
+        """Returns a message as an object of Ray, which each machine copies once."""
+        return self.ray.put(np.frombuffer(message, np.uint8))
+
+    def wait(self, workers, seconds):
+        """Waits until at least one worker has sent a message, or is lost.
+
+        Returns:
+            List of the workers that have a message or are lost; empty after `seconds`.
+        """
+        if ended := [one for one in workers if one.lost]:
+            return ended  # `check_progress` has found that they are lost
+        replies = {one.request(): one for one in workers}
+        self.ray.wait([*replies], timeout=seconds)
+        arrived, _ = self.ray.wait([*replies], num_returns=len(replies), timeout=0)
+        return [replies[one] for one in arrived if replies[one].take(one)]
+
+    def close(self):
+        """Ends the connection, if this program has no other use for it."""
+        self._connection.close()
+
+    def describe_lack_of_cores(self):
+        """Returns a text if the cluster has too few cores, else `None`."""
+        count, each = self.options.num_workers, self.options.num_cpus_per_worker
+        cores = self.ray.cluster_resources().get("CPU", 0)
+        if count * each <= cores:
+            return None
+        return (
+            f"The Ray cluster has {cores:g} cores, and {count} workers need {each:g} "
+            "each. Use fewer workers, or a smaller `num_cpus_per_worker`."
+        )
+
+
+class RayWorker(local_worker.Worker):
+    """A worker process that an actor of Ray holds.
+
+    While the pool waits for the worker, one call of `WorkerActor.exchange` is
+    outstanding. It brings the messages that were sent since the last one.
+
+    Args:
+        launcher: `RayLauncher`.
+        actor: Handle of the `WorkerActor`.
+        number, size, first_index: As for `local_worker.Worker`.
+    """
+
+    def __init__(self, launcher, actor, number, size, first_index):
+        super().__init__(number, size, first_index)
+        self.lost = None  # the `WorkerLost`, if the process or the actor is lost
+        self._launcher = launcher
+        self._ray = launcher.ray
+        self._actor = actor
+        self._has_started = False  # whether the actor has answered
+        self._messages = []  # for the next call
+        self._reply = None  # the object of Ray that the outstanding call will return
+        self._deadline = 0.0  # of this call
+        self._content = None  # the next message
+        self._closing = None  # what `WorkerActor.close` will return
+
+    @property
+    def waits_for_machine(self):
+        return not self._has_started
+
+    def send(self, message):
+        """Sends a message when the pool waits for the worker; raises `WorkerLost`."""
+        self._expect_alive()
+        self._messages.append(message)
+
+    def request(self):
+        """Returns the object of Ray that the outstanding call will return."""
+        if self._reply is None:
+            self._reply = self._actor.exchange.remote(*self._messages)
+            limit = self._launcher.options.worker_health_probe_timeout_s
+            limit += local_worker.START_TIMEOUT if self._messages else 0
+            self._deadline = time.monotonic() + limit
+            self._messages = []
+        return self._reply
+
+    def take(self, reply):
+        """Reads what a call has returned; returns whether `receive` has an answer."""
+        self._reply = None
+        try:
+            content = self._ray.get(reply)
+        except self._ray.exceptions.RayError as error:
+            self._lose(local_worker.HostLost(_describe_loss(error)))
+            return True
+        self._has_started, self._launcher.last_answer = True, time.monotonic()
+        if isinstance(content, local_worker.WorkerLost):
+            self._lose(content)
+        elif content is not None:
+            self._content = self._compare_versions(*content)
+        return content is not None
+
+    def receive(self):
+        """Returns the header and the arrays of the next message; raises `WorkerLost`."""
+        self._expect_alive()
+        return self._content
+
+    def check_progress(self):
+        """Raises `HostLost` if the actor does not answer."""
+        now, launcher = time.monotonic(), self._launcher
+        seconds = launcher.options.worker_health_probe_timeout_s
+        if self._has_started and now > self._deadline:
+            text = f"is lost: its actor did not answer for {seconds:g} s"
+            self._lose(local_worker.HostLost(text))
+        self._expect_alive()
+        if not self._has_started and now - launcher.last_answer > _START_SECONDS:
+            raise TimeoutError(
+                f"Worker {self.number} has not started within {_START_SECONDS:g} s, and "
+                f"no other worker has answered. {launcher.describe_lack_of_cores() or ''}"
+                "Look at `ray status`."
+            )
+
+    def stop(self):
+        """Asks the actor to close its environments, and to end its process."""
+        if self._has_started and not self.lost and self._ray.is_initialized():
+            self._closing = self._actor.close.remote(local_worker.CLOSE_TIMEOUT)
+
+    def terminate(self):
+        """Ends the worker in the middle of an episode."""
+        self.kill()
+
+    def join(self, deadline):
+        """Waits until the process has ended, at most until the deadline.
+
+        Returns:
+            List of texts, one for each problem, as for `local_worker.LocalWorker`.
+        """
+        problems = []
+        if self._closing is not None and self._ray.is_initialized():
+            try:
+                seconds = max(0.0, deadline + 2.0 - time.monotonic())
+                problems = self._ray.get(self._closing, timeout=seconds)
+            except self._ray.exceptions.RayError as error:
+                problems = [f"worker {self.number} {_describe_loss(error)}"]
+        self.kill()
+        return problems
+
+    def kill(self):
+        """Kills the actor; its process notices that, and ends."""
+        if self._actor is not None and self._ray.is_initialized():
+            with contextlib.suppress(Exception):  # the cluster may be lost
+                self._ray.kill(self._actor)
+        self._actor = None
+
+    def _lose(self, lost):
+        self.lost = lost
+        self.kill()
+
+    def _expect_alive(self):
+        if self.lost:
+            raise self.lost
+
+    def _compare_versions(self, header, arrays):
+        """Returns a message, or an error if packages have other versions than here."""
+        versions = header.pop("versions", None)
+        if versions is None or self._launcher.options.allow_other_versions:
+            return header, arrays
+        own = package_versions(header["modules"])
+        differing = [
+            f"{name} {number} (expected {own[name]})"
+            for name, number in sorted(versions.items())
+            if own.get(name, number) != number
+        ]
+        if not differing:
+            return header, arrays
+        text = (
+            f"The machine {header['machine']} of the Ray cluster has other versions of "
+            f"packages than this machine: {', '.join(differing)}. Results could differ. "
+            "Install the same versions, or pass RayWorkers(allow_other_versions=True)."
+        )
+        return {"kind": "error", "error": "ValueError", "message": text, "trace": ""}, []
+
+
+def package_versions(modules):
+    """Returns the versions of Python and of the packages of some modules, as a dict."""
+    distributions = _packages_distributions()
+    names = {name for module in modules for name in distributions.get(module, ())}
+    versions = {name: importlib.metadata.version(name) for name in names}
+    return {"Python": platform.python_version(), **versions}
+
+
+@functools.cache
+def _packages_distributions():
+    return importlib.metadata.packages_distributions()
+
+
+def _describe_loss(error):
+    """Returns the predicate of a sentence about a worker, for an error of Ray."""
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())  # no colors
+    return f"is lost with its actor or its machine: {text[:150]} … {text[-150:]}"
+
+
+def import_ray():
+    """Returns the module of Ray; raises an `ImportError` that names the extra."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            'RayWorkers needs Ray: `pip install "tf-reinforce[ray]"`. For processes of '
+            "this machine, use workers=N."
+        ) from error
+    return ray
+
+
+_lock = threading.Lock()
+_users = {"count": 0, "address": None}  # of the connection that this module has made
+
+
+@contextlib.contextmanager
+def hold_connection(address):
+    """Connects to a cluster in a `with` block, which several pools may share.
+
+    The last user ends the connection, unless the program itself has called `ray.init`.
+    """
+    ray = import_ray()
+    with _lock:
+        if not ray.is_initialized():
+            _connect(ray, address)
+            _users.update(count=0, address=address)
+        elif not _users["count"]:
+            _users["address"] = None
+        if address not in ("auto", _users["address"]):
+            raise ValueError(
+                "This program is connected to another Ray cluster. Expected: "
+                f'address="auto" or {_users["address"]!r}. Received: {address!r}'
+            )
+        _users["count"] += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users["count"] -= 1
+            if not _users["count"] and _users["address"] is not None:
+                ray.shutdown()
+
+
+def _connect(ray, address):
+    """Connects this program to a cluster, or raises an error that names the remedy."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        if address not in ("auto", "local"):  # else `ray.init` waits for minutes
+            host, _, port = address.rpartition(":")
+            server = host.strip("[]"), int(port)
+            socket.create_connection(server, _CONNECT_SECONDS).close()
+        ray.init(address=address, logging_level=logging.WARNING)
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            "The connection to the Ray cluster failed. Expected: `address` of a running "
+            "cluster with the same versions of Ray and Python; start one with `ray start "
+            f"--head`. Received: address={address!r} ({type(error).__name__}: {error})"
+        ) from error
+    finally:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and handler is not None:  # `ray.init` replaces it
+            signal.signal(signal.SIGTERM, handler)
