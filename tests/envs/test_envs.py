@@ -304,23 +304,6 @@ def test_error_names_the_method_with_an_invalid_result(name, answer, message):
         Broken(name, answer).as_gymnasium(2)
 
 
-def test_tensor_env_with_invalid_spaces_or_settings_raises():
-    world = envs.CartPole()
-    world.action_space = gym.spaces.Text(3)
-    with pytest.raises(ValueError, match="Action space Text"):
-        world.as_gymnasium(2)
-    world = envs.CartPole()
-    world.max_episode_steps = 0
-    with pytest.raises(ValueError, match="max_episode_steps"):
-        world.as_gymnasium(2)
-    with pytest.raises(ValueError, match="dtype.*float16"):
-        envs.CartPole("float16")
-    with pytest.raises(ValueError, match="length"):
-        envs.Corridor(1)
-    with pytest.raises(TypeError, match="abstract"):
-        envs.TensorEnv()
-
-
 @pytest.mark.parametrize("what", ["state", "action"])
 def test_check_raises_if_transition_changes_its_arguments(what):
     """Otherwise the reward would be computed from the changed state."""

@@ -15,7 +15,6 @@ from toy_heads import revived
 
 from tf_reinforce import heads
 from tf_reinforce.engine.collect import acting_program
-from tf_reinforce.heads import base
 from tf_reinforce.heads import beta as beta_module
 from tf_reinforce.policies import actor as deciding
 
@@ -547,24 +546,6 @@ def test_integer_head_gives_each_whole_number_an_equal_share():
     tanh = built(heads.TanhGaussian(1, 0, 3, integer=True))
     actions = tanh.to_environment(np.arctanh(2 * shares - 1)).numpy().astype(int).ravel()
     assert np.bincount(actions).tolist() == [1000] * 4
-
-
-def test_support_gives_interval_of_raw_actions_and_atoms_at_the_bounds():
-    """`check_head` adds the probabilities of the atoms to the integral between the
-    bounds.
-    """
-    assert heads.Beta(1, -3.0, 5.0).support == base.Support(0.0, 1.0, atoms=False)
-    clipped = heads.ClippedGaussian(2, [-3.0, -math.inf], 5.0).support
-    assert clipped == base.Support([-3.0, -math.inf], 5.0, atoms=True)
-    assert heads.Gaussian(1, low=-3.0, high=5.0).support is None
-    assert heads.TanhGaussian(1, -3.0, 5.0).support is None
-
-
-def test_relative_scale_of_beta_is_its_standard_deviation_per_half_width():
-    head = heads.Beta(2, -3.0, 5.0)
-    outputs = tf.constant([[0.3, -1.0, 2.0, 0.5]], tf.float64)
-    deviation = head.distribution(outputs).distribution.stddev()
-    np.testing.assert_allclose(head.relative_scale(outputs), deviation / 0.5, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["Gaussian", "ClippedGaussian"])

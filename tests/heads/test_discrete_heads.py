@@ -176,11 +176,6 @@ def test_bernoulli_zero_noise_sets_only_switches_with_enough_probability(dtype, 
 # Both
 
 
-def test_bernoulli_sample_is_one_where_noise_is_below_the_probability():
-    logits, noise = tf.zeros([1, 3]), tf.constant([[0.5 - 2.0**-24, 0.5, 0.75]])
-    assert heads.Bernoulli(3).sample(logits, noise).numpy().tolist() == [[1, 0, 0]]
-
-
 PAIR = heads.Composite((heads.Categorical(2), heads.Categorical(3)))
 NAMED = heads.Composite({"a": heads.Categorical(2), "b": heads.Bernoulli(3)})
 TWO, THREE = gym.spaces.Discrete(2), gym.spaces.Discrete(3)
