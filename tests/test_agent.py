@@ -68,15 +68,6 @@ def test_summary_is_available_before_the_first_fit(head):
     assert "sequential" in "\n".join(lines)
 
 
-def test_summary_counts_weights_of_policy_and_head():
-    agent = tfr.Reinforce.for_env(lambda: Seen(BOX, action_space=BOX), hidden=())
-    lines = []
-    agent.summary(print_fn=lambda line, **_: lines.append(line))
-    # The mean has 3 × 3 + 3 weights and log σ has 3. The agent has three counters.
-    assert "Total params: 18 " in "".join(lines)
-    assert "Trainable params: 15 " in "".join(lines)
-
-
 def test_predict_and_call_return_the_policy_outputs(cartpole):
     observations = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     outputs = cartpole(observations).numpy()
@@ -133,20 +124,6 @@ def test_regularizer_and_add_loss_are_part_of_the_loss():
     np.testing.assert_allclose(gradients[0], 0.2 * kernel, rtol=1e-6)
 
 
-def test_penalties_count_once_if_the_policy_also_returns_values():
-    x = keras.Input((1,))
-    y = keras.layers.Dense(3, activity_regularizer=keras.regularizers.L2(0.1))(x)
-    ends = {"outputs": keras.layers.Dense(2)(y), "values": keras.layers.Dense(1)(y)}
-    baseline = tfr.baselines.Value(loss_weight=0.0)
-    agent = tfr.Reinforce(keras.Model(x, ends), heads.Categorical(2), baseline)
-    _, _, logs = agent.gradients(record())
-    columns = [record().observations[:n, e] for e, n in [(0, 5), (1, 2), (2, 3)]]
-    steps = np.concatenate(columns)
-    hidden = keras.Model(x, y)(steps).numpy()
-    penalty = 0.1 * (hidden**2).sum() / len(steps)
-    assert float(logs["loss"] - logs["policy_loss"]) == pytest.approx(penalty, rel=1e-5)
-
-
 def test_frozen_layers_keep_their_weights():
     frozen = keras.layers.Dense(3, trainable=False)
     agent = clock_agent(frozen)
@@ -165,24 +142,6 @@ def weight_decrease(agent, episodes):
     return [a - b for a, b in zip(before, after, strict=True)], gradients
 
 
-def norm(arrays):
-    return np.sqrt(sum((x * x).sum() for x in arrays))
-
-
-def test_clipnorm_clips_each_gradient():
-    agent = clock_agent(optimizer=keras.optimizers.SGD(1.0, clipnorm=0.01))
-    steps, gradients = weight_decrease(agent, record(reward=10.0))
-    for step, gradient in zip(steps, gradients, strict=True):
-        np.testing.assert_allclose(step, gradient / norm([gradient]) * 0.01, atol=1e-6)
-
-
-def test_global_clipnorm_clips_all_gradients_together():
-    agent = clock_agent(optimizer=keras.optimizers.SGD(1.0, global_clipnorm=0.01))
-    steps, gradients = weight_decrease(agent, record(reward=10.0))
-    for step, gradient in zip(steps, gradients, strict=True):
-        np.testing.assert_allclose(step, gradient / norm(gradients) * 0.01, atol=1e-6)
-
-
 def test_learning_rate_schedule_counts_updates():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [1.0, 0.5, 0.0])
     agent = clock_agent(optimizer=keras.optimizers.SGD(schedule))
@@ -190,15 +149,6 @@ def test_learning_rate_schedule_counts_updates():
         steps, gradients = weight_decrease(agent, record())
         for step, gradient in zip(steps, gradients, strict=True):
             np.testing.assert_allclose(step, rate * gradient, atol=1e-6)
-
-
-def test_compile_with_another_optimizer_applies_to_the_next_update():
-    agent = clock_agent(optimizer=keras.optimizers.SGD(0.0))
-    steps, _ = weight_decrease(agent, record())
-    assert not norm(steps)
-    agent.compile(optimizer=keras.optimizers.SGD(1.0))
-    steps, gradients = weight_decrease(agent, record())
-    np.testing.assert_allclose(norm(steps), norm(gradients), rtol=1e-5)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -215,36 +165,6 @@ def test_mixed_precision_keeps_weights_in_float32(policy):
     assert {v.dtype for v in agent.policy_variables} == {"float32"}
     assert agent(np.ones([2, 1], "float32")).dtype == "float32"
     assert not same_bits(before, numbers(agent.policy_variables))
-
-
-def test_loss_scale_is_halved_and_update_is_skipped_on_overflow():
-    keras.config.set_dtype_policy("mixed_float16")
-    scaled = keras.optimizers.LossScaleOptimizer(
-        keras.optimizers.SGD(1.0), initial_scale=2.0**40
-    )
-    agent = clock_agent(keras.layers.Dense(4, "tanh"), optimizer=scaled)
-    agent.build((None, 1))
-    before = numbers(agent.policy_variables)
-    agent.update(record())
-    assert same_bits(before, numbers(agent.policy_variables))
-    assert float(scaled.dynamic_scale) == 2.0**39
-    scaled.dynamic_scale.assign(8.0)
-    steps, gradients = weight_decrease(agent, record())
-    np.testing.assert_allclose(norm(steps), norm(gradients), rtol=1e-2)
-
-
-def test_float64_policy_acts_and_learns_in_float64():
-    keras.config.set_dtype_policy("float64")
-    agent = clock_agent(head=None)
-    fit(agent)
-    assert {v.dtype for v in agent.policy_variables} == {"float64"}
-    assert agent(np.ones([2, 1])).dtype == "float64"
-    assert (
-        agent.trainer.collector.programs["acting", False]
-        ._concrete_function.outputs[-1]
-        .dtype
-        == "float64"
-    )
 
 
 def test_dropout_and_batch_norm_warn_once_and_run_in_inference_mode():
@@ -280,87 +200,45 @@ def sequential(*layers):
     return keras.Sequential([keras.Input((1,)), *layers])
 
 
-def with_values():
-    inputs = keras.Input((1,))
-    values = last("sigmoid", 1)(inputs)
-    return keras.Model(inputs, {"values": values, "outputs": last("softmax")(inputs)})
-
-
 MIXED = heads.Composite((heads.Gaussian(2), heads.Categorical(2)))
 
 
 @pytest.mark.parametrize(
-    "policy, head",
+    "policy, head, warns",
     [
-        (lambda: sequential(last("softmax")), heads.Categorical(2)),
-        (lambda: keras.Sequential([last("softmax")]), heads.Categorical(2)),
-        (lambda: sequential(last("sigmoid")), heads.Bernoulli(2)),
-        (lambda: sequential(last(), keras.layers.Softmax()), heads.Multinomial(2, 3)),
-        (
-            lambda: sequential(last(), keras.layers.Activation("sigmoid")),
-            heads.MultiCategorical([2]),
-        ),
-        (
-            lambda: sequential(last("softmax"), keras.layers.Flatten()),
-            heads.Categorical(2),
-        ),
-        (lambda: functional(last(), last("softmax")), MIXED),
-        (lambda: functional(last("sigmoid", 4)), MIXED),
-        (lambda: functional(lambda x: keras.ops.softmax(last()(x))), None),
-        (lambda: sequential(last(size=1), sequential(last("softmax"))), None),
+        (lambda: sequential(last("softmax")), heads.Categorical(2), True),
+        (lambda: sequential(last("sigmoid")), heads.Bernoulli(2), True),
+        (lambda: sequential(last(), keras.layers.Softmax()), None, True),
+        (lambda: sequential(last("softmax"), keras.layers.Flatten()), None, True),
+        (lambda: functional(last(), last("softmax")), MIXED, True),
+        (lambda: functional(lambda x: keras.ops.softmax(last()(x))), None, True),
+        (lambda: sequential(last(size=1), sequential(last("softmax"))), None, True),
+        (lambda: sequential(last("softmax"), last()), None, False),
+        (lambda: sequential(last("sigmoid")), heads.Gaussian(2), False),
+        (lambda: functional(last("sigmoid"), last()), MIXED, False),
     ],
 )
-def test_warning_if_policy_for_logits_ends_in_softmax_or_sigmoid(policy, head):
+def test_warning_if_policy_for_logits_ends_in_softmax_or_sigmoid(policy, head, warns):
     head = head or heads.Categorical(2)
     head = type(head).from_config(head.get_config())
-    agent = tfr.Reinforce(policy(), head)
-    with pytest.warns(UserWarning, match=r"`activation=None`.*ends in s(oftmax|igmoid)"):
-        agent.build((None, 1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tfr.Reinforce(policy(), head).build((None, 1))
+    texts = " ".join(str(x.message) for x in caught)
+    assert ("`activation=None`" in texts and " ends in s" in texts) == warns
 
 
 @pytest.mark.parametrize(
-    "policy, head",
-    [
-        (lambda: sequential(last("softmax"), last()), heads.Categorical(2)),
-        (lambda: sequential(last("log_softmax")), heads.Categorical(2)),
-        (lambda: sequential(last("sigmoid")), heads.Gaussian(2)),
-        (lambda: functional(last("sigmoid"), last()), MIXED),
-        (
-            lambda: sequential(last("sigmoid"), keras.layers.Rescaling(9.0)),
-            heads.Bernoulli(2),
-        ),
-    ],
-)
-def test_no_warning_if_the_head_does_not_need_unbounded_outputs(policy, head):
-    head = type(head).from_config(head.get_config())
-    tfr.Reinforce(policy(), head).build((None, 1))
-
-
-def test_softmax_warning_of_shared_policy_ignores_the_values():
-    agent = tfr.Reinforce(with_values(), heads.Categorical(2), tfr.baselines.Value())
-    with pytest.warns(UserWarning, match="ends in softmax") as caught:
-        agent.build((None, 1))
-    assert "ends in sigmoid" not in str(caught[0].message)
-
-
-@pytest.mark.parametrize(
-    "argument, used",
-    [
-        ({"loss": "mse"}, "the policy gradient"),
-        ({"loss_weights": [1.0]}, "loss_weight="),
-        ({"metrics": ["accuracy"]}, "always reported"),
-        ({"metrics": []}, "always reported"),
-        ({"weighted_metrics": ["accuracy"]}, "always reported"),
-        ({"run_eagerly": True}, "agent.gradients"),
-    ],
+    "argument",
+    [{"loss": "mse"}, {"loss_weights": [1.0]}, {"metrics": []}, {"run_eagerly": True}],
     ids=str,
 )
-def test_compile_argument_without_effect_raises(argument, used):
+def test_compile_argument_without_effect_raises(argument):
     """The agent keeps its previous optimizer after the error."""
     agent = clock_agent()
     optimizer = agent.optimizer
     (name,) = argument
-    with pytest.raises(ValueError, match=f"`{name}`.*{name}=.*{used}"):
+    with pytest.raises(ValueError, match=f"`{name}` .* no effect .*{name}="):
         agent.compile("adam", **argument)
     assert agent.optimizer is optimizer
 
@@ -430,7 +308,7 @@ def test_second_fit_makes_no_new_trace_and_no_new_conversion(cartpole, monkeypat
     fit(cartpole, "CartPole-v1", epochs=3)
     cartpole.update(fitting_record(cartpole))
     assert not traced
-    assert cartpole.trainer.collector.programs["acting", False].runtime == "litert"
+    assert cartpole.trainer.programs["acting", False].runtime == "litert"
 
 
 def fitting_record(agent):
@@ -450,19 +328,6 @@ def test_fixed_attribute_raises_if_set_after_the_build(name):
     with pytest.raises(AttributeError, match=f"`{name}` of an agent is fixed .*another"):
         setattr(agent, name, before)
     assert getattr(agent, name) is before
-
-
-def test_advice_for_a_fixed_attribute_keeps_the_weights():
-    agent = clock_agent(gamma=0.5, normalize_observations=True)
-    agent.update(record())
-    with pytest.raises(AttributeError, match="get_config.*get_build_config.*set_weights"):
-        agent.gamma = 0.25
-    other = tfr.Reinforce.from_config({**agent.get_config(), "gamma": 0.25})
-    other.build_from_config(agent.get_build_config())
-    other.set_weights(agent.get_weights())
-    rows = np.linspace(-1, 1, 4, dtype="float32")[:, None]
-    assert (other.gamma, other.updates) == (0.25, 1)
-    np.testing.assert_array_equal(other(rows), agent(rows))
 
 
 class Wide(toys.Clock):
@@ -549,33 +414,6 @@ def test_episodes_that_do_not_report_success_did_not_succeed(kind):
     assert history["val_success"] == later(validated)
 
 
-def test_fit_with_steps_stops_when_the_steps_are_collected():
-    """Episodes have 3 steps. Two of them reach 4 steps, and two updates reach 10."""
-    history = fit(
-        clock_agent(), epochs=None, steps=10, steps_per_epoch=4, episodes_per_epoch=None
-    )
-    assert history["episodes"] == [2.0, 2.0] and history["env_steps"] == [6.0, 12.0]
-
-
-def test_initial_epoch_does_not_change_the_training():
-    """The random streams depend on the number of updates, not on the epoch."""
-    first, second = clock_agent(), clock_agent()
-    for agent in (first, second):
-        agent.build((None, 1))
-    second.set_weights(first.get_weights())
-    fit(first, epochs=2)
-    assert fit(second, epochs=7, initial_epoch=5)["episodes"] == [3.0, 3.0]
-    assert same_bits(numbers(first.variables), numbers(second.variables))
-
-
-def test_bandit_is_solved():
-    agent = tfr.Reinforce.for_env(lambda: toys.Bandit((0.0, 1.0, 0.5)), hidden=())
-    agent.compile(optimizer=keras.optimizers.Adam(0.2))
-    fit(agent, lambda: toys.Bandit((0.0, 1.0, 0.5)), epochs=30, episodes_per_epoch=16)
-    probs = keras.ops.softmax(agent(np.ones([1, 1], "float32")))
-    assert float(probs[0, 1]) > 0.95
-
-
 @pytest.mark.parametrize("valued", [False, True])
 def test_corridor_is_solved(valued):
     def corridor():
@@ -608,25 +446,7 @@ class Seen(toys.Clock):
 
 
 BOX = gym.spaces.Box(-1.0, np.array([1, 2, 3], "float32"), (3,))
-PICTURE = gym.spaces.Box(0, 255, (4, 5), np.uint8)
 PAIR = gym.spaces.Dict(place=BOX, speed=gym.spaces.Box(-1.0, 1.0, (2,), np.float64))
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        sweeps.rare(BOX),
-        sweeps.rare(PICTURE),
-        PAIR,
-        gym.spaces.Tuple([BOX, gym.spaces.Dict(inner=PICTURE)]),
-    ],
-    ids=["Box", "image", "Dict", "Tuple"],
-)
-def test_default_policy_accepts_every_observation_space(space):
-    agent = tfr.Reinforce.for_env(lambda: Seen(space), hidden=(4,))
-    fit(agent, lambda: Seen(space), epochs=1)
-    many = keras.tree.map_structure(lambda *x: np.stack(x), *[sample(space)] * 3)
-    assert agent(many).shape == (3, 2) and agent.act(many).shape == (3,)
 
 
 def sample(space):

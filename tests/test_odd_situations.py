@@ -13,11 +13,8 @@ import sys
 
 import cloudpickle
 import gymnasium as gym
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from gymnasium import wrappers
 
 import tf_reinforce as tfr
 
@@ -78,29 +75,6 @@ def test_environment_may_change_its_arrays_in_place():
 
 
 @pytest.mark.slow
-def test_environment_may_change_its_arrays_in_place_in_one_and_in_workers():
-    expected = walk_with(Walk)
-    assert walk_with(MutatingWalk, num_envs=1) == expected
-    assert walk_with(MutatingWalk, workers=2) == expected
-
-
-@pytest.mark.slow
-def test_vector_environment_may_change_its_arrays_in_place():
-    """Without `copy`, Gymnasium's `SyncVectorEnv` returns one array at all steps."""
-
-    def with_limit(env):
-        return lambda: wrappers.TimeLimit(env(), 9)
-
-    weights = [
-        trained(
-            gym.vector.SyncVectorEnv([with_limit(env)] * 2, copy=copies), make_agent(env)
-        )
-        for env, copies in ((Walk, True), (MutatingWalk, False))
-    ]
-    assert weights[0] == weights[1]
-
-
-@pytest.mark.slow
 def test_agent_trains_in_a_thread_in_asyncio_and_beside_another_agent():
     expected = trained()
 
@@ -129,118 +103,6 @@ def test_copied_and_pickled_agents_act_and_train_on_alike():
             agent.optimizer.variables, other.optimizer.variables, strict=True
         ):
             np.testing.assert_array_equal(one, another)
-
-
-@pytest.mark.slow
-def test_exported_policy_is_a_keras_layer_and_an_int8_model(tmp_path):
-    agent = make_agent()
-    agent.export(tmp_path)
-    observations = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
-    expected = agent.act(observations, deterministic=True)
-    layer = keras.layers.TFSMLayer(tmp_path, call_endpoint="act")
-    np.testing.assert_array_equal(layer(observations)["action"], expected)
-    converter = tf.lite.TFLiteConverter.from_saved_model(
-        os.fspath(tmp_path), signature_keys=["distribution"]
-    )
-    converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    converter.representative_dataset = lambda: ([x[None]] for x in observations)
-    from ai_edge_litert.interpreter import Interpreter
-
-    runner = Interpreter(model_content=converter.convert()).get_signature_runner()
-    logits = runner(observation=observations)["logits"]
-    live = agent(observations).numpy()
-    np.testing.assert_allclose(logits, live, rtol=0.0, atol=0.1 * np.abs(live).max())
-
-
-OPTIMIZERS = (
-    *("SGD", "RMSprop", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "Adafactor"),
-    *("Nadam", "Ftrl", "Lion", "Lamb", "Muon"),
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_accumulate_the_gradients_of_several_updates(name, tmp_path):
-    """With K steps of accumulation, the weights change at each K-th update."""
-    optimizer = getattr(keras.optimizers, name)(0.1, gradient_accumulation_steps=2)
-    agent = make_agent()
-    agent.compile(optimizer)
-    weights = []
-    record = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: weights.append(
-            [x.numpy().tobytes() for x in agent.policy_variables]
-        )
-    )
-    options = {**BUDGET, "epochs": 4}
-    agent.fit("CartPole-v1", callbacks=[record], **options)
-    assert weights[0] != weights[1] == weights[2] != weights[3]
-    agent.save(tmp_path / "a.keras")
-    assert trained(agent=tfr.load(tmp_path / "a.keras")) == trained(agent=agent)
-
-
-ENV_WRAPPERS = {
-    "Autoreset-free": lambda env: env,
-    "ClipReward": lambda env: wrappers.ClipReward(env, -1.0, 0.5),
-    "DelayObservation": lambda env: wrappers.DelayObservation(env, 2),
-    "DtypeObservation": lambda env: wrappers.DtypeObservation(env, np.float64),
-    "FilterObservation": lambda env: wrappers.FilterObservation(
-        wrappers.TimeAwareObservation(env, flatten=False), ["obs"]
-    ),
-    "FlattenObservation": wrappers.FlattenObservation,
-    "FrameStackObservation": lambda env: wrappers.FrameStackObservation(env, 3),
-    "MaxAndSkipObservation": lambda env: wrappers.MaxAndSkipObservation(env, 2),
-    "NormalizeObservation": wrappers.NormalizeObservation,
-    "NormalizeReward": wrappers.NormalizeReward,
-    "OrderEnforcing": wrappers.OrderEnforcing,
-    "PassiveEnvChecker": wrappers.PassiveEnvChecker,
-    "RecordEpisodeStatistics": wrappers.RecordEpisodeStatistics,
-    "RepeatAction": lambda env: wrappers.RepeatAction(env, 2),
-    "ReshapeObservation": lambda env: wrappers.ReshapeObservation(env, (2, 2)),
-    "StickyAction": lambda env: wrappers.StickyAction(env, 0.2),
-    "TimeAwareObservation": wrappers.TimeAwareObservation,
-    "TimeLimit": lambda env: wrappers.TimeLimit(env, 7),
-    "TransformObservation": lambda env: wrappers.TransformObservation(
-        env, lambda x: 2 * x, env.observation_space
-    ),
-    "TransformReward": lambda env: wrappers.TransformReward(env, lambda x: 2 * x),
-}
-VECTOR_WRAPPERS = {
-    "ClipReward": lambda env: wrappers.vector.ClipReward(env, -1.0, 0.5),
-    "DictInfoToList-free": lambda env: env,
-    "DtypeObservation": lambda env: wrappers.vector.DtypeObservation(env, np.float64),
-    "FlattenObservation": wrappers.vector.FlattenObservation,
-    "NormalizeObservation": wrappers.vector.NormalizeObservation,
-    "NormalizeReward": wrappers.vector.NormalizeReward,
-    "RecordEpisodeStatistics": wrappers.vector.RecordEpisodeStatistics,
-    "ReshapeObservation": lambda env: wrappers.vector.ReshapeObservation(env, (2, 2)),
-    "TransformReward": lambda env: wrappers.vector.TransformReward(env, lambda x: 2 * x),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ENV_WRAPPERS)
-def test_agent_trains_in_wrapped_environments_alike_with_one_and_three(name):
-    """A wrapper with statistics of its own changes with the number of environments."""
-
-    def make():
-        return ENV_WRAPPERS[name](gym.make("CartPole-v1"))
-
-    agents = [make_agent(make) for _ in range(2)]
-    weights = [trained(make, a, num_envs=n) for a, n in zip(agents, (1, 3), strict=True)]
-    assert (weights[0] == weights[1]) == (not name.startswith("Normalize"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", VECTOR_WRAPPERS)
-def test_agent_trains_in_wrapped_vector_environments(name):
-    def short():
-        return gym.make("CartPole-v1", max_episode_steps=9)
-
-    def make():
-        return VECTOR_WRAPPERS[name](gym.vector.SyncVectorEnv([short] * 2))
-
-    weights = [trained(make(), make_agent(make())) for _ in range(2)]
-    assert weights[0] == weights[1]
 
 
 TRAIN = """

@@ -1,9 +1,8 @@
 """Defines `Reinforce`, a Keras model that learns from whole episodes.
 
-The module `agent` defines the arguments and methods of an agent, and
-`training.keras_agent` builds and saves an agent. `PolicyGradientEstimator.gradients`
-contains the REINFORCE algorithm, `training.trainer.Trainer` makes one update, and
-`training.loop.run_loop` is the epoch loop.
+`engine.keras_agent` builds and saves it, `engine.loop.run_loop` is the epoch loop,
+`engine.trainer.Trainer` collects episodes and makes updates, and
+`engine.update.estimator` contains the REINFORCE algorithm.
 """
 
 import contextlib
@@ -18,13 +17,16 @@ from numpy.typing import ArrayLike
 
 from tf_reinforce import baselines
 from tf_reinforce import heads
+from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
+from tf_reinforce.engine import checkpoints
 from tf_reinforce.engine import factory
 from tf_reinforce.engine import keras_agent
 from tf_reinforce.engine import loop
+from tf_reinforce.engine import recorder
 from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.export import formats
 from tf_reinforce.policies import default_policy
@@ -310,9 +312,7 @@ class Reinforce(keras_agent.KerasAgent):
             A list with a tensor `[E, …]` for each of `policy_variables`, one row for
             each of the E episodes that `on_truncation="drop"` does not exclude.
         """
-        trainer = self._trainer_for(episodes)
-        episodes = trainer.check_episodes(episodes)
-        return trainer.learner.per_episode_gradients(episodes, baseline)
+        return self._trainer_for(episodes).per_episode_gradients(episodes, baseline)
 
     def step_statistics(self, episodes: records.Episodes) -> Any:
         """Returns returns, advantages, log-probabilities and entropies of each step.
@@ -325,8 +325,7 @@ class Reinforce(keras_agent.KerasAgent):
             padding) of the episodes that are not dropped. An update computes the same
             numbers as `step_statistics`.
         """
-        trainer = self._trainer_for(episodes)
-        return trainer.learner.step_statistics(trainer.check_episodes(episodes))
+        return self._trainer_for(episodes).step_statistics(episodes)
 
     @locks.training
     def update(self, episodes: records.Episodes, seed: int = 0) -> dict[str, float]:
@@ -351,7 +350,7 @@ class Reinforce(keras_agent.KerasAgent):
         self._require_optimizer("update")
         trainer = self._trainer_for(episodes)
         self._build_optimizer()
-        result = trainer.update(self.optimizer, episodes, seed)
+        result = trainer.update(episodes, seed)
         return {
             **episode_statistics.metrics(result.episode_returns, result.lengths),
             **result.metrics,
@@ -452,9 +451,8 @@ class Reinforce(keras_agent.KerasAgent):
             FloatingPointError: If the loss or a gradient of an update is not finite; the
                 attribute `episodes` holds its episodes.
         """
-        sizes = dict(epochs=epochs, steps=steps, num_envs=num_envs, workers=workers)
         options = dict(
-            **sizes,
+            **dict(epochs=epochs, steps=steps, num_envs=num_envs, workers=workers),
             episodes_per_epoch=episodes_per_epoch,
             steps_per_epoch=steps_per_epoch,
             max_episode_steps=max_episode_steps,
@@ -468,56 +466,48 @@ class Reinforce(keras_agent.KerasAgent):
         loop.check_epochs(initial_epoch, validation_episodes, validation_freq)
         verbose = validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
         self._require_optimizer("fit")
-
-        def make_updates(notify: Any, updates: int, steps: Any, rates: Any) -> Any:
-            limits = min(updates, self.steps_per_execution), steps
-            arguments = envs, seed, options.collection, limits, notify, rates
-            return self.trainer.collect_and_update(self.optimizer, *arguments)
+        limits = {"env_kwargs": env_kwargs, **options.limits}
 
         def validate() -> dict[str, float]:
             key = seeding.StreamKey(seed, "validation", self.updates)
             size = min(options.num_envs, validation_episodes)
-            with self._open(validation_env, size, **validation_options) as envs:
+            with self._open(validation_env, size, **limits) as envs:
                 settings = options.env_settings.constant
                 return self.trainer.evaluate(envs, key, validation_episodes, settings)
 
-        opened = self._open_training(env, validation_env, env_kwargs, options)
-        with self._open_folder(resume) as folder, opened as environments:
-            envs, validation_options = environments
+        with (
+            checkpoints.open_checkpoints(resume, self._distribute_strategy) as folder,
+            self._open(env, options.num_envs, options.workers, **limits) as envs,
+        ):
+            envs.check_settings(options.env_settings)
+            self._build_optimizer()
+            if validation_env is not None:  # raise its errors before training begins
+                with self._open(validation_env, **limits) as validation_envs:
+                    validation_envs.check_settings(options.env_settings.constant)
             return loop.run_loop(
                 self,
-                make_updates,
-                None if validation_env is None else validate,
+                envs,
+                seed,
+                options,
                 self._own_callbacks(callbacks, verbose),
-                budget=(options.epochs, options.steps),
-                initial_epoch=initial_epoch,
+                validate=None if validation_env is None else validate,
                 freq=validation_freq,
+                initial_epoch=initial_epoch,
                 verbose=verbose,
-                make_recorder=self._recorder_maker(
-                    folder, env, env_kwargs, seed, initial_epoch, options
-                ),
+                folder=folder,
+                settings={"env": recorder.env_name(env), "env_kwargs": env_kwargs},
             )
 
-    @contextlib.contextmanager
-    def _open_training(
-        self, env: Any, validation_env: Any, env_kwargs: Any, options: config.FitOptions
-    ) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Yields the environments, and the options to open the validation environment.
-
-        Errors of the validation environment are raised before training begins.
-        """
-        env_options, validation_options = (
-            self._env_options(x, env_kwargs, *options.env_options)
-            for x in (env, validation_env)
-        )
-        settings = options.env_settings
-        with self._open(env, options.num_envs, options.workers, **env_options) as envs:
-            envs.check_settings(settings)
-            self._build_optimizer()
-            if validation_env is not None:
-                with self._open(validation_env, **validation_options) as validation_envs:
-                    validation_envs.check_settings(settings.constant)
-            yield envs, validation_options
+    def _own_callbacks(self, callbacks: Any, verbose: Any) -> list:
+        """Returns the callbacks of `fit`, and a line of progress if it is `verbose`."""
+        callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
+        for callback in callbacks:
+            validation.instance("callbacks", callback, keras.callbacks.Callback)
+        if verbose == 2:
+            callbacks.append(episode_callbacks.ProgressLine(every=0, live=False))
+        elif verbose:
+            callbacks.append(episode_callbacks.ProgressLine())
+        return callbacks
 
     # Acting
 
@@ -560,10 +550,16 @@ class Reinforce(keras_agent.KerasAgent):
         key = seeding.StreamKey(validation.check_seed(seed), "evaluation", 0)
         episodes = validation.positive_int("episodes", episodes)
         num_envs = min(validation.positive_int("num_envs", num_envs), episodes)
-        common = max_episode_steps, on_bad_env, on_env_error
-        options = self._env_options(env, env_kwargs, *common)
         settings = config.EnvSettings(reset_options, env_attrs)
-        with self._open(env, num_envs, workers, **options) as envs:
+        with self._open(
+            env,
+            num_envs,
+            workers,
+            env_kwargs=env_kwargs,
+            max_episode_steps=max_episode_steps,
+            on_bad_env=on_bad_env,
+            on_env_error=on_env_error,
+        ) as envs:
             envs.check_settings(settings)
             return self.trainer.evaluate(envs, key, episodes, settings, deterministic)
 
@@ -603,27 +599,31 @@ class Reinforce(keras_agent.KerasAgent):
             env_settings=settings,
         )
         seed = validation.check_seed(seed)
-        env_options = self._env_options(env, env_kwargs, max_episode_steps)
-        with self._open(env, num_envs, workers, **env_options) as envs:
+        limits = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
+        with self._open(env, num_envs, workers, **limits) as envs:
             envs.check_settings(settings)
-            return self.trainer.collect(envs, seed, *options.collection).episodes
+            return self.trainer.collect(envs, seed, *options.collection)
 
     @contextlib.contextmanager
     def _open(
-        self, env: Any, num_envs: int = 1, workers: Any = 1, **options: Any
+        self,
+        env: Any,
+        num_envs: int = 1,
+        workers: Any = 1,
+        *,
+        env_kwargs: Any,
+        **options: Any,
     ) -> Iterator[Any]:
-        """Opens environments, and builds the agent for their spaces."""
-        with make_envs.open_envs(env, num_envs, workers=workers, **options) as envs:
-            self.build_for_spaces(envs.observation_space, envs.action_space)
-            yield envs
+        """Opens environments, by default with the `env_kwargs` of `for_env`.
 
-    def _env_options(self, env: Any, env_kwargs: Any, *others: Any) -> dict[str, Any]:
-        """Returns options for `open_envs`; `env_kwargs` defaults to that of `for_env`."""
+        The agent is built for their spaces.
+        """
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = self._fit_defaults.get("env_kwargs")
-        faults = *config.FAULT_OPTIONS, "step_timeout"
-        names = "env_kwargs", "max_episode_steps", *faults
-        return dict(zip(names, (env_kwargs, *others)))
+        options = {"workers": workers, "env_kwargs": env_kwargs, **options}
+        with make_envs.open_envs(env, num_envs, **options) as envs:
+            self.build_for_spaces(envs.observation_space, envs.action_space)
+            yield envs
 
     @keras_arguments.explained
     @locks.between_updates

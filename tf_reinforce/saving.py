@@ -91,22 +91,17 @@ def read(path: str, max_bytes: int = MAX_BYTES) -> tuple[dict, int]:
     with _named(path):
         size = os.path.getsize(path)
         if not os.path.isfile(path) or not path.endswith(".keras"):
-            raise ValueError(
-                "An agent is a file `….keras` that `agent.save` or `tf-reinforce train` "
-                "wrote, and no folder or device."
-            )
+            raise ValueError("An agent is a file `….keras`, and no folder or device.")
         if size > max_bytes:
             raise ValueError(
-                f"The file has {size:,} bytes, and the limit is {max_bytes:,}. Load "
-                f"larger agents with tfr.load(path, max_bytes={size}), or `--max-bytes "
-                f"{size}` on the command line."
+                f"The file has {size:,} bytes, and the limit is {max_bytes:,}. Pass "
+                f"tfr.load(path, max_bytes={size}), or `--max-bytes {size}`."
             )
         try:
             return _read(path, size, max_bytes)
         except _DAMAGE as error:
-            raise ValueError(
-                f"The file is truncated, damaged or no archive of Keras ({error})."
-            ) from None
+            text = f"The file is truncated, damaged or no archive of Keras ({error})."
+            raise ValueError(text) from None
 
 
 def _read(path, size, max_bytes):
@@ -124,10 +119,7 @@ def _read(path, size, max_bytes):
         text, weights = archive.read(_CONFIG), archive.read(_WEIGHTS)
     limit = _MAX_CONFIG_BYTES * max(1, max_bytes // MAX_BYTES)
     if len(text) > limit:
-        raise ValueError(
-            f"{_CONFIG} has {len(text):,} bytes, and the limit is {limit:,}. A larger "
-            f"`max_bytes` raises it. Received: max_bytes={max_bytes}"
-        )
+        raise ValueError(f"{_CONFIG} is too large; a larger `max_bytes` raises it.")
     arrays = []
     with h5py.File(io.BytesIO(weights)) as file:
         file.visititems(lambda name, part: arrays.append(getattr(part, "nbytes", 0)))
@@ -158,7 +150,13 @@ def _expect_agent(config, custom_objects):
             module = str(part.get("module"))
             is_known = module in _MODULES or module.startswith(_OPERATIONS)
             if not is_known and not _is_value(part) and registered(part) is None:
-                raise ValueError(_unknown_class(part))
+                name = str(part.get("registered_name") or part["class_name"])[:100]
+                where = f"{part.get('module') or ''}.{name}".strip(".")[:200]
+                raise ValueError(
+                    f"It needs {where!r}, which is no part of Keras or tf_reinforce; "
+                    "nothing was imported or run. For a class of your own, pass "
+                    f"tfr.load(path, custom_objects={{{name!r}: …}})."
+                )
         level = [
             child
             for part in level
@@ -172,8 +170,7 @@ def _expect_agent(config, custom_objects):
     is_agent = isinstance(kind, type) and issubclass(kind, agent.Reinforce)
     if not is_agent or not isinstance(config.get("config"), dict):
         raise ValueError(
-            "The file contains no agent. Load another Keras model with "
-            "keras.saving.load_model; of a policy, tfr.Reinforce(policy) makes an agent."
+            "The file contains no agent. Load other models with keras.saving.load_model."
         )
     version.expect_not_newer("The agent", config["config"].get(version.CONFIG_KEY))
 
@@ -188,14 +185,8 @@ def _is_value(part):
     return is_value and re.fullmatch(r"bool|b?float\d+|u?int\d+", dtype)
 
 
-def _unknown_class(part):
-    name = str(part.get("registered_name") or part["class_name"])[:100]
-    module = str(part.get("module") or "")[:100]
-    return (
-        f"It needs {f'{module}.{name}'.strip('.')!r}, which is no part of Keras or "
-        "tf_reinforce; nothing was imported or run. If it is a class of your own, load "
-        f"the agent in Python with tfr.load(path, custom_objects={{{name!r}: …}})."
-    )
+def _reason(error):
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def _build(path, custom_objects, stored_bytes):
@@ -231,14 +222,13 @@ def _build(path, custom_objects, stored_bytes):
             warnings.warn(warning.message, stacklevel=4)
     except Exception as error:  # Keras and custom classes raise errors of any type
         cause = error
-        while remaining >= 0 and (cause.__cause__ or cause.__context__):
-            cause = cause.__cause__ or cause.__context__
+        while remaining >= 0 and (inner := _reason(cause)) is not None:
+            cause = inner
         text = " ".join(str(cause).split())
         text = re.split("If you trust|Make sure|Full object|config=", text)[0][:300]
         raise ValueError(
             f"The agent cannot be built ({type(cause).__name__}: {text}). Load it "
-            "with the versions that saved it. A class of your own needs a `get_config` "
-            "that returns all arguments of its `__init__(self, …, **kwargs)`."
+            "with the versions that saved it. A class of your own needs a `get_config`."
         ) from error
     if remaining < 0:  # Keras may have ignored the error
         raise ValueError("Its layers need more weights than it contains.")

@@ -1,7 +1,5 @@
 """Tests which gradient steps XLA compiles, and that settings reach the choice."""
 
-import json
-
 import gymnasium as gym
 import keras
 import numpy as np
@@ -10,9 +8,6 @@ import sweeps
 import tensorflow as tf
 
 import tf_reinforce as tfr
-from tf_reinforce import cli
-from tf_reinforce.cli import entry
-from tf_reinforce.cli import train_settings
 
 STEPS, MINIBATCH = 20, 5  # of an update; four gradient steps are a pass
 IMAGE = (6, 6, 1)
@@ -53,14 +48,6 @@ class RawConvolution(keras.layers.Layer):
 
     def call(self, x):
         return tf.nn.conv1d(x, self.kernel, 1, "SAME")
-
-
-class Activity(keras.layers.Layer):
-    """Adds a loss of its inputs, which must not contain padding."""
-
-    def call(self, x):
-        self.add_loss(keras.ops.mean(x**2))
-        return x
 
 
 def network(*layers, outputs=2):
@@ -155,55 +142,3 @@ def test_value_network_alone_is_compiled_from_100_gradient_steps_on(name, capsys
     assert says(capsys) == ""
     with pytest.raises(ValueError, match="`without_xla.*` cannot be.*jit_compile=False"):
         update(made([WithoutXLA()], layers, passes=1))
-
-
-def test_loaded_agent_continues_a_compiled_training_with_the_same_bits(tmp_path, capsys):
-    """XLA compiles one of the two networks."""
-
-    def agent():
-        keras.utils.set_random_seed(3)
-        return made([LAYERS.Conv2D(2, 3)], [])
-
-    first = agent()
-    save = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: epoch or first.save(tmp_path / "agent.keras")
-    )
-    whole = fit(first, verbose=1, epochs=2, callbacks=[save], resume=tmp_path / "run")
-    assert says(capsys) == "XLA: policy no (convolutions), value network yes"
-    loaded = tfr.load(tmp_path / "agent.keras")
-    assert loaded.jit_compile == first.jit_compile == "auto"
-    continued = fit(loaded, epochs=2, initial_epoch=1)
-    for ours, expected in zip(continued, whole, strict=True):
-        np.testing.assert_array_equal(ours, expected)
-    loaded.jit_compile = False
-    with pytest.raises(ValueError, match="jit_compile"):
-        fit(loaded, resume=tmp_path / "run", epochs=3)
-
-
-@pytest.mark.parametrize("value", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_settings_of_the_command_reach_the_updates(value, tmp_path, capsys):
-    run = str(tmp_path / "run")
-    command = ["train", "CartPole-v1", "--engine", "host", "--episodes-per-epoch", "4"]
-    command += ["--epochs", "1", "--hidden", "4", "--eval-episodes", "1"]
-    command += ["--set", "minibatch_size=5", "--set", "passes=20", "--run-dir", run]
-    option = ["--set", "jit_compile=true"] if value else ["--no-jit-compile"]
-    assert cli.main([*command, *option]) == 0
-    answer = "yes" if value else "no (jit_compile=False)"
-    assert f"XLA: policy {answer}" in capsys.readouterr().out
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["agent"]["jit_compile"] is value
-    assert tfr.load(tmp_path / "run" / "agent.keras").jit_compile is value
-
-
-def test_settings_of_the_command_replace_each_other():
-    """`--jit-compile` and `--no-jit-compile` replace a preset, `--set` all of them."""
-    for words, value in (
-        (["--jit-compile"], True),
-        (["--no-jit-compile"], False),
-        (["--jit-compile", "--set", 'jit_compile="auto"'], "auto"),
-    ):
-        options = entry.make_parser().parse_args(["train", "CartPole-v1", *words])
-        _, settings = train_settings.check_train_options(options)
-        assert settings["agent"]["jit_compile"] == value
-    with pytest.raises(ValueError, match="`jit_compile` must be one of .*Received"):
-        tfr.Reinforce.for_env("CartPole-v1", jit_compile="maybe")

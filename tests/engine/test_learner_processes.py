@@ -1,7 +1,6 @@
 """Tests that several learner replicas give the weights of one replica."""
 
 import concurrent.futures
-import contextlib
 import functools
 import importlib
 import itertools
@@ -188,24 +187,6 @@ def test_all_processes_make_the_calls_of_the_smallest_limit():
     assert calls.updates_until_due(0, 20, None) == 1
 
 
-def test_error_of_a_collective_operation_names_the_lost_process(monkeypatch):
-    """No process listens at port 1, so that process 0 counts as lost."""
-    monkeypatch.setattr(learner_processes, "_LINGER_SECONDS", 0.0)
-    processes = learner_processes.get(Strategy(1))
-    lost = pytest.raises(
-        learner_processes.LearnerLost, match=r"Process 0 \(127.0.0.1:1\)"
-    )
-    with lost, processes.explain_lost():
-        raise tf.errors.UnavailableError(None, None, "Connection refused")
-
-
-def test_other_errors_are_raised_unchanged(monkeypatch):
-    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: True)
-    processes = learner_processes.get(Strategy(1))
-    with pytest.raises(tf.errors.InternalError), processes.explain_lost():
-        raise tf.errors.InternalError(None, None, "a bug")
-
-
 class Team:
     """Processes as threads, whose `gather` waits for all of them.
 
@@ -237,7 +218,7 @@ class Team:
                 received=[x for x in signals[number : number + 1] if x]
             )
             record = recorder.Recorder.__new__(recorder.Recorder)
-            record._stop = stop
+            record.checkpoints, record._stop = types.SimpleNamespace(), stop
             facts = {"loss": losses[number], "weights": [np.ones(2), np.zeros(3)]}
             try:
                 ends = self.members[number].agree_on_end(agent, record, lambda x: facts)
@@ -263,98 +244,29 @@ def test_processes_agree_on_the_end_for_every_order_of_ranks(count, replicas):
         ends = any(stops) or any(signals)
         expected = [(ends, any(stops), own or max(signals)) for own in signals]
         assert team.agree(stops, signals, [1.0] * count) == expected
-
-
-@pytest.mark.parametrize("count, replicas", [(2, 1), (2, 2), (3, 1), (3, 2)])
-def test_a_difference_of_any_process_is_an_error_of_all(count, replicas):
-    team = Team(count, replicas)
-    for losses in itertools.product([1.0, 1.0 + 2**-52], repeat=count):
-        errors = team.agree([False] * count, [0] * count, losses)
-        other = next((n for n in range(count) if losses[n] != losses[0]), None)
-        if other is None:
-            assert errors == [(False, False, 0)] * count
-            continue
-        for number, error in enumerate(errors):
-            assert f"Process {other} (127.0.0.1:{other + 1}) of" in error
-            assert "differs from process 0 (127.0.0.1:1) in its loss, weights" in error
-            assert f"in process {number}: " in error and str(losses[number]) in error
-
-
-def test_every_array_of_the_facts_counts():
-    """Also the last bit of a weight, and the order of two weights."""
-    facts = {"number of epochs": 3, "weights": [np.zeros(2), np.arange(3.0)]}
-    others = [
-        {**facts, "number of epochs": 4},
-        {**facts, "weights": [np.zeros(2), np.array([0.0, 1.0, 2.0 + 2**-51])]},
-        {**facts, "weights": [np.array([0.0, -0.0]), np.arange(3.0)]},
-        {**facts, "weights": [np.arange(3.0), np.zeros(2)]},
-    ]
-    digests = {learner_processes._digest(x) for x in (facts, *others)}
-    assert len(digests) == 5 and max(digests) < 2**32
-
-
-def test_gather_of_one_replica_returns_its_numbers():
-    processes = learner_processes.LearnerProcesses(
-        tf.distribute.get_strategy(), ["127.0.0.1:1"], 0
-    )
-    for row in ([2**32 - 1, 1, 15], [5, 0, 2]):
-        np.testing.assert_array_equal(processes.gather(row), [row])
-
-
-def test_context_without_processes_does_nothing():
-    with learner_processes.SingleProcess().explain_lost() as value:
-        assert value is None
-    assert isinstance(
-        learner_processes.SingleProcess().explain_lost(), contextlib.nullcontext
-    )
-
-
-REMOTE = "Connection refused, remote target /job:worker/replica:0/task:1"
-CHIEF = "Connection refused, remote target /job:chief/replica:0/task:0"
-UNHEALTHY = (
-    "Collective ops is aborted by: Error reported from /job:worker/task:0: The following "
-    "tasks are unhealthy (stopped sending heartbeats):\n/job:worker/replica:0/task:1"
-)
-OWN = "Unexpected heartbeat request from an already-in-error task: /job:worker/task:0"
-NO_ANSWER = "Deadline Exceeded\n\nRPC: /tensorflow.CoordinationService/Heartbeat"
+    losses = [1.0] * (count - 1) + [1.0 + 2**-52]
+    for number, error in enumerate(team.agree([False] * count, [0] * count, losses)):
+        assert f"Process {count - 1} (127.0.0.1:{count}) of" in error
+        assert "differs from process 0 (127.0.0.1:1) in its loss, weights" in error
+        assert f"in process {number}: " in error
 
 
 @pytest.mark.parametrize(
-    "error, number, lost",
+    "message, reachable, said",
     [
-        (tf.errors.UnavailableError(None, None, UNHEALTHY), 0, 1),
-        (tf.errors.DeadlineExceededError(None, None, NO_ANSWER), 1, 0),
-        (tf.errors.DeadlineExceededError(None, None, "a timeout"), 1, None),
-        (tf.errors.InternalError(None, None, REMOTE), 0, 1),
-        (tf.errors.AbortedError(None, None, OWN), 0, 0),
+        ("Connection refused", False, r"Process 0 \(127.0.0.1:1\) of"),
+        ("remote target /job:worker/replica:0/task:0", True, "Another process of"),
+        ("RPC: /tensorflow.CoordinationService/Heartbeat", True, "Another process of"),
+        ("a bug", True, None),
     ],
 )
-def test_stopped_process_is_named_although_it_accepts_connections(
-    monkeypatch, error, number, lost
+def test_error_of_a_collective_operation_names_a_lost_process(
+    monkeypatch, message, reachable, said
 ):
-    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: True)
-    assert learner_processes.get(Strategy(number))._lost(error) == lost
-
-
-@pytest.mark.parametrize("message, lost", [(REMOTE, 2), (UNHEALTHY, 2), (CHIEF, 0)])
-def test_tasks_of_workers_count_from_one_beside_a_chief(monkeypatch, message, lost):
-    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: True)
-    processes = learner_processes.get(Strategy(1, 3, has_chief=True))
-    assert processes._lost(tf.errors.UnavailableError(None, None, message)) == lost
-    assert processes.hosts == [f"127.0.0.1:{n}" for n in (1, 2, 3)]
-
-
-def test_process_that_was_stopped_names_itself(monkeypatch):
+    """Other errors are raised unchanged."""
     monkeypatch.setattr(learner_processes, "_LINGER_SECONDS", 0.0)
-    lost = pytest.raises(
-        learner_processes.LearnerLost, match=r"Process 1 \(127.0.0.1:2\) .* did not resp"
-    )
-    with lost, learner_processes.get(Strategy(1)).explain_lost():
-        raise tf.errors.AbortedError(None, None, OWN)
-
-
-def test_process_that_does_not_answer_is_named_before_one_that_has_ended(monkeypatch):
-    """Another process may already have ended, because process 0 did not answer."""
-    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: False)
-    error = tf.errors.DeadlineExceededError(None, None, NO_ANSWER)
-    assert learner_processes.get(Strategy(1))._lost(error) == 0
+    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: reachable)
+    error = learner_processes.LearnerLost if said else tf.errors.InternalError
+    raises = pytest.raises(error, match=said or message)
+    with raises, learner_processes.get(Strategy(1)).explain_lost():
+        raise tf.errors.InternalError(None, None, message)

@@ -11,37 +11,26 @@ import tf_reinforce as tfr
 from tf_reinforce.engine import linear_rates
 
 
-def agent_with(optimizer):
-    part = types.SimpleNamespace(optimizer=optimizer)
-    return types.SimpleNamespace(part=part, updates=0, env_steps=0)
+def rates_of(optimizer, first, last, end):
+    """Returns rates for a number of environment steps, and the agent of the optimizer."""
+    agent = types.SimpleNamespace(part=types.SimpleNamespace(optimizer=optimizer))
+    agent._learning_rates = [("part.optimizer", first, last)]
+    return linear_rates.LinearRates.of(agent, None, end), agent
 
 
-def set_rate(optimizer, value):
-    schedules = [("part.optimizer", value, 2 * value)]
-    linear_rates.LinearRates(agent_with(optimizer), schedules, 10).set(0)
-
-
-def test_rates_of_a_budget_of_steps_follow_the_steps():
-    agent = agent_with(keras.optimizers.SGD(1.0))
-    rates = linear_rates.LinearRates(agent, [("part.optimizer", 0.5, 0.1)], None)
-    for agent.env_steps, expected in ((0, 0.5), (30, 0.38), (100, 0.1), (130, 0.1)):
-        in_program = rates.set(0, end_env_steps=100)
-        rate = np.array(agent.part.optimizer.learning_rate)
-        np.testing.assert_allclose(rate, expected, rtol=1e-6)
-        assert in_program == ((("part.optimizer", 0.5, 0.1),), 100, True)
-
-
-@pytest.mark.parametrize("end", [700, 10**9 + 7])
-def test_rates_in_a_program_have_the_bits_of_single_updates(end):
-    agent = agent_with(keras.optimizers.SGD(1.0))
-    rates = linear_rates.LinearRates(agent, [("part.optimizer", 0.3, 0.001)], None)
-    for progress in np.random.default_rng(0).integers(end + 2, size=100).tolist():
-        agent.env_steps = progress
-        program = rates.set(0, end_env_steps=end)
-        expected = float(agent.part.optimizer.learning_rate)
-        counts = (tf.constant(count, tf.int64) for count in (progress, program.end))
-        program.set_in_graph(agent, *counts)
-        assert float(agent.part.optimizer.learning_rate) == expected, progress
+@pytest.mark.parametrize("end", [100, 700, 10**9 + 7])
+def test_rates_of_a_budget_of_steps_have_the_same_bits_in_a_program(end):
+    rates, agent = rates_of(keras.optimizers.SGD(1.0), 0.3, 0.001, end)
+    assert rates[1:] == (end, True)
+    steps = np.random.default_rng(0).integers(end + 2, size=50).tolist()
+    for agent.env_steps in (0, end, *steps):
+        rates.set(agent)
+        rate = float(agent.part.optimizer.learning_rate)
+        share = min(agent.env_steps / end, 1)
+        assert rate == pytest.approx(0.3 - 0.299 * share, rel=1e-6)
+        counts = (tf.constant(count, tf.int64) for count in (agent.env_steps, end))
+        rates.set_in_graph(agent, *counts)
+        assert float(agent.part.optimizer.learning_rate) == rate
 
 
 def test_rates_of_a_budget_of_updates_count_the_updates_of_callbacks():
@@ -60,24 +49,21 @@ def test_rates_of_a_budget_of_updates_count_the_updates_of_callbacks():
     np.testing.assert_allclose(history["learning_rate"], 0.1 * (1 - updates / ends))
 
 
-@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e-8, 0.0])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_learning_rate_has_the_bits_that_keras_sets(value, scaled):
-    optimizers = []
-    for _ in range(2):
-        optimizer = keras.optimizers.Adam(0.5)
-        if scaled:
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-        optimizers.append(optimizer)
-    optimizers[0].learning_rate = value
-    set_rate(optimizers[1], value)
-    expected, rate = (np.array(optimizer.learning_rate) for optimizer in optimizers)
-    assert rate == expected == np.float32(value) and rate.dtype == expected.dtype
+def test_learning_rate_has_the_bits_that_keras_sets(scaled):
+    optimizer = inner = keras.optimizers.Adam(0.5)
     if scaled:
-        assert float(optimizers[1].inner_optimizer.learning_rate) == np.float32(value)
+        optimizer = keras.optimizers.LossScaleOptimizer(inner)
+    for value in (0.1, 1 / 3, 1e-8, 0.0):
+        rates, agent = rates_of(optimizer, value, value, 1)
+        agent.env_steps = 0
+        rates.set(agent)
+        assert float(inner.learning_rate) == np.float32(value)
 
 
 def test_learning_rate_of_a_keras_schedule_is_not_settable():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    rates, agent = rates_of(keras.optimizers.Adam(schedule), 0.1, 0.2, 1)
+    agent.env_steps = 0
     with pytest.raises(TypeError, match="not settable"):
-        set_rate(keras.optimizers.Adam(schedule), 0.1)
+        rates.set(agent)

@@ -76,5 +76,5 @@ def test_agent_solves_catch_from_pixels_with_litert(seed, catch):
     agent = catch.make_agent(seed)
     agent.fit(catch.Catch, epochs=250, episodes_per_epoch=32, seed=seed, verbose=0)
     result = agent.evaluate(catch.Catch, episodes=1000)
-    assert agent.trainer.collector.programs["acting", False].runtime == "litert"
+    assert agent.trainer.programs["acting", False].runtime == "litert"
     assert result["episode_return"] == 1.0

@@ -18,7 +18,7 @@ from toy_worlds import Lucky
 import tf_reinforce as tfr
 from tf_reinforce import envs
 from tf_reinforce.data import seeding
-from tf_reinforce.engine import learner
+from tf_reinforce.engine import trainer
 from tf_reinforce.engine.collect import xla_rollout
 from tf_reinforce.experiments import multi_seed as training_of_many
 
@@ -67,7 +67,7 @@ def optimizer_state(agent):
 @pytest.mark.parametrize("kind", sweeps.some(OPTIONS, always=["a deviation, groups"]))
 def test_train_seeds_equals_separate_runs(kind, monkeypatch):
     """Only the gradient of many seeds is summed in blocks."""
-    monkeypatch.setattr(learner, "_SMALL_MICROBATCH", 50)
+    monkeypatch.setattr(trainer, "_SMALL_MICROBATCH", 50)
     make_world, options = OPTIONS[kind]
     world, seeds = make_world(), [3, 8]
     make = maker(world, 2, **options)

@@ -158,7 +158,7 @@ def test_probabilities_along_an_episode_are_those_of_the_sampled_actions():
     figure = policy_plots.draw(agent, "CartPole-v1", seed=4, max_episode_steps=9)
     request = environments.CollectionRequest(seeding.StreamKey(4, "evaluation", 0), 1)
     with tfr.collect.open_envs("CartPole-v1", 1, max_episode_steps=9) as envs:
-        episodes = agent.trainer.collector.collect(envs, request).episodes
+        episodes = agent.trainer.play(envs, request).episodes
     length = int(episodes.lengths[0])
     logits = agent.predict(np.asarray(episodes.observations)[:length, 0], verbose=0)
     expected = keras.ops.softmax(logits)[:, 0]

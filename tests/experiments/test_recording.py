@@ -66,7 +66,7 @@ def test_videos_show_the_episodes_of_an_evaluation(
     key = seeding.StreamKey(3, "evaluation", 0)
     request = environments.CollectionRequest(key, 4, deterministic=deterministic)
     with tfr.collect.open_envs(env, 2, max_episode_steps=limit) as envs:
-        episodes = agent.trainer.collector.collect(envs, request).episodes
+        episodes = agent.trainer.play(envs, request).episodes
     assert len(list(tmp_path.iterdir())) == 4
     for number in range(4):
         pictures = read(tmp_path / f"a_{number + 1}.mp4")

@@ -30,8 +30,8 @@ def test_recurrent_acting_by_steps_equals_the_policy_on_whole_episodes(layer):
     agent.normalizer.update(np.random.default_rng(0).uniform(0, 12, (50, 2)))
     with tfr.collect.open_envs(toys.Lengths, 3) as envs:
         request = toys.request(episodes=30, stream="evaluation", deterministic=True)
-        played = agent.trainer.collector.collect(envs, request)
-    assert agent.trainer.collector.programs["acting", True].runtime == "litert"
+        played = agent.trainer.play(envs, request)
+    assert agent.trainer.programs["acting", True].runtime == "litert"
     episodes = played.episodes
     likely = np.argmax(agent(episodes.observations.swapaxes(0, 1)), -1)
     for b, length in enumerate(episodes.lengths):

@@ -229,7 +229,7 @@ def check_space(name, folder):
         names = flat(policy_functions.signature_names(ours, "action"))
         assert_same([theirs[name] for name in names], ours)
     assert_same(loaded.act(batch, seed=7), agent.act(batch, seed=7))
-    engines = {made.runtime for made in agent.trainer.collector.programs.values()}
+    engines = {made.runtime for made in agent.trainer.programs.values()}
     return row(name, agent, engines)
 
 

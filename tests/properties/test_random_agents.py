@@ -167,7 +167,6 @@ def assert_close(actual, expected):
 def test_gradient_and_updates_equal_a_loop_over_episodes_and_steps(seed):
     agent, shapes = make_agent(seed)
     truth = oracle.Oracle(make_agent(seed)[0])
-    learner = agent.trainer.learner
     for number in range(2):
         episodes = record(agent, shapes, [seed, number])
         gradients, critic, _ = agent.gradients(episodes)
@@ -175,8 +174,8 @@ def test_gradient_and_updates_equal_a_loop_over_episodes_and_steps(seed):
         assert_close(gradients, expected)
         assert_close(critic, expected_critic)
         checked = agent.trainer.check_episodes(episodes)
-        permutations = learner.permutations(checked, seed=seed)
-        step = learner.make_train_step(agent.optimizer)
+        permutations = agent.trainer.permutations(checked, seed=seed)
+        step = agent.trainer.train_step()
         assert step(keras.tree.map_structure(tf.constant, checked), permutations)[0] == 1
         truth.update(episodes, permutations.numpy(), RATE, CRITIC_RATE)
         assert_close(agent.policy_variables, truth.variables())

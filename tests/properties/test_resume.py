@@ -4,7 +4,6 @@ An interruption is an error between two steps, as if the process ended there. A 
 then continues with new objects, as in a new process.
 """
 
-import contextlib
 import csv
 import functools
 import importlib
@@ -304,35 +303,6 @@ def test_every_callback_continues_after_an_interruption_in_each_epoch(name, tmp_
     assert differences(whole, run("parts")) == set()
 
 
-@pytest.mark.parametrize(
-    "name", sweeps.some(OTHERS, always=["ScoreFunction.fit", "SequenceReinforce.fit"])
-)
-def test_training_that_a_callback_has_stopped_trains_no_further(name, tmp_path):
-    """It does not read its validation data either."""
-    reads = []
-
-    class Read(Rows):
-        def __getitem__(self, index):
-            reads.append(index)
-            return super().__getitem__(index)
-
-    class Stop(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            self.model.stop_training = True
-
-    make, fit = TRAINERS[name]
-    model = make()
-    options = dict(batch_size=10, resume=tmp_path / "run")
-    if name == "ScoreFunction.fit":
-        options["validation_data"] = Read()
-    stopped = fit(model, callbacks=[Stop()], **options)
-    weights, before = data(model.get_weights()), len(reads)
-    again = fit(model, **options)
-    assert len(reads) == before
-    assert again.epoch == stopped.epoch == [0]
-    assert data(model.get_weights()) == weights
-
-
 def batches(size=5):
     rows = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS))
     return rows.shuffle(10, seed=4).batch(size)
@@ -416,76 +386,6 @@ def test_data_of_every_kind_is_read_again_up_to_the_checkpoint(
     assert train("parts") == whole
 
 
-def test_loss_scale_continues(tmp_path):
-    def train(folder, *callbacks):
-        optimizer = keras.optimizers.LossScaleOptimizer(adam(), dynamic_growth_steps=2)
-        model = sampling_model({"optimizer": optimizer})
-        options = dict(resume=tfr.Checkpoints(tmp_path / folder, every_updates=1))
-        fit_sampling_model(model, callbacks=[*callbacks], **options)
-        return [x.numpy().tolist() for x in (*model.variables, *optimizer.variables)]
-
-    with pytest.raises(RuntimeError, match="the process ends"):
-        train("parts", Interrupt(3, fail))
-    assert train("parts") == train("whole")
-
-
-def test_order_of_arrays_follows_from_the_checkpoint_alone(tmp_path):
-    """Not from the seeds of the process, which may be others when it continues."""
-    orders = []
-    for seed in (1, 2):
-        read = []
-
-        def note(inputs, choices, targets, read=read):
-            read.extend(targets[:, 0].tolist())
-            return np.zeros(len(targets))
-
-        model = sampling_model(baseline=None, reward=note, samples=1)
-        keras.utils.set_random_seed(seed)
-        stop = [Interrupt(2, fail)] if seed == 1 else []
-        weights = dict(y=TARGETS, sample_weight=np.ones(10), validation_data=None)
-        resume = tfr.Checkpoints(tmp_path / "run", every_updates=1)
-        options = dict(resume=resume, callbacks=stop, **weights)
-        with contextlib.suppress(RuntimeError):
-            fit_sampling_model(model, **options)
-        orders.append(read)
-    assert len(orders[0]) == 10 and len(orders[1]) == 10 * EPOCHS - 5
-    assert orders[1][:5] == orders[0][5:]  # the step after the checkpoint
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_after_the_last_step_is_not_lost(number, tmp_path):
-    class Late(keras.callbacks.Callback):
-        def on_train_end(self, logs=None):
-            signal.raise_signal(number)
-
-    with pytest.raises(SIGNALS[number]):
-        fit_sampling_model(
-            sampling_model(), epochs=1, callbacks=[Late()], resume=tmp_path / "run"
-        )
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_arrays_are_read_once_in_each_epoch_in_another_order_if_shuffled(
-    shuffle, tmp_path
-):
-    read, sizes = [], set()
-    inputs, rows = np.resize(INPUTS, (40, 4)), np.arange(40.0)
-
-    def note(inputs, choices, targets):
-        read.extend(targets[:, 0].tolist())
-        sizes.add(len(targets))
-        return np.zeros(len(targets))
-
-    model = sampling_model(baseline=None, reward=note, samples=1)
-    options = dict(shuffle=shuffle, validation_data=None, resume=tmp_path / "run")
-    fit_sampling_model(model, x=inputs, y=rows[:, None], batch_size=None, **options)
-    epochs = np.reshape(read, [EPOCHS, -1])
-    assert all(sorted(epoch) == rows.tolist() for epoch in epochs)
-    assert len({*map(tuple, epochs)}) == (EPOCHS if shuffle else 1)
-    assert shuffle or (epochs == rows).all()
-    assert sizes == {32, 8}  # the batch size of Keras, and the rest
-
-
 def test_data_that_cannot_be_read_again_is_refused(tmp_path):
     model, resume = sampling_model(), tmp_path / "run"
     with pytest.raises(ValueError, match="Received: resume and shuffle=True"):
@@ -548,7 +448,6 @@ class Other(toys.Bandit):
     """An environment of another name."""
 
 
-SWAPPED = {"values": (1.0, 0.0)}
 COMPILE = dict(optimizer=0.04, run_eagerly=False, jit_compile=False)
 # Another value for each argument, and the arguments that are honoured: they change what
 # follows, or nothing that is trained. All others are refused.
@@ -668,38 +567,6 @@ def test_every_option_has_another_value(name):
     for part, names in enumerate(parameters(name)):
         listed = {*KERAS_FIT} if name == "fit_logged" and part == 2 else set()
         assert names | listed == CHANGES[name]()[part].keys(), part
-
-
-@pytest.mark.parametrize("name", TRAINERS)
-def test_each_changed_argument_of_training_is_refused(name, tmp_path):
-    """`make slow` also changes the arguments of the constructor and of `compile`."""
-    make, fit = TRAINERS[name]
-    model = make()
-    fit(model, epochs=1, resume=tmp_path / "run")
-    *_, arguments, honoured = CHANGES[name]()
-    for option in sorted(arguments.keys() - honoured):
-        options = {"epochs": 2, option: arguments[option]}
-        with pytest.raises(ValueError, match="belongs to another training: its "):
-            fit(model, resume=tmp_path / "run", **options)
-
-
-def test_other_functions_tokens_and_seeds_of_sequences_are_refused(tmp_path):
-    """A new model is made for each option, of one language model."""
-    causal_lm = language_models.text_gpt2()
-    turns = dict(reply=lambda completions: [None] * len(completions), max_turns=2)
-    defaults = dict(rewards=sevens, group_size=2, max_completion_length=2, seed=5)
-
-    def train(**options):
-        options = {**defaults, **turns, **options}
-        model = tfr.sequences.SequenceReinforce(causal_lm, **options)
-        model.compile("sgd", run_eagerly=True)
-        fit_language_model(model, batch_size=3, epochs=1, resume=tmp_path / "run")
-
-    train()
-    changes = CHANGES["SequenceReinforce.fit"]()[0]
-    for option in ("rewards", "reward_weights", "reply", "stop_token_ids", "seed"):
-        with pytest.raises(ValueError, match=f"another training: its .*{option}"):
-            train(**{option: changes[option]})
 
 
 @pytest.mark.slow

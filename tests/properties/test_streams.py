@@ -16,7 +16,7 @@ from tf_reinforce import heads
 from tf_reinforce.callbacks import evaluation
 from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_noise
-from tf_reinforce.engine import learner
+from tf_reinforce.engine.update import program
 from tf_reinforce.policies import actor as deciding
 
 SEEDS = (0, 1, 7, 2**40, 2**63 - 1)
@@ -251,7 +251,7 @@ def test_language_model_requests_each_of_its_streams_once(monkeypatch, permutati
 
 
 class TrainStep:
-    """The attributes of a training step that `learner` reads, with two passes."""
+    """The attributes of a training step that `program` reads, with two passes."""
 
     num_permutations = 2
 
@@ -263,7 +263,7 @@ def test_compiled_engine_draws_a_new_permutation_for_every_pass():
     """The permutations of 24 steps differ between passes, updates and seeds."""
     episodes = tfr.Episodes(None, None, None, tf.constant([9, 15]), tf.ones(2, tf.bool))
     permutations = [
-        learner.permutations_in_graph(
+        program.permutations_in_graph(
             seeding.rollout_keys(seed, "training", u)[3], TrainStep, episodes
         )
         for seed, u in itertools.product(range(3), range(4))

@@ -179,9 +179,8 @@ def two_passes(**options):
 
     def traced(passes):
         rule = agent.trainer.estimator
-        update = train_step.TrainStep(
-            rule, agent.optimizer, agent.counters, passes=passes
-        )
+        update = train_step.TrainStep(rule, agent.optimizer, agent.counters)
+        update.passes = passes
         options = dict(reduce_retracing=True, autograph=False)
         return tf.function(lambda *given: update(*given), **options)
 

@@ -204,7 +204,6 @@ STATES = {
     "epoch of 400 digits": set_progress(epoch=10**400),
     "steps are negative": set_progress(first_step=-(10**30)),
     "log of negative length": set_callback("CSVLogger", None, log_bytes=-5),
-    "columns of the log are a number": set_callback("CSVLogger", "attributes", keys=3),
     "history is text": set_callback("History", "attributes", history="evil"),
     "epochs of the history are a dict": set_callback("History", "attributes", epoch={}),
     "best return is text": set_callback("EvaluationCallback", "state", best_return="a"),

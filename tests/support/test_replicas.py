@@ -38,12 +38,12 @@ def variables_of(strategy):
 
 def test_unsupported_strategies_are_refused():
     strategy = fake_strategy(tf.distribute.ParameterServerStrategy)
-    expected = "Expected: MirroredStrategy, MultiWorkerMirroredStrategy, .* Received: "
-    with pytest.raises(ValueError, match=expected + "Strategy"):
+    expected = ", but only MirroredStrategy, MultiWorkerMirroredStrategy, "
+    with pytest.raises(ValueError, match="Strategy" + expected):
         replicas.check_strategy(strategy)
     with tf.distribute.experimental.CentralStorageStrategy(["/cpu:0"]).scope():
         policy = small_policy()
-        with pytest.raises(ValueError, match=expected + "CentralStorageStrategy"):
+        with pytest.raises(ValueError, match="CentralStorageStrategy" + expected):
             tfr.Reinforce(policy)
 
 
@@ -52,14 +52,9 @@ def test_parts_of_another_scope_are_refused():
     replicas.check_same_scope(strategy, {"policy": variables_of(strategy)})
     replicas.check_same_scope(None, {"policy": variables_of(None)})
     replicas.check_same_scope(fake_strategy(count=1), {"policy": variables_of(None)})
-    message = (
-        "policy outside of a scope, and the agent in the scope of a MirroredStrategy"
-    )
-    with pytest.raises(ValueError, match=message):
-        replicas.check_same_scope(strategy, {"policy": variables_of(None)})
-    message = "policy in the scope of a MirroredStrategy with 2 .* agent outside"
-    with pytest.raises(ValueError, match=message):
-        replicas.check_same_scope(None, {"policy": variables_of(strategy)})
+    for pair in ((strategy, None), (None, strategy)):
+        with pytest.raises(ValueError, match="policy and the agent were not made in the"):
+            replicas.check_same_scope(pair[0], {"policy": variables_of(pair[1])})
 
 
 @pytest.mark.parametrize("weight, expected", [(0.0, [0.0, 0.0]), (0.5, [np.nan, 1.0])])
@@ -87,9 +82,7 @@ def test_training_in_the_scope_is_refused():
             RuntimeError, match="`fit` was called in the scope of a strat"
         ):
             agent.fit("CartPole-v1", epochs=1)
-        with pytest.raises(
-            RuntimeError, match="`update` .* Mirrored.* outside the scope"
-        ):
+        with pytest.raises(RuntimeError, match="`update` .* after this block"):
             agent.update(None)
 
 
@@ -100,7 +93,7 @@ def test_training_in_the_scope_is_refused():
         (
             tf.errors.UnknownError(None, None, "no server"),
             OSError,
-            "127.0.0.1:1 is an un",
+            "each at an unused port",
         ),
     ],
 )
@@ -162,11 +155,11 @@ def test_errors_name_the_part_that_was_made_outside_the_scope():
     """A process has two devices only if they are configured before TensorFlow starts."""
     messages = {
         "nothing": "(2, 2)",
-        "policy": "the policy outside of a scope",
-        "agent": "the agent outside of a scope",
-        "value": "the baseline outside of a scope",
-        "value optimizer": "the optimizer of the baseline outside of a scope",
-        "optimizer": "the optimizer outside of a scope",
+        "policy": "The policy and the agent were not made in the same scope",
+        "agent": "and the agent were not made in the same scope",
+        "value": "The baseline and the agent",
+        "value optimizer": "The optimizer of the baseline and the agent",
+        "optimizer": "The optimizer and the agent",
     }
     command = [sys.executable, "-c", TWO_DEVICES, *messages]
     root = pathlib.Path(__file__).parents[2]

@@ -70,13 +70,13 @@ def request(episodes=None, steps=None, *, stream="training", **options):
 
 def rollouts(agent):
     """Returns the programs of the compiled engine, with the latest last."""
-    programs = agent.trainer.collector.programs
+    programs = agent.trainer.programs
     return [program for key, program in programs.items() if key[0] == "rollout"]
 
 
 def acting_program(agent, observation_space, deterministic=False):
     """Returns a new acting program of an agent."""
-    actor = agent.trainer.collector.actor
+    actor = agent.trainer.actor
     inputs, noise = acting_programs.example_inputs(actor, observation_space)
     return acting_programs.ActingProgram(actor, inputs, noise, deterministic)
 

@@ -3,6 +3,7 @@
 import definitions
 import keras
 import numpy as np
+import toys
 from definitions import LENGTHS
 from definitions import OBSERVED
 
@@ -107,3 +108,13 @@ def complete(optimizer, policy=None, **settings):
         scale_advantages="running",
         **settings,
     )
+
+
+def step_of(agent, passes=1, minibatch_size=None, **attributes):
+    """Returns the `TrainStep` of an agent, with other options and attributes."""
+    options = dict(passes=passes, minibatch_size=minibatch_size)
+    toys.set_options(agent.trainer.estimator, **options)
+    step = agent.trainer.train_step()
+    for name, value in attributes.items():
+        setattr(step, name, value)
+    return step

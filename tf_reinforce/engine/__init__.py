@@ -1,1 +1,1 @@
-"""Trains agents: the epoch loop, the collector and the learner."""
+"""Trains agents: the epoch loop, updates, checkpoints and signals."""

@@ -7,6 +7,8 @@ import inspect
 import json
 import logging
 import os
+import types
+from collections.abc import Mapping
 
 import keras
 import numpy as np
@@ -67,9 +69,10 @@ class CallbackStates:
         for callback, append in self._appending:  # `truncate_logs` has changed it
             callback.append = append
         for constants, callback in zip(self._constants, self.callbacks, strict=True):
-            now = _digests(callback)
-            for name in [x for x in constants if now.get(x) != constants[x]]:
-                del constants[name]
+            if constants:
+                now = {name: _digest(value) for name, value in _attributes(callback)}
+                for name in [x for x in constants if now.get(x) != constants[x]]:
+                    del constants[name]
 
     def get(self):
         """Returns the states of all callbacks that have a state.
@@ -99,20 +102,17 @@ class CallbackStates:
 
 def _check_methods(callback):
     """Raises an error if a callback cannot be resumed."""
-    kind = type(callback).__name__
     if isinstance(callback, keras.callbacks.BackupAndRestore):
         raise ValueError(
-            "`resume` and the callback BackupAndRestore both restore a training. "
-            "Expected: one of them. Received: both. Remove the callback; "
-            "`resume` also restores callbacks and log files."
+            "`resume` and the callback BackupAndRestore both restore a training. Remove "
+            "the callback; `resume` also restores callbacks and log files."
         )
-    names = "get_state", "set_state"
-    present = [name for name in names if hasattr(callback, name)]
+    present = [x for x in ("get_state", "set_state") if hasattr(callback, x)]
     if len(present) == 1:
         raise TypeError(
             "With `resume`, a callback with a state must have the methods `get_state()` "
-            f"and `set_state(state)`. Received: the callback {kind}, which only has "
-            f"`{present[0]}`. Add the other method to {kind}, or rename the method."
+            "and `set_state(state)`. Received: the callback "
+            f"{type(callback).__name__}, which only has `{present[0]}`."
         )
 
 
@@ -129,19 +129,12 @@ def _attributes(callback):
             continue  # an object that is no data
 
 
-def _digests(callback):
-    """Returns a digest of each attribute that may be a state."""
-    if hasattr(callback, "get_state"):
-        return {}
-    return {name: _digest(value) for name, value in _attributes(callback)}
-
-
 def _changed(callback, constants):
     """Returns the attributes that differ from their values before the training."""
     return {
         name: value
         for name, value in _attributes(callback)
-        if name not in constants or constants[name] != _digest(value)
+        if constants.get(name) != _digest(value)
     }
 
 
@@ -177,20 +170,22 @@ def check_logs(callbacks, states):
         states: Result of `CallbackStates.get` at a checkpoint. A training without a
             checkpoint passes an empty list.
     """
+    expected = {
+        id(x): state.get("log_bytes") or 0 for x, state in _matches(callbacks, states)
+    }
     for callback in callbacks:
         path = _log_path(callback)
-        if path is not None:
-            files.expect_no_link(path)
-            if os.path.exists(path):
-                files.expect_regular_file(path)
-    for callback, state in _matches(callbacks, states):
-        path, expected = _log_path(callback), state.get("log_bytes") or 0
-        size = os.path.getsize(path) if path and os.path.isfile(path) else 0
-        if path is not None and size < expected:
+        if path is None:
+            continue
+        files.expect_no_link(path)
+        if os.path.exists(path):
+            files.expect_regular_file(path)
+        size = os.path.getsize(path) if os.path.isfile(path) else 0
+        if size < expected.get(id(callback), 0):
             raise ValueError(
-                f"The log file {path} has lost rows: it has {size} bytes. Expected: "
-                f"at least {expected} bytes, as at the checkpoint. Restore the file, "
-                "or train in a new folder."
+                f"The log file {path} has lost rows: it has {size} bytes, and had "
+                f"{expected[id(callback)]} at the checkpoint. Restore the file, or train "
+                "in a new folder."
             )
 
 
@@ -200,35 +195,15 @@ def is_valid(states):
         isinstance(state, dict)
         and isinstance(state.get("name"), str)
         and isinstance(state.get("attributes"), dict)
-        and _is_length(state.get("log_bytes"))
-        and all(
-            check(state["attributes"][name])
-            for name, check in _CHECKS.get(state["name"].split(" ")[0], {}).items()
-            if name in state["attributes"]
-        )
+        and type(state.get("log_bytes") or 0) is int
+        and (state.get("log_bytes") or 0) >= 0
+        and (state["name"] != "History 0" or _is_history(**state["attributes"]))
         for state in states
     )
 
 
-def _is_length(value):
-    return value is None or (type(value) is int and value >= 0)
-
-
-def _is_list_of(kind, value):
-    return isinstance(value, list) and all(type(x) is kind for x in value)
-
-
-# The logs of a training would fail with values of other types.
-_CHECKS = {
-    "CSVLogger": {"keys": lambda keys: keys is None or _is_list_of(str, keys)},
-    "History": {
-        "epoch": lambda epochs: _is_list_of(int, epochs),
-        "history": lambda history: (
-            isinstance(history, dict)
-            and all(isinstance(_unpack(x), list) for x in history.values())
-        ),
-    },
-}
+def _is_history(epoch=(), history=types.MappingProxyType({}), **_):
+    return isinstance(epoch, (list, tuple)) and isinstance(history, Mapping)
 
 
 def truncate_logs(callbacks, states):
@@ -274,8 +249,8 @@ def _set_state(callback, state):
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"The checkpoint contains an invalid state of the callback {state['name']} "
-            f"({type(error).__name__}: {error}). Expected: the state that a training has "
-            "written. To train from the start, use another folder."
+            f"({type(error).__name__}: {error}). To train from the start, use another "
+            "folder."
         ) from error
 
 
@@ -292,24 +267,22 @@ def _set_attribute(callback, name, value):
 
 def _fill(current, value):
     """Gives a dict the content of another one; the dicts in it remain the same."""
-    inner = {
-        key: current[key]
-        for key, x in value.items()
-        if isinstance(x, dict) and isinstance(current.get(key), dict)
-    }
-    for key, kept in inner.items():
-        _fill(kept, value[key])
+    kept = {k: x for k, x in current.items() if isinstance(x, dict)}
     current.clear()
-    current.update({**value, **inner})
+    for key, new in value.items():
+        if isinstance(new, dict) and key in kept:
+            _fill(kept[key], new)
+            new = kept[key]
+        current[key] = new
 
 
 def _named(callbacks):
     """Yields `(name, callback)`, with names such as `"EarlyStopping 0"`."""
-    counts: dict[str, int] = {}
+    counts = collections.Counter()
     for callback in callbacks:
         name = type(callback).__name__
-        yield f"{name} {counts.get(name, 0)}", callback
-        counts[name] = counts.get(name, 0) + 1
+        yield f"{name} {counts[name]}", callback
+        counts[name] += 1
 
 
 def _matches(callbacks, states):

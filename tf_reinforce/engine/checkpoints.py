@@ -115,17 +115,14 @@ class Checkpoints:
         validation.within("grace_seconds", grace_seconds, 0, math.inf)
         validation.positive_int_or_none("every_updates", every_updates)
         if validation.positive_int("keep", keep) < 2:
-            raise ValueError(
-                "`keep` must be at least 2, so that a damaged checkpoint does not lose "
-                f"the training. Received: keep={keep}"
-            )
+            raise ValueError(f"`keep` must be at least 2. Received: keep={keep}")
+        if agent_path is not None:
+            agent_path = validation.path("agent_path", agent_path)
         self.path = pathlib.Path(validation.path("path", path)).absolute()
         self.every_seconds = every_seconds
         self.every_updates = every_updates
         self.keep = keep
         self.agent_path = agent_path
-        if agent_path is not None:
-            self.agent_path = validation.path("agent_path", agent_path)
         self.grace_seconds = grace_seconds
         self.is_writer = True  # whether the current process writes checkpoints
         self.last_words = None  # see `interruption.GracefulStop`
@@ -164,8 +161,7 @@ class Checkpoints:
             if self._is_training:
                 raise locks.FolderLocked(
                     f"Another training uses the folder {self.path} through the same "
-                    "tfr.Checkpoints. Expected: a folder of its own for each training. "
-                    "Wait until the other training ends, or choose another folder."
+                    "tfr.Checkpoints. Wait until it ends, or choose another folder."
                 )
             self._is_training = True
         try:
@@ -227,7 +223,7 @@ class Checkpoints:
                 checkpoint = read(path)
             except NewerFormat:
                 raise
-            except (OSError, ValueError) as error:
+            except ValueError as error:
                 problems.append(str(error))
                 continue
             for problem in problems:
@@ -266,12 +262,7 @@ def open_checkpoints(resume, strategy=None):
     if resume is None:
         return contextlib.nullcontext()
     if not isinstance(resume, Checkpoints):
-        if not isinstance(resume, (str, os.PathLike)):
-            raise TypeError(
-                "`resume` must be the path of a folder, or tfr.Checkpoints. Received: "
-                f"resume={resume!r}"
-            )
-        resume = Checkpoints(resume)
+        resume = Checkpoints(validation.path("resume", resume))
     if not learner_processes.get(strategy).is_chief:
         resume = copy.copy(resume)
         resume.is_writer = False
@@ -292,7 +283,7 @@ def write_state(folder, header, state):
     manifest = {
         "format_version": FORMAT_VERSION,
         **header,
-        "arrays": [[_type_name(array), list(array.shape)] for array in arrays],
+        "arrays": [[tf.as_dtype(x.dtype).name, list(x.shape)] for x in arrays],
         "sha256": hashlib.sha256(content).hexdigest(),
         "state": encoded,
     }
@@ -305,81 +296,62 @@ def read(path):
     """Returns the `Checkpoint` in a folder.
 
     Raises:
-        OSError: If a file of the checkpoint cannot be read.
         ValueError: If the checkpoint is damaged, or was written by a newer version.
     """
     path = pathlib.Path(path)
-    manifest = _read_manifest(path / MANIFEST)
     try:
-        specs = [_spec(*spec) for spec in manifest["arrays"]]
-        digest, encoded = manifest["sha256"], manifest["state"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path / MANIFEST, f"an entry is invalid ({error!r})") from None
+        return _read(path)
+    except NewerFormat:
+        raise
+    except (LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"The checkpoint {path} is damaged: {error}.") from None
+
+
+def _read(path):
+    for name in (MANIFEST, ARRAYS):
+        files.expect_regular_file(path / name)
+    if (path / MANIFEST).stat().st_size > _MAX_MANIFEST_BYTES:
+        raise ValueError(f"{MANIFEST} has more than {_MAX_MANIFEST_BYTES} bytes")
+    manifest = json.loads((path / MANIFEST).read_text(errors="replace"))
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{MANIFEST} contains no JSON object")
+    _expect_not_newer(path, manifest)
+    if manifest.pop("manifest_sha256", None) != _digest(manifest):
+        raise ValueError(f"the SHA-256 digest of {MANIFEST} is wrong")
+    specs = [_spec(*spec) for spec in manifest["arrays"]]
     sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in specs]
-    file = path / ARRAYS
-    files.expect_regular_file(file)
-    if file.stat().st_size != sum(sizes):
-        raise _damaged(
-            file, f"it has {file.stat().st_size} bytes, and {sum(sizes)} are expected"
-        )
-    content = file.read_bytes()
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise _damaged(file, "its SHA-256 digest is not that of the manifest")
+    size = (path / ARRAYS).stat().st_size
+    if size != sum(sizes):
+        raise ValueError(f"{ARRAYS} has {size} bytes instead of {sum(sizes)}")
+    content = (path / ARRAYS).read_bytes()
+    if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
+        raise ValueError(f"the SHA-256 digest of {ARRAYS} is wrong")
     offsets = np.cumsum([0, *sizes])
     arrays = [
         np.frombuffer(content, dtype, math.prod(shape), start).reshape(shape).copy()
         for (dtype, shape), start in zip(specs, offsets.tolist())
     ]
-    try:
-        state = _decode(encoded, arrays)
-    except (IndexError, TypeError, RecursionError) as error:
-        raise _damaged(path / MANIFEST, f"the state is invalid ({error!r})") from None
-    return Checkpoint(path, manifest, state)
+    return Checkpoint(path, manifest, _decode(manifest["state"], arrays))
 
 
-def _read_manifest(path):
-    files.expect_regular_file(path)
-    if path.stat().st_size > _MAX_MANIFEST_BYTES:
-        raise _damaged(path, f"it has more than {_MAX_MANIFEST_BYTES} bytes")
-    text = path.read_text(errors="replace")
-    if not text.endswith("\n"):  # the last byte of every manifest
-        raise _damaged(path, "it is truncated, or its end is damaged")
-    try:
-        manifest = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"it is no JSON file ({error})") from None
-    if not isinstance(manifest, dict):
-        raise _damaged(path, "it contains no JSON object")
-    format_version = manifest.get("format_version")
-    if not isinstance(format_version, int):
-        raise _damaged(path, "its format version is no number")
+def _expect_not_newer(path, manifest):
+    """Raises `NewerFormat` if a newer version has written a checkpoint."""
     versions = manifest.get("versions")
     written = versions.get("tf-reinforce") if isinstance(versions, dict) else None
     try:
         version.expect_not_newer(path, written)
     except ValueError as error:
         raise NewerFormat(str(error)) from None
-    if format_version > FORMAT_VERSION:
+    if manifest["format_version"] > FORMAT_VERSION:
         raise NewerFormat(
-            f"{path} has the format version {format_version}. Expected: at most "
-            f"{FORMAT_VERSION}, of tf_reinforce {version.VERSION}. Install a newer "
-            "version."
+            f"{path} has the format version {manifest['format_version']}, and "
+            f"tf_reinforce {version.VERSION} reads up to {FORMAT_VERSION}. Install a "
+            "newer version."
         )
-    if manifest.pop("manifest_sha256", None) != _digest(manifest):
-        raise _damaged(path, "its SHA-256 digest is not the digest in the file")
-    return manifest
-
-
-def _damaged(path, reason):
-    return ValueError(f"The file {path} is damaged: {reason}.")
 
 
 def _digest(manifest):
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _type_name(array):
-    return tf.as_dtype(array.dtype).name
 
 
 def _spec(name, shape):

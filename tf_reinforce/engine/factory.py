@@ -48,7 +48,7 @@ def _learning_rates(setting):
     if isinstance(setting, keras.optimizers.schedules.LearningRateSchedule):
         return setting, setting
     config.check_option("agent", "learning_rate", setting)
-    return config.learning_rates(setting)
+    return tuple(map(float, config.learning_rates(setting)))
 
 
 def _baseline(setting, observation_space, seed, normalizes):
@@ -60,7 +60,7 @@ def _baseline(setting, observation_space, seed, normalizes):
     options = default_settings.value_network(setting)
     if options is None:
         return None if setting == "none" else setting, ()
-    rates = config.learning_rates(options["learning_rate"])
+    rates = tuple(map(float, config.learning_rates(options["learning_rate"])))
     # The same architecture as the policy, with other initial weights.
     value_seed = int(seeding.generator(seed, "weights", 1).integers(2**31))
     model = default_policy.default_policy(

@@ -1,7 +1,6 @@
 """Builds, saves and loads an agent as a Keras model."""
 
 import dataclasses
-import functools
 import os
 import threading
 from typing import Any
@@ -11,17 +10,12 @@ import keras
 import numpy as np
 
 from tf_reinforce import heads
-from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_specs
-from tf_reinforce.engine import agent_state
-from tf_reinforce.engine import agent_summary
-from tf_reinforce.engine import assembly
-from tf_reinforce.engine import checkpoints as checkpoint_files
 from tf_reinforce.engine import linear_rates
-from tf_reinforce.engine import recorder
+from tf_reinforce.engine import trainer
 from tf_reinforce.export import live_policy
 from tf_reinforce.policies import compatibility
 from tf_reinforce.policies import models
@@ -37,54 +31,40 @@ from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
 _UNKNOWN_HEAD = (
-    "The head of the agent depends on the action space, which is not known yet. Pass a "
-    "head (`Reinforce(policy, head=tfr.heads.Categorical(2))`), call `agent.fit(env, "
-    "…)`, which reads the spaces of the environment, or make the agent with "
-    "`Reinforce.for_env(env)`."
+    "Its head depends on the action space, which is not known yet. Pass a head "
+    "(`Reinforce(policy, head=tfr.heads.Categorical(2))`), call `agent.fit(env, …)`, or "
+    "make the agent with `Reinforce.for_env(env)`."
 )
 
 # Arguments of `keras.Model` that an agent accepts.
 _MODEL_ARGUMENTS = {"name", "trainable", "dtype", "autocast", "activity_regularizer"}
-_OPTIMIZER = (
-    " Pass `compile(optimizer=keras.optimizers.Adam(…))`, or make the agent with "
-    "`Reinforce.for_env(env, learning_rate=…)`."
-)
 # Arguments of methods and of other libraries, and what to use instead.
 _INSTEAD = {
-    "steps_per_execution": " Pass `steps_per_execution` to `compile`.",
-    "jit_compile": " Pass `jit_compile` to `compile`.",
-    "learning_rate": _OPTIMIZER,
-    "optimizer": _OPTIMIZER,
-    "policy_kwargs": " Pass the sizes of the layers: `Reinforce.for_env(env, hidden=…)`.",
-    "net_arch": " Pass the sizes of the layers: `Reinforce.for_env(env, hidden=…)`.",
-    "n_steps": " Pass `steps_per_epoch` to `fit`.",
-    "batch_size": " Pass `minibatch_size`, or `episodes_per_epoch` to `fit`.",
-    "n_epochs": " Pass `passes`.",
-    "clip_range": " Pass `ratio_clip`, for example (0.2, 0.2).",
-    "target_kl": " Pass `max_kl`.",
-    "verbose": " Pass `verbose` to `fit`.",
-    "seed": " Pass `seed` to `fit` or to `Reinforce.for_env`.",
-    "device": " Use the scope of a `tf.distribute` strategy, or `tf.device`.",
+    **dict.fromkeys(("steps_per_execution", "jit_compile"), "pass it to `compile`"),
+    **dict.fromkeys(
+        ("learning_rate", "optimizer"),
+        "pass `compile(optimizer=keras.optimizers.Adam(…))`, or make the agent with "
+        "`Reinforce.for_env(env, learning_rate=…)`",
+    ),
+    **dict.fromkeys(
+        ("policy_kwargs", "net_arch"),
+        "pass the sizes of the layers: `Reinforce.for_env(env, hidden=…)`",
+    ),
+    "n_steps": "pass `steps_per_epoch` to `fit`",
+    "batch_size": "pass `minibatch_size`, or `episodes_per_epoch` to `fit`",
+    "n_epochs": "pass `passes`",
+    "clip_range": "pass `ratio_clip`, for example (0.2, 0.2)",
+    "target_kl": "pass `max_kl`",
+    "verbose": "pass `verbose` to `fit`",
+    "seed": "pass `seed` to `fit` or to `Reinforce.for_env`",
+    "device": "use the scope of a `tf.distribute` strategy, or `tf.device`",
 }
 _VALUE_OPTIMIZER = "optimizer of the baseline"
-_LOSS = "the policy gradient, with the options of `Reinforce`"
-_LOG_KEYS = "the log keys of docs/logs.md, which are always reported"
-# Arguments of `keras.Model.compile` without an effect: name, default, what is used.
-_WITHOUT_EFFECT = (
-    ("loss", None, _LOSS),
-    (
-        "loss_weights",
-        None,
-        f"{_LOSS}; the weight of a shared value is Value(loss_weight=)",
-    ),
-    ("metrics", None, _LOG_KEYS),
-    ("weighted_metrics", None, _LOG_KEYS),
-    (
-        "run_eagerly",
-        False,
-        "compiled updates; `agent.gradients(episodes)` runs eagerly, to debug a policy",
-    ),
-)
+# Arguments of `keras.Model.compile` without an effect, and their defaults.
+_WITHOUT_EFFECT = {
+    **dict.fromkeys(("loss", "loss_weights", "metrics", "weighted_metrics")),
+    "run_eagerly": False,
+}
 
 # Attributes that are constants of traced programs once the agent is built.
 _STATISTICS = ("normalizer", "reward_scale", "advantage_scale")
@@ -107,10 +87,10 @@ class KerasAgent(keras.Model):
 
     def __init__(self, policy, head, baseline, options, **kwargs):
         for name in kwargs.keys() - _MODEL_ARGUMENTS:
-            similar = validation.similar(name, [*config.AGENT_OPTIONS, "learning_rate"])
-            similar = _INSTEAD.get(name, similar)
+            hint = f" Instead, {_INSTEAD[name]}." if name in _INSTEAD else ""
+            hint = hint or validation.similar(name, config.AGENT_OPTIONS)
             raise TypeError(
-                f"{type(self).__name__} got an unexpected keyword argument.{similar} "
+                f"{type(self).__name__} got an unexpected keyword argument.{hint} "
                 "help(Reinforce) and help(Reinforce.for_env) list all arguments. "
                 f"Received: {name}={kwargs[name]!r}"
             )
@@ -124,15 +104,14 @@ class KerasAgent(keras.Model):
             setattr(self, option, getattr(options, option))
         mask = options.action_mask
         self._mask_source = None if mask is None else action_masks.MaskPath(mask)
+        scale = normalization.RunningScale
         self.normalizer = self.reward_scale = self.advantage_scale = None
         if options.normalize_observations:
             self.normalizer = normalization.RunningNormalization()
         if options.scale_rewards:
-            self.reward_scale = normalization.RunningScale(
-                centered=True, name="reward_scale"
-            )
+            self.reward_scale = scale(centered=True, name="reward_scale")
         if options.scale_advantages == "running":
-            self.advantage_scale = normalization.RunningScale(name="advantage_scale")
+            self.advantage_scale = scale(name="advantage_scale")
         self.observation_space = self.action_space = None
         self._learning_rates, self._fit_defaults = [], {}  # `for_env` sets them for `fit`
         self._normalizes_integers = True
@@ -141,63 +120,30 @@ class KerasAgent(keras.Model):
 
     def __repr__(self) -> str:
         """Returns the parts, changed options and training counts of the agent as text."""
-        defaults = {
-            field.name: field.default for field in dataclasses.fields(config.AgentOptions)
-        }
-        options = {name: getattr(self, name) for name in config.AGENT_OPTIONS}
-        policy = self.policy
-        parts = [f"policy=<{type(policy).__name__} {policy.name!r}>"]
-        parts += [f"head={self.head!r}", f"baseline={type(self.baseline).__name__}"]
+        policy = f"<{type(self.policy).__name__} {self.policy.name!r}>"
+        parts = [f"policy={policy}", f"head={self.head!r}"]
+        parts += [f"baseline={type(self.baseline).__name__}"]
         parts += [
-            f"{name}={value!r}"
-            for name, value in options.items()
-            if value != defaults[name]
+            f"{option.name}={getattr(self, option.name)!r}"
+            for option in dataclasses.fields(config.AgentOptions)
+            if getattr(self, option.name) != option.default
         ]
-        updates, episodes, steps = self._counted()
-        counters = f"{updates} updates, {episodes} episodes, {steps} steps"
-        state = counters if self.built else "not built"
+        state = "{} updates, {} episodes, {} steps".format(*self._counted())
+        state = state if self.built else "not built"
         return f"<{type(self).__name__}({', '.join(parts)}): {state}>"
-
-    def summary(self, *args: Any, **kwargs: Any) -> None:
-        """Prints the parts of the agent, with output shapes and numbers of weights.
-
-        The rows are normalizer, policy, head (the output shape is that of raw actions),
-        baseline and running scales. The last lines count the weights of all parts.
-
-        Args:
-            *args, **kwargs: Arguments of `keras.Model.summary`.
-                `expand_nested=True` also shows the layers of the policy, the heads of a
-                `Composite`, and the network of a `Value` baseline.
-        """
-        agent_summary.print_summary(self, *args, **kwargs)
 
     def __setattr__(self, name, value):
         if name in _FIXED_ATTRIBUTES and getattr(self, "built", False):
             raise AttributeError(
                 f"`{name}` of an agent is fixed once the agent is built. Received: "
                 f"{name}={value!r}. To change `entropy_coef` or the learning rate "
-                "during training, pass a Keras learning-rate schedule. To change "
-                "another option, create another agent: `other = "
-                f"tfr.Reinforce.from_config({{**agent.get_config(), {name!r}: …}})`, "
-                "`other.build_from_config(agent.get_build_config())`, "
-                "`other.set_weights(agent.get_weights())`."
+                "during training, pass a Keras learning-rate schedule. For another "
+                "option, make another agent, and copy the weights: `other.set_weights("
+                "agent.get_weights())`."
             )
         super().__setattr__(name, value)
 
-    @locks.in_usable_process
-    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns the outputs of the policy for observations, as in Keras.
-
-        `Reinforce.act` returns actions, and `Reinforce.evaluate` plays episodes.
-        """
-        if isinstance(x, (str, gym.Env, gym.vector.VectorEnv)):
-            raise TypeError(
-                "`x` of `predict` must be observations; the result is the outputs of the "
-                f"policy. Received: x={x!r} of type {type(x).__name__}. To play episodes "
-                "of an environment, call `agent.evaluate(env)`. "
-                "`agent.act(observations)` returns actions."
-            )
-        return super().predict(x, *args, **kwargs)
+    predict = locks.in_usable_process(keras.Model.predict)
 
     def build(self, observations_shape):
         if self.head is None and self.action_space is None:
@@ -220,23 +166,11 @@ class KerasAgent(keras.Model):
         self.head = head
         with replicas.scope(self._distribute_strategy):
             self._build_parts(observation_spec, float_type)
-        parts = assembly.AgentParts(
-            policy=self.policy,
-            head=head,
-            baseline=self.baseline,
-            normalizer=self.normalizer,
-            scales=self._scales,
-            counters=self.counters,
-            options=self._agent_options,
-            recurrent=recurrent_policy,
-            updating_layers=updating_layers,
-            mask_source=self._mask_source,
-            observation_spec=observation_spec,
-            float_type=float_type,
-            lock=self._weights_lock,
+        self._constants = models.constants(*self._models)
+        self._live_policies = {}  # keys: whether the action space is known
+        self._trainer = trainer.Trainer(
+            self, observation_spec, recurrent_policy, updating_layers
         )
-        self._make_trainer = functools.partial(assembly.make_trainer, parts)
-        self._assemble()
 
     def _check_models(self, head, observation_spec, float_type):
         """Checks policy and value model, and builds the value model.
@@ -346,29 +280,25 @@ class KerasAgent(keras.Model):
     @property
     @locks.between_updates
     def trainer(self):
-        """Returns the `training.trainer.Trainer` of a built agent.
+        """Returns the `engine.trainer.Trainer` of a built agent.
 
-        The property makes a new trainer if a constant of the traced programs has changed.
-        For example, a call of `adapt` of a normalization layer of the policy changes the
-        constants of the traced programs.
+        It is a new one if a constant of its traced programs has changed, for example by a
+        call of `adapt` of a normalization layer of the policy.
         """
-        if models.constants(*self._models) != self._constants:
-            self._assemble()
+        constants = models.constants(*self._models)
+        if constants != self._constants:
+            self._constants, self._live_policies = constants, {}
+            self._trainer = self._trainer.renewed()
         return self._trainer
 
     @property
     def _xla_note(self):
-        return self.trainer.learner.xla_note
-
-    def _assemble(self):
-        self._constants = models.constants(*self._models)
-        self._trainer = self._make_trainer(self._check_episodes, lambda: self.jit_compile)
-        self._live_policies = {}  # keys: whether the action space is known
+        return self.trainer.xla_note
 
     @property
     @locks.between_updates
     def _live_policy(self):
-        actor = self.trainer.collector.actor
+        actor = self.trainer.actor
         has_space = self.action_space is not None
         if has_space not in self._live_policies:
             self._live_policies[has_space] = live_policy.LivePolicy(
@@ -417,9 +347,7 @@ class KerasAgent(keras.Model):
             self.head.check_space(action_space)
         spec = tensor_specs.observation_spec(observation_space, "float32")
         if self.built:
-            tensor_specs.expect_shapes(
-                self.trainer.collector.actor.observation_spec, spec
-            )
+            tensor_specs.expect_shapes(self.trainer.actor.observation_spec, spec)
         self.observation_space, self.action_space = observation_space, action_space
         if self.built:
             return
@@ -470,55 +398,6 @@ class KerasAgent(keras.Model):
     def _require_built(self):
         if not self.built:
             raise ValueError(f"The agent is not built. {_UNKNOWN_HEAD}")
-
-    def _check_episodes(self, episodes):
-        """Returns NumPy `Episodes` in the agent's types; raises an error if invalid."""
-        actor = self.trainer.collector.actor
-        episodes = records.validate(
-            episodes, actor.observation_spec, actor.action_spec, actor.mask_size
-        )
-        self.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
-        return episodes
-
-    def _own_callbacks(self, callbacks, verbose):
-        """Returns the callbacks of `fit`, and a line of progress if it is `verbose`."""
-        callbacks = [] if callbacks is None else keras.tree.flatten(callbacks)
-        for callback in callbacks:
-            validation.instance("callbacks", callback, keras.callbacks.Callback)
-        if verbose == 2:
-            callbacks.append(episode_callbacks.ProgressLine(every=0, live=False))
-        elif verbose:
-            callbacks.append(episode_callbacks.ProgressLine())
-        return callbacks
-
-    def _open_folder(self, resume):
-        """Returns a context manager for the argument `resume` of `fit`."""
-        return checkpoint_files.open_checkpoints(resume, self._distribute_strategy)
-
-    def _recorder_maker(self, checkpoints, env, env_kwargs, seed, first_epoch, options):
-        """Returns a function from callbacks to the recorder of a training.
-
-        Args:
-            checkpoints: `checkpoints.Checkpoints`, or `None` to record nothing.
-            env, env_kwargs, seed, first_epoch: Arguments of `fit`.
-            options: `config.FitOptions`.
-        """
-        if checkpoints is None:
-            return lambda callbacks: recorder.NoRecorder()
-        settings = {
-            "env": recorder.env_name(env),
-            "learning_rates": [list(rate) for rate in self._learning_rates],
-            "env_kwargs": env_kwargs or self._fit_defaults.get("env_kwargs", {}),
-            "seed": seed,
-            "initial_epoch": first_epoch,
-            **{name: getattr(options, name) for name in config.RESULT_OPTIONS},
-            **vars(options.env_settings),
-        }
-        describe = functools.partial(recorder.describe, self, settings)
-        variables = functools.partial(agent_state.variables, self)
-        return lambda callbacks: recorder.Recorder(
-            checkpoints, self, callbacks, describe, variables
-        )
 
     @locks.between_updates
     def save(
@@ -614,12 +493,13 @@ class KerasAgent(keras.Model):
                 "`optimizer` must be a Keras optimizer, its name or its config, for "
                 "example keras.optimizers.Adam(1e-2). Received: optimizer=None"
             )
-        for name, default, replacement in _WITHOUT_EFFECT:
+        for name, default in _WITHOUT_EFFECT.items():
             value = arguments.get(name, default)
             if value is not default and value != default:
                 raise ValueError(
-                    f"`{name}` of `compile` has no effect on an agent and must be "
-                    f"omitted. Received: {name}={value!r}. The agent uses {replacement}."
+                    f"`{name}` of `compile` has no effect on an agent, which uses the "
+                    "policy gradient and the log keys of docs/logs.md, in compiled "
+                    f"updates. Omit it. Received: {name}={value!r}"
                 )
         updates = arguments.get("steps_per_execution", 1)
         validation.positive_int("steps_per_execution", updates)
@@ -644,8 +524,7 @@ class KerasAgent(keras.Model):
 
     def compile_from_config(self, config):
         # Keras saves all arguments.
-        without_effect = {name for name, *_ in _WITHOUT_EFFECT}
-        config = {k: value for k, value in config.items() if k not in without_effect}
+        config = {k: x for k, x in config.items() if k not in _WITHOUT_EFFECT}
         # Keras would also build the optimizer on the weights of the baseline, and then
         # discard the saved state.
         rates = self._learning_rates

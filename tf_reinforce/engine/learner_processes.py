@@ -27,14 +27,8 @@ _LOST_ERRORS = (
     tf.errors.InternalError,
     tf.errors.UnavailableError,
 )
-# The lost process in a message of TensorFlow, if another process has noticed the loss.
-_TASK = re.compile(
-    r"(?:remote target |stopped sending heartbeats\):\s*)/job:(\w+)/replica:0/task:(\d+)"
-)
-# In TensorFlow's message if process 0, which receives all heartbeats, does not answer.
-_HEARTBEAT = "CoordinationService/Heartbeat"
-# In TensorFlow's message if the current process has sent no heartbeats for a time.
-_OWN_LOSS = "heartbeat request from an already-in-error task"
+# In the messages of TensorFlow that another process is lost.
+_LOSS = re.compile(r"/task:|heartbeat|CoordinationService", re.IGNORECASE)
 
 # Callbacks that write files or send logs, which only the chief calls.
 _WRITERS = (
@@ -73,18 +67,12 @@ class SingleProcess:
     """
 
     is_chief = True
-
-    def own_callbacks(self, callbacks):
-        """Returns the callbacks that the current process calls."""
-        return callbacks
+    own_callbacks = staticmethod(list)
+    explain_lost = staticmethod(contextlib.nullcontext)
 
     def agree_on_end(self, agent, record, get_facts):
         """Returns whether the training ends before the next update."""
         return agent.stop_training or record.interrupted
-
-    def explain_lost(self):
-        """Returns a context manager that does nothing."""
-        return contextlib.nullcontext()
 
 
 class LearnerProcesses:
@@ -100,12 +88,8 @@ class LearnerProcesses:
         self.strategy = strategy
         self.hosts = hosts
         self.number = number
+        self.is_chief = number == 0
         self._gather = None
-
-    @property
-    def is_chief(self):
-        """Returns whether the current process writes the files of the training."""
-        return self.number == 0
 
     def own_callbacks(self, callbacks):
         """Returns the callbacks that the current process calls.
@@ -117,8 +101,8 @@ class LearnerProcesses:
         """
         if any(isinstance(x, keras.callbacks.BackupAndRestore) for x in callbacks):
             raise ValueError(
-                "The callback BackupAndRestore does not support several processes. "
-                "Expected: `fit(resume=folder)` instead. Received: BackupAndRestore"
+                "The callback BackupAndRestore does not support several processes. Use "
+                "`fit(resume=folder)` instead."
             )
         if self.is_chief:
             return callbacks
@@ -136,7 +120,7 @@ class LearnerProcesses:
 
         Args:
             agent: `Reinforce`. The method sets the attribute `stop_training`.
-            record: `recorder.Recorder` or `recorder.NoRecorder`.
+            record: `recorder.Recorder`.
             get_facts: Function from `agent` to a dict of numbers and arrays, which must
                 be equal in all processes.
 
@@ -151,10 +135,9 @@ class LearnerProcesses:
             other = different[0] * len(self.hosts) // len(rows)
             raise ValueError(
                 f"Process {other} ({self.hosts[other]}) of the training differs from "
-                f"process 0 ({self.hosts[0]}) in its {', '.join(facts)}. Expected: "
-                "equal code, packages, arguments of `fit`, environments and, with "
-                "`resume`, a folder that all processes share. Received, in process "
-                f"{self.number}: {_summary(facts)}"
+                f"process 0 ({self.hosts[0]}) in its {', '.join(facts)}. Use equal code, "
+                "packages, arguments of `fit`, environments and, with `resume`, one "
+                f"folder. Received, in process {self.number}: {_summary(facts)}"
             )
         agent.stop_training = bool(rows[:, 1].any())
         record.interrupt(int(rows[:, 2].max()))
@@ -172,39 +155,17 @@ class LearnerProcesses:
         try:
             yield
         except _LOST_ERRORS as error:
-            lost = self._lost(error)
-            if lost is None:
+            others = [x for x in enumerate(self.hosts) if x[0] != self.number]
+            lost = [f"Process {n} ({x})" for n, x in others if not _is_reachable(x)]
+            if not lost and not _LOSS.search(str(error)):
                 raise
             time.sleep(_LINGER_SECONDS)
-            reason = "has ended or does not respond"
-            if lost == self.number:
-                reason = "did not respond, so that the other processes have ended"
             raise LearnerLost(
-                f"Process {lost} ({self.hosts[lost]}) of the training {reason}. Process "
-                f"{self.number} therefore ends. Start all processes again. With `resume` "
-                "(`--resume`), the training continues from its last checkpoint."
+                f"{lost[0] if lost else 'Another process'} of the training has ended or "
+                f"does not respond. Process {self.number} therefore ends. "
+                "Start all processes again. With `resume` (`--resume`), the training "
+                "continues from its last checkpoint."
             ) from error
-
-    def _lost(self, error):
-        """Returns the number of a lost process, or `None` if no process was lost.
-
-        TensorFlow's message can name a process that has ended because another was lost.
-        Therefore all processes are tried first. A stopped process accepts connections,
-        but answers no heartbeats.
-        """
-        timed_out = isinstance(error, tf.errors.DeadlineExceededError)
-        if timed_out and self.number and _HEARTBEAT in str(error):
-            return 0
-        if _OWN_LOSS in str(error):
-            return self.number
-        for number, host in enumerate(self.hosts):
-            if number != self.number and not _is_reachable(host):
-                return number
-        task = _TASK.search(str(error))
-        if task is None:
-            return None
-        shift = len(self.strategy.cluster_resolver.cluster_spec().as_dict())
-        return int(task[2]) + (shift - 1 if task[1] == "worker" else 0)
 
 
 def _make_gather(strategy, count):

@@ -45,6 +45,100 @@ def check_epochs(initial_epoch, episodes, freq):
         validation.positive_int("validation_freq", epoch)
 
 
+def run_loop(
+    agent,
+    envs,
+    seed,
+    options,
+    callbacks,
+    *,
+    validate,
+    freq,
+    initial_epoch,
+    verbose,
+    folder,
+    settings,
+):
+    """Makes updates until the budget is spent, and calls the callbacks.
+
+    Args:
+        agent: `Reinforce`, which the callbacks receive.
+        envs: `environments.Environments`.
+        seed: Int, the master seed of all random numbers of training.
+        options: `config.FitOptions`.
+        callbacks: List of Keras callbacks. A method `updates_until_due` receives the
+            number of the epoch that begins, and returns how many updates the next call of
+            TensorFlow may make before the callback reads the agent, at least 1.
+        validate: Function without arguments that returns the logs of a validation, or
+            `None` if there is no validation.
+        freq: Int n for a validation after every n-th epoch, or list of the epochs after
+            which validations follow, counted from 1 as in Keras.
+        initial_epoch, verbose: Arguments of `fit`.
+        folder: `checkpoints.Checkpoints`, or `None` to record nothing.
+        settings: Dict with the name of the environment and its `env_kwargs`.
+
+    Returns:
+        Keras' `History` object of the training.
+
+    Raises:
+        KeyboardInterrupt, interruption.Terminated: If a signal has arrived while
+            checkpoints are recorded, after the last one was written.
+    """
+    epochs, steps = options.epochs, options.steps
+    processes = learner_processes.get(agent._distribute_strategy)
+    callbacks = _callback_list(agent, processes, callbacks, (epochs, steps), verbose)
+    agent.stop_training = False
+    optimizer, optimizer_steps = optimizers.step_count(agent.optimizer)
+    settings = {**settings, "seed": seed, "initial_epoch": initial_epoch}
+    record = recorder.of_agent(folder, agent, callbacks.callbacks, settings, options)
+    start = recorder.Progress(initial_epoch, agent.env_steps, optimizer_steps)
+    progress = record.restore(start)
+    end = steps and progress.first_step + steps
+    callbacks.set_params({**callbacks.params, "initial_epoch": progress.epoch, END: end})
+    callbacks.on_train_begin()
+    record.restore_callbacks()
+    # Keras' BackupAndRestore sets this attribute of the model in `on_train_begin`. That
+    # callback may also have restored counters of an interrupted run.
+    progress.epoch, agent._initial_epoch = agent._initial_epoch or progress.epoch, None
+    epoch_calls = _EpochCalls(callbacks, validate, freq, progress)
+
+    def continues():
+        if processes.agree_on_end(agent, record, epoch_calls.facts):
+            return False
+        return progress.epoch < epochs if end is None else agent.env_steps < end
+
+    with processes.explain_lost(), record, callbacks.notified_of_errors():
+        while continues():
+            # A callback of the user may then replace a learning rate.
+            left = None if epochs is None else epochs - progress.epoch
+            rates = linear_rates.LinearRates.of(agent, left, end)
+            rates.set(agent)
+            epoch_calls.begin()
+            with record.checkpoint_if_interrupted(progress):
+                updates = agent.trainer.train(
+                    envs,
+                    seed,
+                    options.collection,
+                    max_updates=callbacks.updates_until_due(
+                        progress.epoch, epochs, validate and freq
+                    ),
+                    max_env_steps=None if end is None else end - agent.env_steps,
+                    notify=epoch_calls.notify,
+                    rates=rates,
+                )
+            for number, update in enumerate(updates):
+                if number:
+                    epoch_calls.begin()
+                epoch_calls.end(*update)
+            record.write_if_due(progress)
+        progress.stopped = agent.stop_training
+        record.write(progress)
+    optimizers.finalize(agent.optimizer, (optimizer, progress.first_optimizer_step))
+    callbacks.on_train_end(epoch_calls.logs)
+    record.raise_if_interrupted()
+    return agent.history
+
+
 class CallbackList(keras.callbacks.CallbackList):
     """A Keras callback list that also notifies `EpisodeCallback`s.
 
@@ -116,97 +210,6 @@ def _own_method(callback, name):
     return None if getattr(method, "__func__", method) is default else method
 
 
-def run_loop(
-    agent,
-    make_updates,
-    validate,
-    callbacks,
-    *,
-    budget,
-    initial_epoch,
-    freq,
-    verbose,
-    make_recorder,
-):
-    """Makes updates until the budget is spent, and calls the callbacks.
-
-    Args:
-        agent: `keras.Model` that the callbacks receive.
-        make_updates: Function that makes one or more updates. `make_updates` returns the
-            logs of each update, and the pairs `(episode, logs)` of the number and logs of
-            each episode. The first argument of `make_updates` is `None`, or a function
-            that receives the `Episodes` and logs before an update is made. The further
-            arguments of `make_updates` are the largest number of updates, the number of
-            remaining environment steps or `None`, and the `linear_rates.ProgramRates`.
-        validate: Function without arguments that returns the logs of a validation, or
-            `None` if there is no validation.
-        callbacks: List of Keras callbacks. With the method `updates_until_due` of a
-            callback, TensorFlow calls end after the updates whose agent the callback
-            reads. The method receives the number of the epoch that begins, and returns
-            the largest number of updates of the next call, at least 1.
-        budget: Pair `(epochs, steps)`: the number of the last epoch and `None`, or `None`
-            and the number of environment steps to train for.
-        initial_epoch: Int, the number of the first epoch.
-        freq: Int n for a validation after every n-th epoch, or list of the epochs after
-            which validations follow, counted from 1 as in Keras.
-        verbose: The verbosity that callbacks receive, 0, 1 or 2. `"auto"` means 1.
-        make_recorder: Function from the list of all callbacks to a `recorder.Recorder`
-            or `recorder.NoRecorder`.
-
-    Returns:
-        Keras' `History` object of the training.
-
-    Raises:
-        KeyboardInterrupt, interruption.Terminated: If a `Recorder` has received a signal,
-            after the last checkpoint was written.
-    """
-    epochs, steps = budget
-    processes = learner_processes.get(agent._distribute_strategy)
-    callbacks = _callback_list(agent, processes, callbacks, budget, verbose)
-    agent.stop_training = False
-    optimizer, optimizer_steps = optimizers.step_count(agent.optimizer)
-    record = make_recorder(callbacks.callbacks)
-    start = recorder.Progress(initial_epoch, agent.env_steps, optimizer_steps)
-    progress = record.restore(start)
-    params = {"initial_epoch": progress.epoch, END: steps and progress.first_step + steps}
-    callbacks.set_params({**callbacks.params, **params})
-    callbacks.on_train_begin()
-    record.restore_callbacks()
-    # Keras' BackupAndRestore sets this attribute of the model in `on_train_begin`. That
-    # callback may also have restored counters of an interrupted run.
-    progress.epoch, agent._initial_epoch = agent._initial_epoch or progress.epoch, None
-    rates = linear_rates.LinearRates(agent, agent._learning_rates, epochs)
-    epoch_calls = _EpochCalls(callbacks, validate, freq, progress)
-
-    def remaining():
-        return steps and steps - (agent.env_steps - progress.first_step)
-
-    def continues():
-        if processes.agree_on_end(agent, record, epoch_calls.facts):
-            return False
-        return progress.epoch < epochs if steps is None else remaining() > 0
-
-    with processes.explain_lost(), record, callbacks.notified_of_errors():
-        while continues():
-            # A callback of the user may then replace a learning rate.
-            linear = rates.set(progress.epoch, callbacks.params.get(END))
-            epoch_calls.begin()
-            limit = callbacks.updates_until_due(progress.epoch, epochs, validate and freq)
-            with record.checkpoint_if_interrupted(progress):
-                updates = make_updates(epoch_calls.notify, limit, remaining(), linear)
-            for number, update in enumerate(updates):
-                if number:
-                    epoch_calls.begin()
-                epoch_calls.end(*update)
-            record.write_if_due(progress)
-        progress.stopped = agent.stop_training
-        record.write(progress)
-    optimizers.finalize(agent.optimizer, (optimizer, progress.first_optimizer_step))
-    callbacks.on_train_end(epoch_calls.logs)
-    record.raise_if_interrupted()
-    return agent.history
-
-
 class _EpochCalls:
     """Calls the callbacks at the begin and at the end of each epoch.
 
@@ -249,7 +252,10 @@ class _EpochCalls:
         self.callbacks.on_train_batch_end(0, logs)
         epoch = self.progress.epoch
         if self.validate is not None and _is_due(epoch + 1, self.freq):
-            logs = {**logs, **_validate(self.callbacks, self.validate)}
+            self.callbacks.on_test_begin()
+            metrics = self.validate()
+            self.callbacks.on_test_end(metrics)
+            logs = {**logs, **{f"val_{name}": x for name, x in metrics.items()}}
             logs = self._with_failures(logs, "val_success")
         self.callbacks.on_epoch_end(epoch, logs)
         self.progress.epoch, self.logs = epoch + 1, logs
@@ -267,9 +273,20 @@ class _EpochCalls:
 def _callback_list(agent, processes, callbacks, budget, verbose):
     """Returns a `CallbackList`; raises if `epochs` is `None` but a callback needs it."""
     epochs, steps = budget
-    _check_last_epoch(callbacks, epochs, steps)
+    swaps = [x for x in callbacks if isinstance(x, keras.callbacks.SwapEMAWeights)]
+    if epochs is None and any(callback.swap_on_epoch for callback in swaps):
+        raise ValueError(
+            "SwapEMAWeights(swap_on_epoch=True) needs the number of the last epoch. Pass "
+            f"`epochs` instead of `steps`. Received: steps={steps}"
+        )
+    own = processes.own_callbacks(callbacks)
+    for callback in own:
+        if getattr(callback, "mode", None) == "auto":
+            name = callback.monitor.removeprefix("val_")
+            if name in HIGHER_IS_BETTER or name in LOWER_IS_BETTER:
+                callback.mode = "max" if name in HIGHER_IS_BETTER else "min"
     return CallbackList(
-        _set_monitor_modes(processes.own_callbacks(callbacks)),
+        list(own),
         callbacks,
         add_history=True,
         model=agent,
@@ -277,23 +294,6 @@ def _callback_list(agent, processes, callbacks, budget, verbose):
         epochs=epochs,
         steps=1,
     )
-
-
-def _check_last_epoch(callbacks, epochs, steps):
-    swaps = [x for x in callbacks if isinstance(x, keras.callbacks.SwapEMAWeights)]
-    if epochs is None and any(callback.swap_on_epoch for callback in swaps):
-        raise ValueError(
-            "SwapEMAWeights(swap_on_epoch=True) needs the number of the last epoch. "
-            "`steps` does not determine the number of the last epoch. Expected: "
-            f"`epochs` instead of `steps`. Received: steps={steps}"
-        )
-
-
-def _validate(callbacks, validate):
-    callbacks.on_test_begin()
-    metrics = validate()
-    callbacks.on_test_end(metrics)
-    return {f"val_{name}": metric for name, metric in metrics.items()}
 
 
 def _updates_until_validation(epoch, epochs, freq):
@@ -309,12 +309,3 @@ def _updates_until_validation(epoch, epochs, freq):
 
 def _is_due(epoch, freq):
     return epoch in freq if isinstance(freq, (list, tuple, set)) else epoch % freq == 0
-
-
-def _set_monitor_modes(callbacks):
-    for callback in callbacks:
-        if getattr(callback, "mode", None) == "auto":
-            name = callback.monitor.removeprefix("val_")
-            if name in HIGHER_IS_BETTER or name in LOWER_IS_BETTER:
-                callback.mode = "max" if name in HIGHER_IS_BETTER else "min"
-    return list(callbacks)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 
@@ -65,44 +66,14 @@ class Progress:
         return self.epoch, self.step
 
 
-class NoRecorder(contextlib.nullcontext):
-    """Records nothing: the recorder of a training without `resume`."""
-
-    interrupted = False
-    signal = 0
-
-    def interrupt(self, number):
-        """Ignores that another process has received a signal."""
-
-    def restore(self, progress):
-        """Returns `progress`, from which the training starts."""
-        return progress
-
-    def restore_callbacks(self):
-        """Restores nothing."""
-
-    def announce(self, epochs, verbose):
-        """Prints nothing."""
-
-    def checkpoint_if_interrupted(self, progress):
-        """Returns a context manager that does nothing."""
-        return contextlib.nullcontext()
-
-    def write_if_due(self, progress):
-        """Writes nothing."""
-
-    def write(self, progress):
-        """Writes nothing."""
-
-    def raise_if_interrupted(self):
-        """Raises nothing, because Python itself has raised `KeyboardInterrupt`."""
-
-
 class Recorder:
     """Writes the state of a training to checkpoints, and restores the newest one.
 
+    As a context manager, it receives the signals that end the training.
+
     Args:
-        checkpoints: `checkpoints.Checkpoints`, which is open.
+        checkpoints: `checkpoints.Checkpoints`, which is open, or `None` for a training
+            without `resume`: nothing is then restored, written or received.
         model: The Keras model that the callbacks receive.
         callbacks: List of all Keras callbacks of the training, before `on_train_begin`.
         describe: Function that returns a dict of JSON values which describe the training.
@@ -117,39 +88,45 @@ class Recorder:
         self.callbacks = callbacks
         self.describe = describe
         self.variables = variables
-        self._states = callback_states.CallbackStates(callbacks)
         self._checkpoint = None  # the newest one
         self._header = None
         self._written = None  # the `Progress` of the newest checkpoint
-        self._stop = checkpoints.graceful_stop()
+        if checkpoints is not None:
+            self._states = callback_states.CallbackStates(callbacks)
+            self._stop = checkpoints.graceful_stop()
 
     def __enter__(self):
-        self._stop.__enter__()
+        if self.checkpoints is not None:
+            self._stop.__enter__()
         return self
 
-    def __exit__(self, kind, error, traceback):
-        self._stop.__exit__(kind, error, traceback)
+    def __exit__(self, *error):
+        if self.checkpoints is not None:
+            self._stop.__exit__(*error)
+
+    @property
+    def signal(self):
+        """Returns the number of the signal that ends the training, or zero."""
+        received = [] if self.checkpoints is None else self._stop.received
+        return int(received[0]) if received else 0
 
     @property
     def interrupted(self):
         """Returns whether a signal has asked the training to stop."""
-        return bool(self._stop.received)
-
-    @property
-    def signal(self):
-        """Returns the number of the first received signal, or zero."""
-        return int(self._stop.received[0]) if self.interrupted else 0
+        return self.signal != 0
 
     def interrupt(self, number):
-        """Stops the training as after a signal, unless `number` is zero."""
-        if number and not self.interrupted:
+        """Stops the training as after a signal of another process, unless it is zero."""
+        if number and self.checkpoints is not None and not self.interrupted:
             self._stop.received.append(number)
 
     def raise_if_interrupted(self):
         """Raises `KeyboardInterrupt` after SIGINT, or `Terminated` after SIGTERM."""
-        folder = self.checkpoints.path
-        text = f"a checkpoint is in {folder}, and the same call of `fit` continues"
-        self._stop.raise_if_received(text)
+        if self.interrupted:
+            self._stop.raise_if_received(
+                f"a checkpoint is in {self.checkpoints.path}, and the same call of `fit` "
+                "continues"
+            )
 
     def read(self, progress):
         """Returns `Progress` from which the training continues; changes nothing.
@@ -182,6 +159,8 @@ class Recorder:
             ValueError: If all checkpoints are damaged or belong to another training, or a
                 log file has lost rows.
         """
+        if self.checkpoints is None:
+            return progress
         result = dataclasses.replace(self._written or self.read(progress))
         self._header = _to_plain(self.describe())
         rates = _learning_rates(self.model)
@@ -215,6 +194,8 @@ class Recorder:
         If the training continues within an epoch, `on_epoch_begin` comes first, in which
         callbacks make what they need in an epoch. It may change variables.
         """
+        if self.checkpoints is None:
+            return
         self._states.begin()
         if self._checkpoint is not None:
             state = self._checkpoint.state
@@ -223,8 +204,8 @@ class Recorder:
             self.model.stop_training = state["progress"].get("stopped", False)
             if self.model.stop_training:
                 log.warning(
-                    "A callback has ended this training after %s epochs. The training "
-                    "makes no further update. To train further, use another folder.",
+                    "A callback has ended this training after %s epochs, and it makes no "
+                    "further update. To train further, use another folder.",
                     state["progress"]["epoch"],
                 )
 
@@ -246,7 +227,7 @@ class Recorder:
         Args:
             progress: `Progress` before the update for which the episodes are collected.
         """
-        updates = int(self.model.updates)
+        updates = self.checkpoints and int(self.model.updates)
         try:
             yield
         except BaseException:
@@ -257,12 +238,14 @@ class Recorder:
 
     def write_if_due(self, progress):
         """Writes a checkpoint if the last one is old enough."""
-        if self.checkpoints.is_due(progress.number):
+        if self.checkpoints is not None and self.checkpoints.is_due(progress.number):
             self.write(progress)
 
     def write(self, progress):
         """Writes a checkpoint unless the newest checkpoint has the same progress."""
-        if progress == self._written or not self.checkpoints.is_writer:
+        if self.checkpoints is None or not self.checkpoints.is_writer:
+            return
+        if progress == self._written:
             return
         state = {
             "progress": dataclasses.asdict(progress),
@@ -277,6 +260,27 @@ class Recorder:
         self._written = dataclasses.replace(progress)
 
 
+def of_agent(checkpoints, agent, callbacks, settings, options):
+    """Returns the `Recorder` of a training of an agent.
+
+    Args:
+        checkpoints, callbacks: As in `Recorder`.
+        agent: Built and compiled `Reinforce`.
+        settings: Dict that describes the training, beside agent and options.
+        options: `config.FitOptions`.
+    """
+    settings = {
+        **settings,
+        "env_kwargs": settings["env_kwargs"] or agent._fit_defaults.get("env_kwargs", {}),
+        "learning_rates": [list(rate) for rate in agent._learning_rates],
+        **{name: getattr(options, name) for name in config.RESULT_OPTIONS},
+        **vars(options.env_settings),
+    }
+    describing = functools.partial(describe, agent, settings)
+    variables = functools.partial(agent_state.variables, agent)
+    return Recorder(checkpoints, agent, callbacks, describing, variables)
+
+
 def env_name(env):
     """Returns the id of an environment, or the name of its class or function."""
     if isinstance(env, str):
@@ -289,12 +293,7 @@ def env_name(env):
 
 
 def describe(agent, settings):
-    """Returns a description of a training for the manifest of a checkpoint.
-
-    Args:
-        agent: Built and compiled `Reinforce`.
-        settings: Dict, the other settings of the training.
-    """
+    """Returns a description of a training of an agent, with these other settings."""
     description = {
         "settings": settings,
         "observation space": spaces.to_config(agent.observation_space),
@@ -312,7 +311,13 @@ def software():
 
 def _to_plain(description):
     """Returns a description as it is read from a manifest."""
-    return json.loads(json.dumps(description, default=_to_json))
+
+    def convert(value):  # arrays to lists, functions to names, other objects to classes
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        return getattr(value, "__qualname__", type(value).__name__)
+
+    return json.loads(json.dumps(description, default=convert))
 
 
 def _learning_rates(model):
@@ -331,7 +336,7 @@ def check_same_training(path, expected, received):
     Args:
         path: Path of the checkpoint.
         expected: Dict, the manifest of the checkpoint.
-        received: Result of `describe`.
+        received: Dict, the description of the training that would continue.
     """
     for part, current in received.items():
         stored, defaults = expected.get(part), _DEFAULTS.get(part, {})
@@ -344,48 +349,38 @@ def _check_state(checkpoint):
     """Raises a `ValueError` unless a state that was read from a file can be restored."""
     path, _, state = checkpoint
     valid = isinstance(state, dict) and state.keys() == set(_STATE)
-    valid = valid and isinstance(state["progress"], dict)
-    valid = valid and callback_states.is_valid(state["callbacks"])
-    if not valid or not _is_progress(state["progress"]):
+    valid = valid and _is_progress(state["progress"])
+    if not valid or not callback_states.is_valid(state["callbacks"]):
         raise _invalid(path)
 
 
 def _is_progress(values):
-    """Returns whether the values of a `Progress` are valid; some may be missing."""
+    """Returns whether values are those of a `Progress`; some may be missing."""
     kinds = {field.name: field.type for field in dataclasses.fields(Progress)}
-    return "epoch" in values and all(
-        type(value) is kinds.get(name) and 0 <= value < 2**63
-        for name, value in values.items()
+    return (
+        isinstance(values, dict)
+        and "epoch" in values
+        and all(
+            type(value) is kinds.get(name) and 0 <= value < 2**63
+            for name, value in values.items()
+        )
     )
 
 
 def _check_variables(path, state, variables):
-    shapes = [_shape_and_type(x) for x in _as_list(state["variables"])]
-    if shapes != [(tuple(x.shape), x.dtype) for x in variables]:
+    values = state["variables"] if isinstance(state["variables"], list) else []
+    arrays = [x for x in values if isinstance(x, np.ndarray)]
+    shapes = [(x.shape, x.dtype.name) for x in arrays]
+    expected = [(tuple(x.shape), x.dtype) for x in variables]
+    if len(arrays) != len(values) or shapes != expected:
         raise _invalid(path)
 
 
 def _invalid(path):
     return ValueError(
-        f"The checkpoint {path} cannot be restored: its state is invalid. Expected: the "
-        "state that a training has written. To train from the start, use another folder."
+        f"The checkpoint {path} cannot be restored: its state is invalid. To train from "
+        "the start, use another folder."
     )
-
-
-def _as_list(value):
-    return value if isinstance(value, list) else []
-
-
-def _shape_and_type(value):
-    is_array = isinstance(value, np.ndarray)
-    return (value.shape, value.dtype.name) if is_array else None
-
-
-def _to_json(value):
-    """Returns arrays as lists, functions as their names, and other objects as classes."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return getattr(value, "__qualname__", type(value).__name__)
 
 
 def _without_later(old, new):
@@ -413,9 +408,8 @@ def _compare(path, part, expected, received):
             continue  # NaN equals NaN
         if part in _MAY_DIFFER:
             log.warning(
-                "The training continues with another value of %s: %s instead of %s. The "
-                "result may differ in its last bits from that of a training without "
-                "interruption.",
+                "The training continues with another value of %s: %s instead of %s. Its "
+                "result may differ in the last bits.",
                 name,
                 new,
                 old,

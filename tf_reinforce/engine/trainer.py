@@ -1,66 +1,195 @@
-"""Collects episodes and makes updates from them, one epoch after the other."""
+"""Collects episodes and makes updates from them: what an epoch of `fit` does."""
 
+import functools
+import numbers
 import time
+import types
 from typing import NamedTuple
 
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce import baselines
 from tf_reinforce.data import episode_statistics
+from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.engine.collect import acting_program
 from tf_reinforce.engine.collect import environments
+from tf_reinforce.engine.collect import xla_rollout
+from tf_reinforce.engine.update import estimator
+from tf_reinforce.engine.update import inspection
+from tf_reinforce.engine.update import program as update_program
+from tf_reinforce.engine.update import train_step
+from tf_reinforce.policies import actor
+from tf_reinforce.policies import models
 from tf_reinforce.settings import config
+from tf_reinforce.support import compiled_steps
+from tf_reinforce.support import locks
+from tf_reinforce.support import replicas
+from tf_reinforce.support import tracing
 from tf_reinforce.support import validation
 
+_PROGRAMS = 8  # programs of each kind that are kept
+_NO_SETTINGS = config.EnvSettings()
+_NO_STEP_LIMIT = 2**62  # steps
+# The types of the scalar arguments of an update program: the step limit, and the rates'
+# `end` and `by_steps`.
+_SCALARS = tf.int64, tf.int64, tf.bool
+_MICROBATCH = 65_536  # steps of which a gradient is computed at a time, to save memory
+_SMALL_MICROBATCH = 8_192  # the same for several agents; it fits the cache of a core
+_MIN_COMPILED_STEPS = 100  # gradient steps of an update that are worth an XLA program
 
-class _UpdateResults(NamedTuple):
-    """The results of the updates of one call of `collect_and_update`."""
 
-    results: list  # `learner.UpdateResult`s
-    others: dict  # `success` if success is reported, and the counts of faults
-    seconds: float  # the time of the updates without callbacks
+class UpdateResult(NamedTuple):
+    """The metrics of one update and statistics of its episodes, as NumPy arrays."""
+
+    metrics: dict  # floats with the keys `train_step.METRICS`
+    episode_returns: np.ndarray  # [B] float64, the sum of rewards of each episode
+    lengths: np.ndarray  # [B] int32, the steps of each episode
+    terminated: np.ndarray  # [B] bool: the episode terminated
+
+
+class UpdateNotFinite(FloatingPointError):
+    """The error for an update with a number that is not finite.
+
+    Attributes:
+        episodes: `Episodes` of NumPy arrays, from which the update was computed.
+    """
+
+    def __init__(self, message, episodes):
+        super().__init__(message)
+        self.episodes = episodes
 
 
 class Trainer:
-    """Collects episodes and makes updates with the collector and learner of an agent.
+    """What a built agent acts and learns with: actor, estimator and traced programs.
+
+    A program contains Python constants of the agent's layers. When such a constant
+    changes, `renewed` returns a trainer without programs.
 
     Args:
-        collector: `collector.Collector`.
-        learner: `learner.Learner`.
-        check_episodes: Function that checks a record of type `Episodes`, and returns the
-            record with NumPy arrays.
+        agent: A built `Reinforce`.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
+        recurrent_policy: `recurrent.RecurrentPolicy`, or `None`.
+        updating_layers: The result of `compatibility.check_call_modes`.
 
     Attributes:
+        actor: `actor.ActorPolicy`.
         estimator: `estimator.PolicyGradientEstimator`.
-        group_size: Int, the number of consecutive episodes with the same reset seed.
+        programs: Dict from results of `environments.Environments.program_key` to the
+            programs that collect episodes. The last entry was used last.
+        graphs: Dict from names to traced functions, each with the key of its trace.
+        xla_note: String, which tells the gradient steps of the last update that XLA has
+            compiled, or an empty string for an update of few gradient steps.
     """
 
-    def __init__(self, collector, learner, check_episodes):
-        self.collector = collector
-        self.learner = learner
-        self.check_episodes = check_episodes
-        self.estimator = learner.estimator
-        self.group_size = self.estimator.baseline.reset_group_size
+    def __init__(self, agent, observation_spec, recurrent_policy, updating_layers):
+        self.agent = agent
+        self._weights_lock = agent._weights_lock
+        self.estimator = estimator.PolicyGradientEstimator(
+            agent.policy,
+            agent.head,
+            agent.baseline,
+            agent.normalizer,
+            agent._agent_options,
+            recurrent_policy,
+            scales=agent._scales,
+            updating_layers=updating_layers,
+            num_updates=lambda: agent.counters[0],
+        )
+        variables, centers = [*agent.policy.variables, *agent.head.variables], None
+        if agent.normalizer is not None:
+            centers = agent.normalizer.centers(observation_spec)
+            variables += agent.normalizer.acting_variables
+            variables += [v for center in centers if center for v in center[:2]]
+        self.actor = actor.ActorPolicy(
+            self.estimator.recurrent_step,
+            agent.head,
+            observation_spec,
+            models.float_type(agent.policy),
+            variables,
+            agent._mask_source,
+            recurrent_policy,
+            agent._weights_lock,
+            centers,
+        )
+        self.programs, self.graphs, self._obstacles = {}, {}, {}
+        self.xla_note = ""
+
+    def renewed(self):
+        """Returns a new trainer of the same agent, without programs."""
+        rule = self.estimator
+        spec = self.actor.observation_spec
+        return Trainer(self.agent, spec, rule.recurrent, rule.updating_layers)
 
     @property
     def totals(self):
         """Returns the updates, episodes and environment steps so far, as three ints."""
-        return self.learner.counters.numpy().tolist()
+        return self.agent.counters.numpy().tolist()
 
-    def collect(self, envs, seed, *counts):
-        """Collects the episodes of the next update.
+    # Collecting
+
+    def training_request(self, envs, seed, episodes, steps=None, settings=_NO_SETTINGS):
+        """Returns the `CollectionRequest` for the episodes of the next update.
 
         Args:
             envs: `environments.Environments`.
             seed: Int, the master seed of all random numbers of training.
-            *counts: The further arguments of `training_request`.
+            episodes: Int, the number of episodes, or `None`.
+            steps: Int, instead of `episodes`: the fewest episodes with as many steps.
+            settings: `config.EnvSettings`.
 
-        Returns:
-            `environments.CollectedEpisodes`.
+        Raises:
+            ValueError: If the baseline needs groups of episodes with equal reset seeds,
+                which the request would not collect.
         """
-        with self.collector.actor.lock:  # the request contains the number of the update
-            program, request = self.collector.prepare(
-                envs, self.training_request(envs, seed, *counts)
+        size = self.estimator.baseline.reset_group_size
+        incomplete = steps or (episodes or 0) % size or envs.is_vector_env
+        if size > 1 and (incomplete or "dropped_episodes" in envs.fault_keys):
+            raise ValueError(
+                f"The baseline needs groups of {size} episodes with the same reset seed. "
+                f"Pass `episodes_per_epoch` as a multiple of {size}, plain environments "
+                '(no VectorEnv), on_bad_env="raise" and on_env_error="raise". Received: '
+                f"episodes={episodes}, steps={steps}, {type(envs).__name__}"
             )
-        return envs.collect(self.collector.actor, program, request)
+        update = self.totals[0]
+        key = seeding.StreamKey(seed, "training", update)
+        return environments.CollectionRequest(
+            key, episodes, steps, group_size=size, settings=settings.at(update)
+        )
+
+    def program(self, envs, request):
+        """Returns the cached program for a `CollectionRequest`, or makes a new one."""
+        key = envs.program_key(request)
+        with self._weights_lock:
+            program = self.programs.pop(key, None)
+            self.programs[key] = program or envs.make_program(self.actor, request)
+            same_kind = [other for other in self.programs if other[0] == key[0]]
+            if len(same_kind) > _PROGRAMS:
+                del self.programs[same_kind[0]]
+            return self.programs[key]
+
+    def _prepared(self, envs, request):
+        """Returns the program for a request, and the request with the current weights."""
+        with self._weights_lock:
+            request = request._replace(weights=acting_program.read_weights(self.actor))
+            return self.program(envs, request), request
+
+    def play(self, envs, request):
+        """Collects the requested episodes; returns `CollectedEpisodes`."""
+        return envs.collect(self.actor, *self._prepared(envs, request))
+
+    def collect(self, envs, seed, *counts):
+        """Collects the episodes of the next update, as `Episodes`.
+
+        Args:
+            envs, seed, *counts: Arguments of `training_request`.
+        """
+        with self._weights_lock:  # the request contains the number of the update
+            request = self.training_request(envs, seed, *counts)
+            prepared = self._prepared(envs, request)
+        return envs.collect(self.actor, *prepared).episodes
 
     def evaluate(self, envs, key, episodes, settings, deterministic=True):
         """Collects episodes, and returns their `episode_statistics.batch_metrics`.
@@ -77,156 +206,363 @@ class Trainer:
             key,
             episodes,
             deterministic=validation.boolean("deterministic", deterministic),
+            recorded=False,
             settings=settings.at(self.totals[0]),
         )
-        return self.collector.evaluate(envs, request)
+        return envs.evaluate(self.actor, *self._prepared(envs, request))
 
-    def update(self, optimizer, episodes, seed, permutations=None):
-        """Makes one update from a record of episodes; returns `learner.UpdateResult`.
+    # Training
 
-        Args:
-            optimizer: Keras optimizer, built on the weights of policy and head.
-            episodes: `Episodes`.
-            seed: Int, the master seed of all random numbers of training.
-            permutations: `[num_permutations, N]` int32, random orders of the N steps to
-                train on, by default from `learner.permutations`.
-        """
-        episodes = self.check_episodes(episodes)
-        if permutations is None:
-            permutations = self.learner.permutations(episodes, seed)
-        return self.learner.update(optimizer, episodes, permutations)
-
-    def collect_and_update(
-        self,
-        optimizer,
-        envs,
-        seed,
-        counts,
-        limits,
-        notify,
-        rates,
-    ):
+    def train(self, envs, seed, counts, *, max_updates, max_env_steps, notify, rates):
         """Collects episodes and makes one update, or several in one TensorFlow program.
 
         Args:
-            optimizer, seed: As in the method `update`.
             envs: `environments.Environments`.
-            counts: The further arguments of `training_request`, equal for all updates.
-            limits: Pair `(max_updates, max_env_steps)`: the largest number of updates in
-                one program, and `None` or the number of environment steps after which no
-                update starts.
+            seed: Int, the master seed of all random numbers of training.
+            counts: The further arguments of `training_request`.
+            max_updates: Int, the largest number of updates in one program.
+            max_env_steps: Int, the number of steps after which no update starts, or
+                `None`.
             notify: `None`, or function that is called with the `Episodes` and logs before
                 an update is made.
-            rates: `linear_rates.ProgramRates` for a program of several updates.
+            rates: `linear_rates.LinearRates` for a program of several updates.
 
         Returns:
             Iterator with one pair for each update: the logs of the update, and an
             iterator of `(episode, logs)` from `episode_statistics.episode_logs`.
         """
         update, first_episode, _ = self.totals
-        request = self._request(envs, seed, update, *counts)
+        request = self.training_request(envs, seed, *counts)
         if envs.in_graph and notify is None:
-            updates = self._update_in_program(optimizer, envs, request, limits, rates)
-        else:
-            updates = self._collect_then_update(optimizer, envs, request, notify)
-        return self._logs(updates, update, first_episode)
-
-    def _collect_then_update(self, optimizer, envs, request, notify):
-        """Collects the episodes of one update, calls `notify`, and makes the update."""
-        began = time.perf_counter()
-        collected = self.collector.collect(envs, request)
-        seconds = time.perf_counter() - began
-        if notify is not None:
-            notify(collected.episodes, _collection_logs(envs, request, collected))
-        began = time.perf_counter()
-        seed = request.key.seed
-        if envs.in_graph:
-            rollout = self.collector.program(envs, request)
-            result = self.learner.update_from_rollout(
-                optimizer, rollout, collected.rollout_result, seed
+            began, others = time.perf_counter(), {}
+            results = self._update_in_program(
+                self.program(envs, request), seed, max_updates, max_env_steps, rates
             )
+            seconds = time.perf_counter() - began
         else:
-            result = self.update(optimizer, collected.episodes, seed)
-        seconds += time.perf_counter() - began
-        others = {
-            **episode_statistics.success_metrics(collected.success),
-            **collected.faults.metrics(envs.fault_keys),
-        }
-        return _UpdateResults([result], others, seconds)
-
-    def _update_in_program(self, optimizer, envs, request, limits, rates):
-        """Collects episodes and makes updates up to the `limits` in one program."""
-        began = time.perf_counter()
-        acting_program.finite_weights(self.collector.actor.variables)
-        results = self.learner.update_in_program(
-            optimizer,
-            self.collector.program(envs, request),
-            request.key.seed,
-            max_updates=limits[0],
-            max_env_steps=limits[1],
-            rates=rates,
-        )
-        return _UpdateResults(results, {}, time.perf_counter() - began)
-
-    def _logs(self, updates, update, first_episode):
-        """Yields the logs of each update, and the logs of the episodes of the update."""
-        num_steps = sum(int(result.lengths.sum()) for result in updates.results)
-        steps_per_second = num_steps / updates.seconds
-        for metrics, episode_returns, lengths, terminated in updates.results:
-            # `env_steps` of the update counts the steps of all updates so far. It
-            # replaces `env_steps` of the episodes.
-            logs = {
-                **episode_statistics.metrics(episode_returns, lengths),
-                **metrics,
-                **updates.others,
-                "steps_per_second": steps_per_second,
+            began = time.perf_counter()
+            collected = self.play(envs, request)
+            seconds = time.perf_counter() - began
+            if notify is not None:
+                notify(collected.episodes, _collection_logs(envs, request, collected))
+            began = time.perf_counter()
+            if envs.in_graph:
+                rollout = self.program(envs, request)
+                results = [self.update_from_rollout(rollout, collected, seed)]
+            else:
+                results = [self.update(collected.episodes, seed)]
+            seconds += time.perf_counter() - began
+            others = {
+                **episode_statistics.success_metrics(collected.success),
+                **collected.faults.metrics(envs.fault_keys),
             }
-            columns = episode_returns, lengths, terminated
-            yield (
-                logs,
-                episode_statistics.episode_logs(*columns, first_episode, update),
-            )
-            first_episode, update = first_episode + len(episode_returns), update + 1
+        num_steps = sum(int(result.lengths.sum()) for result in results)
+        others["steps_per_second"] = num_steps / seconds
+        return _logs(results, others, update, first_episode)
 
-    def training_request(self, envs, seed, *counts):
-        """Returns the `CollectionRequest` for the next update.
+    def check_episodes(self, episodes):
+        """Returns NumPy `Episodes` in the agent's types; raises an error if invalid."""
+        actor = self.actor
+        episodes = records.validate(
+            episodes, actor.observation_spec, actor.action_spec, actor.mask_size
+        )
+        actor.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
+        return episodes
 
-        The method raises an error if the baseline needs groups of episodes with equal
-        reset seeds, and the request would not collect complete groups.
+    @locks.between_updates
+    def update(self, episodes, seed, permutations=None):
+        """Makes one update from a record of episodes, and returns its `UpdateResult`.
 
         Args:
-            envs: `environments.Environments`.
+            episodes: `Episodes`.
             seed: Int, the master seed of all random numbers of training.
-            *counts: Int or `None`, the number of episodes. Int or `None`, the number of
-                environment steps: the fewest episodes with as many steps are collected.
-                Optionally `config.EnvSettings`.
-        """
-        return self._request(envs, seed, self.totals[0], *counts)
+            permutations: `[num_permutations, N]` int32, random orders of the N steps to
+                train on, by default from the method `permutations`.
 
-    def _request(self, envs, seed, update, episodes, steps, settings=None):
-        size = self.group_size
-        if size > 1 and "dropped_episodes" in envs.fault_keys:
-            raise ValueError(
-                f"The baseline needs groups of {size} episodes with the same reset seed, "
-                "and the replacement of a dropped episode has another. Expected: "
-                'on_bad_env="raise" and on_env_error="raise", or another baseline. '
-                f"Received: {type(self.estimator.baseline).__name__} with group_size="
-                f"{size}"
-            )
-        unsupported = steps or (episodes or 0) % size or envs.is_vector_env
-        if size > 1 and unsupported:
-            raise ValueError(
-                f"The baseline needs groups of {size} episodes with the same reset "
-                f"seed. Expected: `episodes_per_epoch` as a multiple of {size}, and "
-                "plain environments, because a VectorEnv chooses its own reset seeds. "
-                f"Received: episodes={episodes}, steps={steps}, {type(envs).__name__} "
-                "environments"
-            )
-        key = seeding.StreamKey(seed, "training", update)
-        settings = (settings or config.EnvSettings()).at(update)
-        return environments.CollectionRequest(
-            key, episodes, steps, group_size=size, settings=settings
+        Raises:
+            UpdateNotFinite: If a number of the update is not finite. After this error,
+                all weights are unchanged.
+            ValueError: If `episodes` is invalid, or XLA cannot compile a layer. All
+                weights are unchanged.
+        """
+        episodes = self.check_episodes(episodes)
+        if permutations is None:
+            permutations = self.permutations(episodes, seed)
+        step = self.train_step()
+        if np.sum(episodes.lengths) > _MICROBATCH and self._allows_parts:
+            step.microbatch_size = _MICROBATCH
+        compiled = self._compiled_networks(permutations.shape[1])
+        step.jit_compile = "policy" in compiled
+        step.jit_compile_baseline = "value network" in compiled
+        return self._update(
+            " and ".join(["update", *compiled]), step, episodes, permutations
         )
+
+    @locks.between_updates
+    def update_from_rollout(self, rollout, collected, seed):
+        """Makes the next update of a program from episodes that were collected before.
+
+        Args:
+            rollout: `xla_rollout.Rollout` that has collected the episodes.
+            collected: `environments.CollectedEpisodes`.
+            seed: As in `update`.
+        """
+        self._note_tensor_env()
+        step, episodes = self.train_step(rollout), collected.episodes
+        keys = seeding.rollout_keys(seed, "training", self.totals[0])
+        key = tf.constant(seeding.permutation_key(keys))
+        permutations = update_program.permutations_in_graph(key, step, episodes)
+        result = self._update(
+            "update_from_rollout", step, episodes, permutations, rollout
+        )
+        returns = collected.rollout_result.episode_returns.numpy()
+        return result._replace(episode_returns=returns)
+
+    def _update(self, name, step, episodes, permutations, rollout=None):
+        graph = self._graph(
+            f"{name} in microbatches" if step.microbatch_size else name,
+            lambda: step,
+            (self._episodes_specs(), tf.TensorSpec((None, None), tf.int32)),
+            (step.optimizer, step.microbatch_size, rollout),
+        )
+        arguments = keras.tree.map_structure(_tensor, episodes), permutations
+        if step.jit_compile or step.jit_compile_baseline:
+            outputs = _call_compiled(step, graph, *arguments)
+        else:
+            outputs = graph(*arguments)
+        finite, *metrics = outputs.numpy().tolist()
+        if not finite:
+            self._raise_not_finite(episodes)
+        return UpdateResult(
+            dict(zip(train_step.METRICS, metrics, strict=True)),
+            episode_statistics.episode_returns(episodes),
+            episodes.lengths,
+            episodes.terminated,
+        )
+
+    @locks.between_updates
+    def _update_in_program(self, rollout, seed, max_updates, max_env_steps, rates):
+        """Makes up to `max_updates` updates, each from new episodes, in one program.
+
+        The program ends before an update with a number that is not finite. Only if that
+        is the first update, the method raises `UpdateNotFinite`. The first update uses
+        the learning rates that the optimizers already have.
+
+        Args:
+            rollout: `xla_rollout.Rollout`, which collects the episodes of each update.
+            seed, max_updates, max_env_steps, rates: As in `train`.
+
+        Returns:
+            List of `UpdateResult`, at least one.
+        """
+        acting_program.finite_weights(self.actor.variables)
+        self._note_tensor_env()
+        optimizer, baseline = self.agent.optimizer, self.estimator.baseline
+
+        def updates_in_graph(keys, max_env_steps, end, by_steps):
+            step = self.train_step(rollout)
+            parts = types.SimpleNamespace(optimizer=optimizer, baseline=baseline)
+
+            def set_rates():
+                counters = step.counters.value.read_value()
+                progress = tf.where(by_steps, counters[2], counters[0])
+                rates.set_in_graph(parts, progress, end)
+
+            arguments = rollout, step, keys, tf.constant([True]), max_env_steps
+            options = {"set_rates": set_rates} if rates.schedules else {}
+            return update_program.run_updates(*arguments, **options)
+
+        spec = tf.TensorSpec
+        graph = self._graph(
+            "update_in_program",
+            lambda: updates_in_graph,
+            (spec((None, 1, 4, 2), tf.uint32), *(spec((), x) for x in _SCALARS)),
+            (optimizer, rollout, rates.schedules),
+        )
+        first = self.totals[0]
+        updates = range(first, first + min(max_updates, self.agent.steps_per_execution))
+        keys = [[seeding.rollout_keys(seed, "training", update)] for update in updates]
+        limit = _NO_STEP_LIMIT if max_env_steps is None else max_env_steps
+        scalars = zip((limit, rates.end, rates.by_steps), _SCALARS, strict=True)
+        scalars = [tf.constant(value, dtype) for value, dtype in scalars]
+        with xla_rollout.explain_compile_errors():
+            history = [
+                x.numpy()[:, 0] for x in graph(tf.constant(np.stack(keys)), *scalars)
+            ]
+        results = [
+            UpdateResult(dict(zip(train_step.METRICS, metrics, strict=True)), *columns)
+            for (finite, *metrics), *columns in zip(history[0].tolist(), *history[1:])
+            if finite
+        ]
+        if not results:
+            result = rollout(seeding.episode_keys(keys[0][0]))
+            self._raise_not_finite(xla_rollout.check_result(rollout, result))
+        return results
+
+    def permutations(self, episodes, seed):
+        """Returns `[num_permutations, N]` int32, random orders of N steps to train on.
+
+        Args:
+            episodes: `Episodes` of NumPy arrays, validated.
+            seed: Int, the master seed of all random numbers of the agent.
+        """
+        seed = validation.check_seed(seed)
+        count = self.train_step().num_permutations
+        if not count:
+            return tf.zeros([0, 0], tf.int32)
+        rng = seeding.generator(seed, "training/minibatches", self.totals[0])
+        lengths = np.asarray(self.estimator.learned_lengths(episodes))
+        steps = np.arange(lengths.sum(), dtype="int32")
+        return tf.constant(np.stack([rng.permutation(steps) for _ in range(count)]))
+
+    def _raise_not_finite(self, episodes):
+        cause = inspection.explain_non_finite(self.estimator, episodes)
+        raise UpdateNotFinite(
+            f"Update {self.totals[0]} would not be finite and was not made. All weights "
+            f"are unchanged. {cause} Try a smaller learning rate, `global_clipnorm`, or "
+            "smaller rewards.",
+            episodes,
+        )
+
+    # Statistics of episodes, without an update
+
+    @locks.between_updates
+    def per_episode_gradients(self, episodes, baseline):
+        """Returns `inspection.per_episode_gradients`: one gradient for each episode."""
+        graph = self._graph(
+            "per_episode_gradients",
+            lambda: functools.partial(inspection.per_episode_gradients, self.estimator),
+            (self._episodes_specs(), tf.TensorSpec((), tf.bool)),
+        )
+        baseline = tf.constant(validation.boolean("baseline", baseline))
+        episodes = self.check_episodes(episodes)
+        return graph(keras.tree.map_structure(_tensor, episodes), baseline)
+
+    @locks.between_updates
+    def step_statistics(self, episodes):
+        """Returns `inspection.step_statistics` of each step, as NumPy arrays."""
+        graph = self._graph(
+            "step_statistics",
+            lambda: functools.partial(inspection.step_statistics, self.estimator),
+            (self._episodes_specs(),),
+        )
+        episodes = self.check_episodes(episodes)
+        statistics = graph(keras.tree.map_structure(_tensor, episodes))
+        return keras.tree.map_structure(lambda tensor: tensor.numpy(), statistics)
+
+    # Traced functions
+
+    @property
+    def _allows_parts(self):
+        """Returns whether a gradient may be the sum over parts of the steps.
+
+        A recurrent policy reads whole episodes, and would do so for every part. A loss
+        that a layer adds may be a sum over the rows of a call.
+        """
+        has_losses = compiled_steps.has_losses_of_inputs(self.estimator.policy)
+        return self.actor.recurrent is None and not has_losses
+
+    def train_step(self, rollout=None):
+        """Returns a `TrainStep` for recorded episodes, or for those of a `Rollout`."""
+        step = train_step.TrainStep(
+            self.estimator, getattr(self.agent, "optimizer", None), self.agent.counters
+        )
+        if rollout is not None and self._allows_parts:
+            limit = _MICROBATCH if rollout.stacked_weights is None else _SMALL_MICROBATCH
+            if rollout.count * rollout.batched_env.max_episode_steps > limit:
+                step.microbatch_size = limit
+        return step
+
+    def _compiled_networks(self, steps):
+        """Returns the networks whose gradient steps XLA compiles, and sets `xla_note`.
+
+        The names are `"policy"` and `"value network"`. The compilation takes a few
+        seconds, and pays if an update makes many gradient steps. The choice follows from
+        the agent, the number of steps and the devices, so a training can be repeated and
+        resumed to the bit.
+
+        Args:
+            steps: Int, the number of time steps of the batch.
+        """
+        setting = self.agent.jit_compile
+        least = 1 if setting is True else _MIN_COMPILED_STEPS
+        baseline, parts = self.estimator.baseline, {"policy": self.estimator.options}
+        if isinstance(baseline, baselines.Value) and not baseline.shares_policy:
+            parts["value network"] = baseline
+        obstacles = {
+            name: self._obstacle(name, setting)
+            for name, part in parts.items()
+            if part.minibatch_size is not None
+            and part.passes * max(round(steps / part.minibatch_size), 1) >= least
+        }
+        notes = [f"{x} no ({y})" if y else f"{x} yes" for x, y in obstacles.items()]
+        self.xla_note = f"XLA: {', '.join(notes)}" if notes else ""
+        return [name for name, obstacle in obstacles.items() if not obstacle]
+
+    def _note_tensor_env(self):
+        """Sets `xla_note` for a program that also collects the episodes."""
+        is_requested = self.agent.jit_compile is True
+        self.xla_note = "XLA: updates no (tensor environment)" if is_requested else ""
+
+    def _obstacle(self, network, setting):
+        """Returns why XLA does not compile the gradient steps of a network."""
+        estimator, is_policy = self.estimator, network == "policy"
+        if setting is False:
+            return "jit_compile=False"
+        if replicas.strategy_of(estimator.variables) is not None:
+            return "replicas"
+        if is_policy and self.actor.recurrent is not None:
+            return "recurrent"
+        key = network, setting
+        if key not in self._obstacles:
+            self._obstacles[key] = compiled_steps.obstacle(
+                estimator.forward if is_policy else estimator.baseline_values,
+                estimator.policy if is_policy else estimator.baseline.model,
+                self.actor.observation_spec,
+                is_requested=setting is True,
+            )
+        return self._obstacles[key]
+
+    def _episodes_specs(self):
+        actor = self.actor
+        return records.specs(actor.observation_spec, actor.action_spec, actor.mask_size)
+
+    def _graph(self, name, make_function, signature, parts=()):
+        """Returns a concrete TensorFlow function from the cache, or traces the function.
+
+        The search of `tf.function` for a trace would take longer than a small update. A
+        function is traced again if a trained variable, an optimizer or a rollout was
+        replaced, or if a Python constant of an optimizer has changed.
+
+        Args:
+            name: String, the name of the function.
+            make_function: Function without arguments that returns the function to trace.
+                It is called only if the cache contains no valid trace.
+            signature: Tuple of `tf.TensorSpec`, the specs of the arguments.
+            parts: Tuple of the optimizers and other objects that the function uses.
+        """
+        baseline = self.estimator.baseline
+        variables = [*self.estimator.variables, *baseline.trainable_variables]
+        parts = getattr(baseline, "optimizer", None), *parts
+        key = (*map(id, variables), *parts, *map(_constants, parts))
+        key += _schedule(self.estimator.options.entropy_coef)
+        if self.graphs.get(name, (None,))[0] != key:
+            # TensorFlow warns of retracing if functions of several agents are equal.
+            unique = functools.partial(make_function())
+            traced = tf.function(unique, input_signature=signature, autograph=False)
+            self.graphs[name] = key, traced.get_concrete_function()
+            tracing.release(self.graphs[name][1].graph)
+        return self.graphs[name][1]
+
+
+def _logs(results, others, update, first_episode):
+    """Yields the logs of each update, and the logs of the episodes of the update."""
+    for metrics, *columns in results:
+        # `env_steps` of the update, of all updates so far, replaces that of the episodes.
+        statistics = episode_statistics.metrics(*columns[:2])
+        episodes = episode_statistics.episode_logs(*columns, first_episode, update)
+        yield {**statistics, **metrics, **others}, episodes
+        first_episode, update = first_episode + len(columns[0]), update + 1
 
 
 def _collection_logs(envs, request, collected):
@@ -237,3 +573,52 @@ def _collection_logs(envs, request, collected):
         **seconds,
         "vector_env": envs.is_vector_env,
     }
+
+
+def _constants(optimizer):
+    """Returns the Python constants of an optimizer that a trace contains, as a tuple."""
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        return ()
+    plain = numbers.Number, str, type(None)
+    constants = [(k, v) for k, v in vars(optimizer).items() if isinstance(v, plain)]
+    public = [(name, value) for name, value in constants if not name.startswith("_")]
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return *public, *_schedule(optimizer._learning_rate), _constants(inner)
+
+
+def _schedule(rate):
+    """Returns the constants of a learning rate or entropy coefficient, as a tuple.
+
+    If a learning rate is a variable and not a schedule, the traced function reads the
+    variable, and does not contain the learning rate as a constant.
+    """
+    if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return (id(rate),)
+    return rate, repr(vars(rate))
+
+
+def _tensor(array):
+    """Returns an array as a tensor, which shares the memory of large observations."""
+    is_large = getattr(array, "nbytes", 0) > 2**20 and array.dtype.kind in "fiu"
+    # TensorFlow requires the alignment.
+    if is_large and array.flags.carray and array.ctypes.data % 64 == 0:
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    return tf.constant(array)
+
+
+def _call_compiled(step, graph, *arguments):
+    """Calls the traced function of an update, whose gradient steps XLA compiles.
+
+    XLA compiles during the call, after other operations of the update. If XLA cannot
+    compile a layer, all weights are restored. An interruption arrives after the whole
+    update, which is kept.
+    """
+    before = [tf.identity(variable) for variable in step.variables]
+    try:
+        with xla_rollout.explain_compile_errors(
+            "Compile the agent with `agent.compile(…, jit_compile=False)`"
+        ):
+            return graph(*arguments)
+    except Exception:
+        step.restore(before)
+        raise

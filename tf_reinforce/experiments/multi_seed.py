@@ -12,14 +12,13 @@ import tensorflow as tf
 from tf_reinforce import agent as agents
 from tf_reinforce import envs
 from tf_reinforce.data import episode_statistics
-from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.engine import agent_state
 from tf_reinforce.engine import checkpoints
-from tf_reinforce.engine import learner
 from tf_reinforce.engine import recorder
 from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.engine.collect import xla_rollout
+from tf_reinforce.engine.update import program as update_program
 from tf_reinforce.engine.update import train_step
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import tracing
@@ -280,7 +279,7 @@ class _SeedProgram:
         self._stacks = [tf.Variable(np.stack(values)) for values in zip(*states)]
         self._outputs = []  # for each call of the graph, the outputs of its updates
         self._first_updates = self.counters()[:, 0].tolist()
-        actor = first.trainer.collector.actor
+        actor = first.trainer.actor
         indices = {id(variable): i for i, variable in enumerate(self.variables)}
         request = first.trainer.training_request(
             batched_env, seeds[0], num_episodes, None
@@ -351,7 +350,7 @@ class _SeedProgram:
     def outputs(self):
         """Returns a list of arrays `[updates, K, …]`, the outputs of all updates.
 
-        The docstring of `learner.update_in_graph` describes the outputs of one update.
+        They are those of `update_program.run_updates`.
         """
         return [np.concatenate(parts) for parts in zip(*self._outputs, strict=True)]
 
@@ -377,45 +376,10 @@ class _SeedProgram:
         Returns:
             List of tensors `[U, K, …]`, the outputs of all updates.
         """
-        first, rollout = self.first_agent, self.rollout
-        step = first.trainer.learner.make_train_step(first.optimizer, rollout)
-        num_updates = rollout.num_agents * tf.shape(keys)[0]
-        arrays = learner.history_arrays(num_updates, rollout.count)
-
-        def update_agent(number, active, result, arrays):
-            update, index = number // rollout.num_agents, number % rollout.num_agents
-            self._load(index)
-            agent_result = _result_of_agent(result, index, rollout)
-            valid = agent_result.valid & active[index]
-            agent_result = agent_result._replace(valid=valid)
-            key = seeding.permutation_key(keys[update, index])
-            outputs = learner.update_in_graph(step, agent_result, key)
-            self._store(index)
-            finite = tf.logical_and(active[index], outputs[0][0] > 0)
-            active = tf.tensor_scatter_nd_update(active, [[index]], [finite])
-            arrays = learner.write_history(arrays, number, outputs)
-            return number + 1, active, result, arrays
-
-        def update_all(update, active, arrays):
-            result = rollout(seeding.episode_keys(keys[update]))
-            end = (update + 1) * rollout.num_agents
-            _, active, _, arrays = tf.while_loop(
-                lambda number, *_: number < end,
-                update_agent,
-                (update * rollout.num_agents, active, result, arrays),
-                parallel_iterations=1,
-            )
-            return update + 1, active, arrays
-
-        *_, arrays = tf.while_loop(
-            lambda update, *_: update < tf.shape(keys)[0],
-            update_all,
-            (tf.constant(0), active, arrays),
-            parallel_iterations=1,
+        step = self.first_agent.trainer.train_step(self.rollout)
+        return update_program.run_updates(
+            self.rollout, step, keys, active, 2**62, load=self._load, store=self._store
         )
-        stacks = [array.stack() for array in arrays]
-        shape = [-1, rollout.num_agents]
-        return [tf.reshape(x, [*shape, *x.shape[1:]]) for x in stacks]
 
     def _load(self, index):
         """Assigns the stacked weights of the agent number `index` to the first agent."""
@@ -451,17 +415,6 @@ def _check_nothing_shared(variables, other_variables):
 
 def _state_values(agent):
     return [variable.numpy() for variable in agent_state.variables(agent)]
-
-
-def _result_of_agent(result, index, rollout):
-    """Returns the part of a `RolloutResult` that one agent collected."""
-    start = index * rollout.count
-    stop = start + rollout.count
-    return xla_rollout.RolloutResult(
-        records.select_episodes(result.episodes, start, stop),
-        result.episode_returns[start:stop],
-        result.valid[start:stop],
-    )
 
 
 def _history(metrics, episode_returns, lengths):

@@ -69,16 +69,16 @@ def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
     options = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
     with make_envs.open_envs(env, 1, **options) as envs:
         agent.build_for_env(envs)
-        collector = agent.trainer.collector
+        actor = agent.trainer.actor
         has_map = (
-            collector.actor.recurrent is None
-            and collector.actor.mask_source is None
+            actor.recurrent is None
+            and actor.mask_source is None
             and count_numbers(agent.observation_space) <= _MAX_AXES
         )
         request = environments.CollectionRequest(
             seeding.StreamKey(seed, "evaluation", 0), _MAP_EPISODES if has_map else 1
         )
-        episodes = collector.collect(envs, request).episodes
+        episodes = agent.trainer.play(envs, request).episodes
         name = "" if envs.spec is None else envs.spec.id
     steps = estimators.valid_steps(episodes)
     visited = steps.gather(episodes.observations)

@@ -14,7 +14,6 @@ import tensorflow_probability as tfp
 
 from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
-from tf_reinforce.data import spaces
 from tf_reinforce.support import fixed_arguments
 from tf_reinforce.support import validation
 
@@ -321,7 +320,7 @@ class Head(keras.layers.Layer, abc.ABC):
                 "`head` must sample actions of the action space of the environment. "
                 f"Received: {self!r}, which does not sample actions of the space "
                 f"{space!r}. Pass another head to the agent, or omit `head` to use "
-                f"`tfr.heads.for_space(space)`. Supported spaces: {spaces.ACTIONS}."
+                "`tfr.heads.for_space(space)`."
             )
 
     def matches_space(self, space: gym.Space) -> bool:

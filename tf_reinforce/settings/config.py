@@ -391,10 +391,10 @@ class FitOptions:
         return self.episodes_per_epoch, self.steps_per_epoch, self.env_settings
 
     @property
-    def env_options(self):
-        """Returns the limits and the fault options of the environments."""
-        faults = self.on_bad_env, self.on_env_error
-        return self.max_episode_steps, *faults, self.step_timeout
+    def limits(self):
+        """Returns the arguments of `open_envs` among the options, as a dict."""
+        names = "max_episode_steps", *FAULT_OPTIONS, "step_timeout"
+        return {name: getattr(self, name) for name in names}
 
 
 # The options of `fit` that a preset or the command line can set.

@@ -25,10 +25,9 @@ def expect_changeable(part, name, value):
     if getattr(part, "built", False) and name in _fixed_arguments(type(part)):
         kind = type(part).__name__
         raise AttributeError(
-            f"`{name}` of a {kind} is fixed once the {kind} is built, because traced "
-            f"programs contain the value as a constant. Received: {name}={value!r}. "
-            f"Create another {kind} with the new value and another agent, `other`, and "
-            "copy the weights with `other.set_weights(agent.get_weights())`."
+            f"`{name}` of a {kind} is fixed once the {kind} is built. Received: "
+            f"{name}={value!r}. Make another agent with another {kind}, and copy the "
+            "weights with `other.set_weights(agent.get_weights())`."
         )
 
 

@@ -47,9 +47,8 @@ def from_environment(environ):
             raise ValueError
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
-            'The environment variable TF_CONFIG must be {"cluster": {"worker": '
-            '["host:port", …]}, "task": {"type": "worker", "index": N}}, with the jobs '
-            f"chief and worker only, and a task of them. Received: TF_CONFIG={text!r}. "
-            "To train in one process, unset TF_CONFIG."
+            'TF_CONFIG must be {"cluster": {"worker": ["host:port", …]}, "task": '
+            '{"type": "worker", "index": N}}, with the jobs chief and worker only. '
+            f"Received: TF_CONFIG={text!r}. To train in one process, unset TF_CONFIG."
         ) from error
     return LearnerCluster(hosts, number) if len(hosts) > 1 else None

@@ -20,19 +20,15 @@ def build(optimizer, variables):
         for variable in variables if isinstance(decay, float) and decay < 1 else ():
             if float(tf.cast(decay, variable.dtype)) == 1.0:
                 raise ValueError(
-                    f"`{name}` of the optimizer must be below 1 in the type of every "
-                    "weight, because otherwise the averages of gradients stay at zero. "
-                    f"Received: {name}={decay}, which is 1 in "
-                    f"{variable.dtype}, the type of {variable.path}. Keep the weights "
-                    'in float32, for example with the dtype policy "mixed_bfloat16", '
-                    f"or pass a smaller `{name}`."
+                    f"`{name}={decay}` of the optimizer is 1 in {variable.dtype}, the "
+                    f"type of {variable.path}: averages of gradients would stay at zero. "
+                    'Use the dtype policy "mixed_bfloat16", or a smaller value.'
                 )
             divides = name != "beta_1" and hasattr(_inner(optimizer), "epsilon")
             if divides and variable.dtype == "float16":
                 raise ValueError(
-                    "An optimizer with averages of squared gradients needs weights in "
-                    "float32, because squares of small gradients are zero in float16. "
-                    f"Received: {name}={decay}, and {variable.path} in float16. Use the "
+                    f"{variable.path} is in float16, in which the squares of small "
+                    "gradients, of which the optimizer keeps averages, are zero. Use the "
                     'dtype policy "mixed_float16", or SGD.'
                 )
     optimizer.build(variables)

@@ -44,16 +44,13 @@ def learner_strategy() -> tf.distribute.Strategy:
         return tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:
         raise RuntimeError(
-            "The strategy of several learner processes must be made before any other "
-            "call of TensorFlow. Expected: `strategy = tfr.learner_strategy()` after the "
-            f"imports. Received: a later call ({error})"
+            "Call `tfr.learner_strategy()` after the imports, before any other call of "
+            f"TensorFlow ({error})."
         ) from error
     except tf.errors.OpError as error:
         raise OSError(
-            f"Process {cluster.number} cannot connect to the other learner processes. "
-            f"Expected: {cluster.hosts[cluster.number]} is an unused port of this "
-            f"machine, and all of {list(cluster.hosts)} are started. Received: "
-            f"{error.message}"
+            f"Process {cluster.number} cannot connect to the others of {cluster.hosts}. "
+            f"Start all of them, each at an unused port ({error.message})."
         ) from error
 
 
@@ -66,9 +63,8 @@ def check_strategy(strategy):
     """Raises `ValueError` if agents do not support a strategy, or `None`."""
     if strategy is not None and not isinstance(strategy, tuple(_SUPPORTED.values())):
         raise ValueError(
-            "An agent does not support the strategy of this scope. Expected: "
-            f"{', '.join(_SUPPORTED)}, or no scope. Received: {_name(strategy)}. Make "
-            "the agent in the scope of another strategy."
+            f"An agent does not support the strategy {_name(strategy)}, but only "
+            f"{', '.join(_SUPPORTED)}."
         )
 
 
@@ -82,22 +78,12 @@ def check_same_scope(strategy, parts):
     if strategy is not None and strategy.num_replicas_in_sync < 2:
         strategy = None
     for name, variables in parts.items():
-        for variable in variables:
-            other = strategy_of([variable])
-            if other is not strategy:
-                raise ValueError(
-                    f"The {name} and the agent were not made in the same scope. "
-                    "Expected: policy, head, baseline, optimizer and agent in one `with "
-                    f"strategy.scope():`. Received: the {name} {_where(other)}, and the "
-                    f"agent {_where(strategy)}. Make all parts in one scope."
-                )
-
-
-def _where(strategy):
-    if strategy is None:
-        return "outside of a scope"
-    count = strategy.num_replicas_in_sync
-    return f"in the scope of a {_name(strategy)} with {count} replicas"
+        if any(strategy_of([variable]) is not strategy for variable in variables):
+            raise ValueError(
+                f"The {name} and the agent were not made in the same scope. Make policy, "
+                "head, baseline, optimizer and agent in one `with strategy.scope():`, or "
+                "all without."
+            )
 
 
 def _name(strategy):
@@ -114,10 +100,8 @@ def check_outside_scope(method):
     """
     if tf.distribute.in_cross_replica_context():
         raise RuntimeError(
-            f"`{method}` was called in the scope of a strategy. Expected: the agent and "
-            f"its parts made in `with strategy.scope():`, and `{method}` called after "
-            f"this block. Received: the scope of {_name(tf.distribute.get_strategy())}. "
-            f"Call `{method}` outside the scope."
+            f"`{method}` was called in the scope of a strategy. Make the agent and its "
+            f"parts in `with strategy.scope():`, and call `{method}` after this block."
         )
 
 

@@ -245,9 +245,9 @@ class _Enumeration:
         read, restore = self._programs
         values, before = read()
         trainer = self.agent.trainer
-        count = trainer.learner.make_train_step(None).num_permutations
+        count = trainer.train_step().num_permutations
         permutations = np.broadcast_to(permutation, (count, permutation.size))
-        trainer.update(self.agent.optimizer, episodes, 0, tf.constant(permutations))
+        trainer.update(episodes, 0, tf.constant(permutations))
         return restore(values).numpy() - before.numpy()
 
     @functools.cached_property

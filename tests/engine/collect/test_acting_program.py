@@ -264,7 +264,7 @@ def test_first_collection_switches_to_tensorflow_if_litert_results_differ(mode, 
             np.testing.assert_array_equal(one.actions, several.actions)
             assert one.actions.mean() > 2.0  # four times 1, and not zero
     assert caplog.text.count("of LiteRT differs from that of Keras") == 1
-    assert agent.trainer.collector.programs["acting", False].runtime == "tensorflow"
+    assert agent.trainer.programs["acting", False].runtime == "tensorflow"
 
 
 @pytest.mark.slow
@@ -280,7 +280,7 @@ def test_overflowing_outputs_raise_although_litert_saturates(workers):
     message = r"^(Worker \d: )?The policy's outputs are not finite.*the policy overflows"
     with pytest.raises(FloatingPointError, match=message):
         agent.collect(lambda: Real(100.0, -5.0, 5.0), 2, **budget)
-    assert agent.trainer.collector.programs["acting", False].runtime == "litert"
+    assert agent.trainer.programs["acting", False].runtime == "litert"
 
 
 # Layers that LiteRT cannot convert
@@ -304,7 +304,7 @@ def test_layer_that_litert_cannot_convert_acts_and_learns_in_tensorflow(layer, c
     with caplog.at_level(logging.WARNING, "tf_reinforce"):
         agent.fit(toys.Bandit, epochs=1, num_envs=2, verbose=0)
     assert "through TensorFlow instead of LiteRT" in caplog.text
-    program = agent.trainer.collector.programs["acting", False]
+    program = agent.trainer.programs["acting", False]
     assert program.runtime == "tensorflow"
     before = policy.layers[-1].kernel.numpy()
     agent.fit(toys.Bandit, epochs=1, num_envs=2, verbose=0)
@@ -425,7 +425,7 @@ def test_engine_changes_to_tensorflow_if_new_weights_make_litert_wrong(caplog):
     agent, env = softplus_agent(60.0), Echo()
     assert agent.evaluate(env, 2)["episode_return"] == pytest.approx(60.0)
     collected = agent.collect(env, 2)
-    engines = [program.runtime for program in agent.trainer.collector.programs.values()]
+    engines = [program.runtime for program in agent.trainer.programs.values()]
     assert engines == ["litert", "litert"]
     agent.policy.set_weights([np.full((1, 1), 500.0, "float32")])
     assert agent.evaluate(env, 2)["episode_return"] == pytest.approx(500.0)
@@ -447,5 +447,5 @@ def test_every_collection_compares_litert_with_keras(monkeypatch):
     agent, engines = softplus_agent(60.0), []
     for error in (0.0, 1.0):  # noqa: B007 (`results` reads it)
         agent.collect(Echo(), 2)
-        engines.append(agent.trainer.collector.programs["acting", False].runtime)
+        engines.append(agent.trainer.programs["acting", False].runtime)
     assert engines == ["litert", "tensorflow"]

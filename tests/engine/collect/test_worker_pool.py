@@ -276,8 +276,7 @@ def test_episodes_of_a_lost_worker_are_played_again(agent, tmp_path, how):
     options = dict(on_env_error="restart", step_timeout=LIMIT[how])
     with tfr.collect.open_envs(make, 4, workers=2, **options) as pool:
         collected, again = (
-            agent.trainer.collector.collect(pool, toys.request(episodes=12))
-            for _ in range(2)
+            agent.trainer.play(pool, toys.request(episodes=12)) for _ in range(2)
         )
     assert collected.faults.worker_restarts == 1 and again.faults == results.Faults()
     assert collected.faults.dropped_episodes == collected.faults.env_restarts == 0
@@ -295,7 +294,7 @@ def test_episode_in_which_every_worker_is_lost_raises(agent, monkeypatch):
             lambda: Failing(fail), 2, workers=2, on_env_error="restart"
         ) as pool,
     ):
-        agent.trainer.collector.collect(pool, toys.request(episodes=2))
+        agent.trainer.play(pool, toys.request(episodes=2))
 
 
 class Last(toy_envs.Lengths):
@@ -341,7 +340,7 @@ def test_episode_that_a_dead_worker_did_not_receive_is_not_counted_as_lost(
     options = dict(workers=4, on_env_error="restart")
     make = functools.partial(Last, tmp_path, number)
     with tfr.collect.open_envs(make, 4, **options) as pool:
-        collected = agent.trainer.collector.collect(pool, toys.request(episodes=1))
+        collected = agent.trainer.play(pool, toys.request(episodes=1))
     assert len([*tmp_path.glob("*.pid")]) > 4
     assert_identical(collected.episodes, agent.collect(toy_envs.Lengths, 1))
 

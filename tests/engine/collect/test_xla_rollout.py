@@ -111,7 +111,7 @@ def test_compiled_episodes_equal_an_eager_step_by_step_definition(kind, group_si
     agent.build_for_env(env)
     world, actor = (
         xla_rollout.BatchedTensorEnv(env, limit),
-        agent.trainer.collector.actor,
+        agent.trainer.actor,
     )
     rollout = xla_rollout.Rollout(world, actor, 4, group_size=group_size)
     keys = seeding.rollout_keys(5, "training", 7)[:3]

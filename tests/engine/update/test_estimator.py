@@ -14,7 +14,6 @@ from definitions import TERMINATED
 from definitions import A
 from definitions import B
 from definitions import T
-from definitions import columns
 from definitions import gaussian
 from definitions import loop_advantages
 from definitions import loop_returns
@@ -150,36 +149,6 @@ def test_log_probabilities_of_half_precision_outputs_are_in_float32(dtype):
     np.testing.assert_allclose(logs["policy_loss"], loss, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "kind, dtype, tolerance",
-    [
-        (heads.Categorical, "float32", 1e-6),
-        sweeps.rare(heads.Categorical, "float64", 1e-12),
-        sweeps.rare(heads.Gaussian, "float32", 1e-6),
-        (heads.Gaussian, "float64", 1e-12),
-    ],
-)
-def test_sgd_update_with_learning_rate_one_subtracts_the_gradient(kind, dtype, tolerance):
-    """The weights before the update minus the weights after the update equal the
-    gradient.
-    """
-    policy, episodes = network(dtype), record(kind, dtype)
-    head = heads.Categorical(A) if kind is heads.Categorical else gaussian(dtype)
-    agent = tfr.Reinforce(policy, head, gamma=0.9, entropy_coef=0.1)
-    agent.compile(optimizer=keras.optimizers.SGD(1.0))
-    agent.build((None, OBSERVED))
-    before = [v.numpy() for v in agent.policy_variables]
-    settings = {**DEFAULTS, "entropy_coef": 0.1}
-    expected, loss = definition(before, episodes, "leave_one_out", settings)
-    logs = agent.update(episodes)
-    differences_ = [
-        b - v.numpy() for b, v in zip(before, agent.policy_variables, strict=True)
-    ]
-    assert_close([*differences_, logs["loss"]], [*expected, loss], tolerance)
-    norm = np.sqrt(sum((x * x).sum() for x in expected))
-    np.testing.assert_allclose(logs["gradient_norm"], norm, rtol=tolerance)
-
-
 def test_mean_over_steps_divides_by_the_number_of_steps():
     """Both options sum the same terms. Only the divisor differs."""
     episodes, settings = record(), {**DEFAULTS, "entropy_coef": 0.1}
@@ -244,40 +213,6 @@ def value_model(dtype=None):
     return keras.Sequential(
         [keras.Input((OBSERVED,)), layer, keras.layers.Dense(1, dtype=dtype)]
     )
-
-
-def all_variables(agent):
-    owners = [agent, agent.optimizer, getattr(agent.baseline, "optimizer", None)]
-    variables = [v for owner in owners if owner is not None for v in owner.variables]
-    return list({id(v): v for v in variables}.values())
-
-
-@pytest.mark.parametrize("valued, normalize", [(False, False), (True, True)])
-def test_weights_after_two_updates_do_not_depend_on_padding(valued, normalize):
-    """The second update uses the statistics of a normalizer that the first update has
-    changed.
-    """
-    agent = tfr.Reinforce(
-        network("float32"),
-        heads.Categorical(A),
-        baselines.Value(value_model()) if valued else "leave_one_out",
-        normalize_observations=normalize,
-    )
-    agent.compile(optimizer=keras.optimizers.SGD(0.1))
-    episodes = record(dtype="float32")
-    agent.build((None, OBSERVED))
-    agent.optimizer.build(agent.policy_variables)
-    variables = all_variables(agent)
-    fresh, ends = [v.numpy() for v in variables], []
-    for rows in (0, 1, 64):
-        for variable, value in zip(variables, fresh, strict=True):
-            variable.assign(value)
-        for _ in range(2):
-            agent.update(padded(episodes, rows) if rows else episodes)
-        ends.append([v.numpy() for v in variables])
-    assert not np.array_equal(ends[0][0], fresh[0])
-    for end in ends[1:]:
-        same_bits(ends[0], end)
 
 
 def constant_value_model(value):
@@ -347,61 +282,6 @@ def test_advantages_equal_gae_and_targets_add_the_values(gae_lambda):
         )
 
 
-def test_policy_loss_has_no_gradient_for_the_value_model():
-    model = value_model("float64")
-    settings = {**DEFAULTS, "gae_lambda": 0.5, "scale_advantages": "batch"}
-    estimator_ = estimator.PolicyGradientEstimator(
-        network(),
-        heads.Categorical(A),
-        baselines.Value(model),
-        None,
-        config.AgentOptions(**settings),
-    )
-    with tf.GradientTape() as tape:
-        logs = estimator_.gradients(record()).metrics
-    trained = model.trainable_variables
-    assert tape.gradient(logs["policy_loss"], trained) == [None] * len(trained)
-
-
-def test_policy_loss_has_no_gradient_for_the_value_layer_of_the_policy():
-    """The weight of the value loss is zero, so the gradient of the value layer is
-    zero.
-    """
-    policy = shared_network()
-    baseline = baselines.Value(loss_weight=0.0)
-    actual, _ = gradients(policy, heads.Categorical(A), baseline, record())
-    by_name = dict(zip([v.path for v in policy.trainable_variables], actual, strict=True))
-    assert {name for name, x in by_name.items() if not x.any()} == {
-        "values/kernel",
-        "values/bias",
-    }
-
-
-def test_value_gradient_is_that_of_half_squared_error_per_episode():
-    """The expected gradient of 1/E Σ (v - G)²/2 uses central differences, with
-    constant G.
-    """
-    model, episodes = value_model("float64"), record()
-    baseline = baselines.Value(model)
-    estimator_ = estimator.PolicyGradientEstimator(
-        network(), heads.Categorical(A), baseline, None, config.AgentOptions(**DEFAULTS)
-    )
-    batch = estimator_.batch(episodes)
-    returns = batch.steps.scatter(batch.returns)
-
-    def loss():
-        total = 0.0
-        for e, length in enumerate(LENGTHS):
-            values = model(episodes.observations[:length, e]).numpy()[:, 0]
-            total += sum((values - returns.numpy()[:length, e]) ** 2) / 2 / B
-        return total
-
-    estimate = estimator_.gradients(episodes)
-    actual, logs = estimate.baseline_step.gradients, estimate.metrics
-    np.testing.assert_allclose(logs["value_loss"], loss(), rtol=1e-12)
-    assert_close(actual, central_differences(loss, model.trainable_variables), 1e-7)
-
-
 def central_differences(loss, variables, step=1e-5):
     """Returns ∂loss/∂w for every entry of every variable, by central differences."""
     results = []
@@ -448,31 +328,6 @@ def test_gradient_of_shared_layers_is_that_of_the_total_loss():
     assert_close(actual, central_differences(loss, policy.trainable_variables), 1e-8)
 
 
-@pytest.mark.parametrize("baseline", [None, "leave_one_out", "mean"])
-def test_gradient_does_not_depend_on_the_order_of_episodes(baseline):
-    policy, head, episodes = network(), heads.Categorical(A), record()
-    actual, _ = gradients(policy, head, baseline, episodes)
-    other = columns(episodes, [3, 0, 4, 2, 1])
-    assert_close(gradients(policy, head, baseline, other)[0], actual, 1e-13)
-
-
-def test_gradient_of_duplicated_episodes_is_unchanged():
-    policy, head, episodes = network(), heads.Categorical(A), record()
-    twice = columns(episodes, [*range(B), *range(B)])
-    actual, _ = gradients(policy, head, None, episodes, entropy_coef=0.1)
-    assert_close(gradients(policy, head, None, twice, entropy_coef=0.1)[0], actual, 1e-13)
-
-
-@pytest.mark.parametrize("baseline", [None, "leave_one_out", "mean"])
-def test_gradient_is_linear_in_the_rewards(baseline):
-    """The equality is exact, because the factor is a power of two."""
-    policy, head, episodes = network(), heads.Categorical(A), record()
-    actual, _ = gradients(policy, head, baseline, episodes)
-    quarter = episodes._replace(rewards=episodes.rewards / 4)
-    scaled, _ = gradients(policy, head, baseline, quarter)
-    same_bits([x / 4 for x in actual], scaled)
-
-
 @pytest.mark.parametrize("scale", [None, "batch"])
 @pytest.mark.parametrize("baseline", [None, "leave_one_out", "mean"])
 def test_gradient_is_zero_if_all_rewards_are_zero(baseline, scale):
@@ -481,15 +336,6 @@ def test_gradient_is_zero_if_all_rewards_are_zero(baseline, scale):
         network(), heads.Categorical(A), baseline, episodes, scale_advantages=scale
     )
     assert not any(x.any() for x in actual)
-
-
-def test_leave_one_out_of_one_episode_equals_no_baseline():
-    policy, head = network(), heads.Categorical(A)
-    alone = columns(record(), [3])
-    actual, _ = gradients(policy, head, "leave_one_out", alone)
-    expected, _ = gradients(policy, head, None, alone)
-    assert actual[0].any()
-    same_bits(actual, expected)
 
 
 # Batches of an update, compared with loops
@@ -542,19 +388,6 @@ def test_batch_returns_and_advantages_equal_loops(returns, scale, discounted):
     np.testing.assert_allclose(batch.returns, by_row(targets), rtol=1e-11)
     assert batch.episodes.rewards.shape == (T, B) and batch.scale_samples == {}
     assert int(batch.num_episodes) == B and float(batch.divisor) == B
-
-
-@pytest.mark.parametrize("rewards", [1.0, -1e5])
-def test_scale_of_equal_returns_has_a_positive_lower_bound(rewards):
-    """If all advantages are zero, the divisor is 1e-8 plus 1e-12 times the largest
-    return.
-    """
-    estimator_ = make_estimator("mean", gamma=0.0, scale_advantages="batch")
-    episodes = record()._replace(rewards=np.full((T, B), rewards))
-    batch = estimator_.batch(episodes)
-    np.testing.assert_array_equal(batch.advantages, 0.0)
-    size = 1e-8 + 1e-12 * abs(rewards)
-    np.testing.assert_allclose(batch.unbaselined_advantages, rewards / size, rtol=1e-12)
 
 
 def test_on_truncation_bootstraps_terminates_or_drops_the_episode():
@@ -620,41 +453,6 @@ def test_running_scales_divide_by_earlier_samples_and_update_afterwards(earlier)
         )
 
 
-def test_sums_of_squares_cover_scale_samples_and_normalized_observations():
-    """Integer observations are not normalized, and are excluded."""
-    episodes = record()
-    inside = np.arange(T)[:, None] < LENGTHS
-    nested = {"a": episodes.observations, "b": np.full((T + 1, B, 2), 7)}
-    layer = normalization.RunningNormalization()
-    nested_episodes = episodes._replace(observations=nested)
-    estimator_ = make_estimator(scales={"rewards": running_scale()}, normalizer=layer)
-    batch = estimator_.batch(episodes)
-    truth = [
-        np.sum(np.square(batch.scale_samples["rewards"])),
-        np.sum(np.square(episodes.observations[:T][inside])),
-    ]
-    np.testing.assert_allclose(
-        estimator_.sums_of_squares(nested_episodes, batch), truth, rtol=1e-12
-    )
-    plain = make_estimator(scales={"rewards": running_scale()})
-    np.testing.assert_allclose(
-        plain.sums_of_squares(nested_episodes, batch), truth[:1], rtol=1e-12
-    )
-
-
-def test_scale_loss_changes_neither_gradients_nor_logged_losses():
-    estimator_ = make_estimator("mean")
-    batch = estimator_.batch(record())
-    plain, logs = estimator_.policy_gradients(batch)
-    scaled, scaled_logs = estimator_.policy_gradients(
-        batch, scale_loss=lambda loss: 64.0 * loss
-    )
-    for actual, expected in zip(scaled, plain, strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12)
-    for name in ("loss", "policy_loss", "entropy", "gradient_norm"):
-        np.testing.assert_allclose(scaled_logs[name], logs[name], rtol=1e-12)
-
-
 def test_logged_entropy_and_effective_sample_size_equal_definitions():
     """The effective sample size is (Σρ)² / (n Σρ²) of the probability ratios before
     clipping.
@@ -674,97 +472,3 @@ def test_logged_entropy_and_effective_sample_size_equal_definitions():
     far = tf.constant(now - np.repeat([1000.0, 0.0], [5, 15]))
     _, logs = estimator_.policy_gradients(batch, behavior_log_probs=far)
     np.testing.assert_allclose(logs["effective_sample_size"], 5 / 20, rtol=1e-12)
-
-
-def test_returns_and_advantages_have_no_gradient_for_the_value_model():
-    model = value_model("float64")
-    estimator_ = make_estimator(baselines.Value(model), gae_lambda=0.5)
-    with tf.GradientTape(persistent=True) as tape:
-        batch = estimator_.batch(record())
-    trained = model.trainable_variables
-    for numbers in (batch.returns, batch.advantages):
-        assert tape.gradient(numbers, trained) == [None] * len(trained)
-
-
-class EighthPerUpdate(keras.optimizers.schedules.LearningRateSchedule):
-    """Returns an eighth times the number of updates."""
-
-    def __call__(self, step):
-        return 0.125 * tf.cast(step, tf.float64)
-
-    def get_config(self):
-        return {}
-
-
-def test_entropy_coef_schedule_is_evaluated_at_the_number_of_updates():
-    fixed, scheduled, started = (
-        make_estimator("mean", **options).gradients(record())[0]
-        for options in (
-            dict(entropy_coef=0.375),
-            dict(entropy_coef=EighthPerUpdate(), num_updates=lambda: 3),
-            dict(entropy_coef=EighthPerUpdate(), num_updates=lambda: tf.constant(3)),
-        )
-    )
-    for first, second, third in zip(fixed, scheduled, started, strict=True):
-        np.testing.assert_allclose(first, second, rtol=1e-12)
-        np.testing.assert_allclose(first, third, rtol=1e-12)
-
-
-def test_value_loss_is_logged_and_in_the_loss_only_for_shared_layers():
-    episodes = record()
-    apart = make_estimator(baselines.Value(value_model("float64")))
-    estimate = apart.gradients(episodes)
-    loss, expected_gradients = apart.baseline.gradients(
-        estimate.baseline_step.baseline_batch
-    )
-    np.testing.assert_allclose(estimate.metrics["value_loss"], loss, rtol=1e-12)
-    assert estimate.metrics["loss"] == estimate.metrics["policy_loss"]
-    value_gradients = estimate.baseline_step.gradients
-    for actual, expected in zip(value_gradients, expected_gradients, strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12)
-    shared = baselines.Value(loss_weight=0.25)
-    estimate = make_estimator(shared, policy=shared_network()).gradients(episodes)
-    assert estimate.baseline_step.gradients == []
-    logs = estimate.metrics
-    total = logs["policy_loss"] + 0.25 * logs["value_loss"]
-    np.testing.assert_allclose(logs["loss"], total, rtol=1e-12)
-
-
-class FixedBaseline(baselines.Baseline):
-    """Returns the array of its constructor."""
-
-    def __init__(self, answer):
-        super().__init__()
-        self.answer = answer
-
-    def estimate(self, returns, valid, values):
-        return self.answer
-
-
-def test_baseline_of_wrong_shape_or_dtype_raises():
-    right = tf.zeros((T, B), tf.float64)
-    make_estimator(FixedBaseline(right)).batch(record())
-    for wrong in (right[..., None], right[0], tf.cast(right, tf.float32)):
-        with pytest.raises(ValueError, match="one baseline per return"):
-            make_estimator(FixedBaseline(wrong)).batch(record())
-    for wrong in (right[:-1], right[:, :1], tf.transpose(right)):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="one baseline per"):
-            make_estimator(FixedBaseline(wrong)).batch(record())
-
-
-def test_policy_is_in_inference_mode_and_regularizers_are_in_the_loss():
-    x = keras.Input((OBSERVED,), dtype="float64")
-    y = keras.layers.Dropout(0.5, dtype="float64")(x)
-    penalty = keras.regularizers.L2(0.125)
-    y = keras.layers.Dense(A, dtype="float64", kernel_regularizer=penalty)(y)
-    estimator_ = make_estimator("mean", policy=keras.Model(x, y))
-    batch = estimator_.batch(record())
-    weights = estimator_.policy.get_weights()
-    rows = batch.steps.gather(batch.episodes.observations).numpy()
-    np.testing.assert_allclose(
-        estimator_.outputs(batch)[0], rows @ weights[0] + weights[1], rtol=1e-12
-    )
-    _, logs = estimator_.policy_gradients(batch)
-    np.testing.assert_allclose(
-        logs["loss"] - logs["policy_loss"], 0.125 * np.sum(weights[0] ** 2), rtol=1e-12
-    )

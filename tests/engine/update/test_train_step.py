@@ -28,6 +28,7 @@ from update_agents import made
 from update_agents import numbers
 from update_agents import parts_of
 from update_agents import record
+from update_agents import step_of
 
 import tf_reinforce as tfr
 from tf_reinforce import baselines
@@ -127,19 +128,6 @@ def test_minibatches_contain_all_steps_and_sizes_differ_by_at_most_one(size, ste
     assert abs(len(arrays) - quotient) <= 0.5
 
 
-def test_zero_steps_are_one_empty_minibatch():
-    for size in (None, 4):
-        parts = minibatches.Minibatches.split(tf.zeros([0], tf.int32), size)
-        assert int(parts.count) == 1 and parts.minibatch(0).shape == (0,)
-
-
-def test_call_repeatedly_passes_the_numbers_from_zero():
-    numbers = []
-    minibatches.call_repeatedly(3, lambda number: numbers.append(int(number)))
-    minibatches.call_repeatedly(0, lambda number: numbers.append("never"))
-    assert numbers == [0, 1, 2]
-
-
 SIZES = [(None, 3), (6, 3), (1, 1), (7, 2), (13, 2), (20, 1), (50, 2)]
 
 
@@ -167,14 +155,7 @@ def test_update_equals_a_loop_over_gradient_steps(kind, mean_over, jit_compile):
     for size, passes in SIZES if kind == "softmax" else SIZES[:2]:
         for variable, value in zip(agent.policy_variables, fresh, strict=True):
             variable.assign(value)
-        update = train_step.TrainStep(
-            agent.trainer.estimator,
-            agent.optimizer,
-            agent.counters,
-            passes=passes,
-            minibatch_size=size,
-            jit_compile=jit_compile,
-        )
+        update = step_of(agent, passes, size, jit_compile=jit_compile)
         permutations = drawn(passes)
         finite, *metrics = update(
             keras.tree.map_structure(tf.constant, checked), permutations
@@ -213,14 +194,7 @@ def test_passes_end_after_the_first_that_exceeds_max_kl(kind, size, jit_compile)
         toys.set_options(agent.trainer.estimator, max_kl=max_kl)
         for variable, value in zip(agent.policy_variables, fresh, strict=True):
             variable.assign(value)
-        update = train_step.TrainStep(
-            agent.trainer.estimator,
-            agent.optimizer,
-            agent.counters,
-            passes=4,
-            minibatch_size=size,
-            jit_compile=jit_compile,
-        )
+        update = step_of(agent, 4, size, jit_compile=jit_compile)
         finite, *metrics = update(checked, permutations)
         limit = math.inf if max_kl is None else max_kl
         too_far = [number for number, (kl, *_) in enumerate(passes) if kl > limit]
@@ -242,41 +216,6 @@ def test_update_after_which_an_action_is_impossible_is_undone(max_kl):
     with pytest.raises(FloatingPointError, match="would not be finite"):
         agent.update(record("gaussian"))
     same_bits(numbers(everything(agent)), before)
-
-
-@pytest.mark.parametrize("kind", sweeps.some(KINDS, always=["masked"]))
-def test_permutations_depend_on_seed_and_number_of_the_update(kind):
-    """The traced update runs twice. The second permutation is that of update 1."""
-    agent, episodes = made(kind, minibatch_size=6, passes=2), record(kind)
-    advantages = definitions.loop_advantages(episodes, "leave_one_out", DEFAULTS)
-    expected, steps = numbers(agent.policy_variables), steps_of(episodes, advantages)
-    for number in range(2):
-        agent.update(episodes, seed=9)
-        permutations = drawn(2, 9, number)
-        expected, _ = updated_weights(expected, steps, permutations, 6, 2.0, 5)
-        close(numbers(agent.policy_variables), expected)
-    assert int(agent.optimizer.iterations) == 2 * 2 * 3
-
-
-def test_minibatches_of_the_value_baseline_follow_the_first_permutation():
-    critic = baselines.Value(dense(1), keras.optimizers.SGD(0.1), minibatch_size=7)
-    agent, episodes = made(baseline=critic), record()
-    checked = agent.trainer.check_episodes(episodes)
-    checked = keras.tree.map_structure(tf.constant, checked)
-    fresh, orders = numbers(everything(agent)), drawn(3)
-    update = train_step.TrainStep(
-        agent.trainer.estimator, agent.optimizer, agent.counters, passes=2
-    )
-
-    def trained_values(*permutations):
-        for variable, value in zip(everything(agent), fresh, strict=True):
-            variable.assign(value)
-        assert update(checked, np.stack(permutations))[0]
-        return numbers(critic.model.trainable_variables)
-
-    expected = trained_values(orders[0], orders[1])
-    same_bits(trained_values(orders[0], orders[2]), expected)
-    assert not np.array_equal(trained_values(orders[1], orders[0])[0], expected[0])
 
 
 # Gradient steps that XLA compiles
@@ -419,8 +358,7 @@ def test_one_xla_program_serves_every_number_of_minibatches(monkeypatch):
 
     monkeypatch.setattr(train_step.compiled_steps, "compiled", compiled)
     agent = made()
-    step = agent.trainer.estimator, agent.optimizer, agent.counters
-    update = train_step.TrainStep(*step, passes=2, minibatch_size=6, jit_compile=True)
+    update = step_of(agent, 2, 6, jit_compile=True)
     checked = agent.trainer.check_episodes(record())
     update(keras.tree.map_structure(tf.constant, checked), drawn(2))
     assert len(programs) == 2 and programs[0] == programs[1]
@@ -501,40 +439,6 @@ def test_advantage_of_zero_has_no_weight_also_if_its_ratio_overflows():
         np.testing.assert_array_equal(factors * zero, zero)
 
 
-def test_effective_sample_size_uses_ratios_before_clipping():
-    """The ratios are 100, 50 and 3 with the bound 2, and then ratios that overflow."""
-    agent = made(ratio_clip=2.0)
-    estimator = agent.trainer.estimator
-    batch, part = estimator.batch(agent.trainer.check_episodes(record())), np.arange(3)
-    now, ratios = log_probs(estimator, batch).numpy(), np.array([100.0, 50.0, 3.0])
-    for shift in (0.0, 1e4):
-        behavior_log_probs = now - np.pad(np.log(ratios) + shift, (0, N - 3))
-        _, logs = estimator.policy_gradients(batch, part, behavior_log_probs)
-        size = sum(ratios) ** 2 / 3 / sum(ratios**2)
-        np.testing.assert_allclose(logs["effective_sample_size"], size, rtol=1e-9)
-
-
-@pytest.mark.parametrize("mean_over", ["episodes", "steps"])
-def test_weighted_mean_of_minibatch_gradients_is_the_batch_gradient(mean_over):
-    """Σ n/N gᵢ = g, including the entropy bonus.
-
-    Only the parts use acting log-probabilities.
-    """
-    agent = made("gaussian", mean_over=mean_over, entropy_coef=0.3)
-    estimator = agent.trainer.estimator
-    batch = estimator.batch(agent.trainer.check_episodes(record("gaussian")))
-    whole, logs = estimator.policy_gradients(batch)
-    for size in (6, 20):
-        total, loss = [0.0] * len(whole), 0.0
-        for part in parts_of(drawn(1)[0], size):
-            gradients, part_logs = estimator.policy_gradients(
-                batch, part, log_probs(estimator, batch)
-            )
-            total = [s + len(part) / N * x for s, x in zip(total, gradients, strict=True)]
-            loss += len(part) / N * part_logs["loss"]
-        close([*total, loss], [*whole, logs["loss"]])
-
-
 def test_minibatch_gradient_of_recurrent_policy_masks_other_advantages():
     """The advantages of the other steps count as zero, and the rest is scaled by N /
     n.
@@ -613,22 +517,6 @@ def test_nonfinite_gradient_step_reverts_the_whole_update():
     ] == []
 
 
-def test_reward_with_overflowing_square_reverts_the_update():
-    """The gradient is finite in float64, but the running scale would become infinite."""
-    agent = made(scale_rewards=True, scale_advantages="running")
-    episodes, wrong = record(), record().rewards
-    agent.update(episodes)
-    wrong[0, 0] = 1e200
-    for fresh in (False, True):
-        if fresh:
-            for scale in (agent.reward_scale, agent.advantage_scale):
-                scale.set_weights([np.zeros(()) for _ in scale.weights])
-        before = numbers(everything(agent))
-        with pytest.raises(FloatingPointError, match="Update 1 would not be finite"):
-            agent.update(episodes._replace(rewards=wrong))
-        same_bits(before, numbers(everything(agent)))
-
-
 def test_advantage_with_overflowing_square_reverts_the_update():
     """The mean of the squares overflows, although each square is finite."""
     agent = made(scale_advantages="running", gamma=0, baseline=None)
@@ -659,19 +547,6 @@ def test_loss_scale_optimizer_gives_equal_steps_and_skips_overflows():
     assert not np.array_equal(fresh[0], ends[None][0])
 
 
-def test_nonfinite_update_restores_the_dynamic_loss_scale():
-    schedule = NaNSchedule()
-    inner = keras.optimizers.SGD(schedule, momentum=0.9)
-    optimizer = keras.optimizers.LossScaleOptimizer(inner, 2.0**10, 2)
-    agent = made("softmax", "float32", optimizer, minibatch_size=7)
-    schedule.at.assign(1)
-    before = numbers(everything(agent))
-    with pytest.raises(FloatingPointError, match="Update 0 would not be finite"):
-        agent.update(record("softmax", "float32"))
-    same_bits(before, numbers(everything(agent)))
-    assert float(optimizer.dynamic_scale) == 2.0**10
-
-
 def simulate_replicas(monkeypatch, count):
     """Computes the results of several replicas one after another, on one device."""
 
@@ -698,7 +573,7 @@ def replica_results(minibatch, mean_over="episodes", simulate=lambda: None):
     agent, episodes = made(baseline=critic, mean_over=mean_over), record()
     simulate()
     estimator = agent.trainer.estimator
-    update = train_step.TrainStep(estimator, agent.optimizer, agent.counters, passes=1)
+    update = step_of(agent)
     batch = estimator.batch(agent.trainer.check_episodes(episodes))
     arguments = ()
     if minibatch:
@@ -711,18 +586,15 @@ def replica_results(minibatch, mean_over="episodes", simulate=lambda: None):
     return numbers([*gradients, *value, *(metrics[name] for name in names)])
 
 
-@pytest.mark.parametrize("minibatch", [False, True])
-@pytest.mark.parametrize("count", [2, 3, 9])
-def test_replicas_sum_to_the_gradient_of_the_batch(monkeypatch, count, minibatch):
+@pytest.mark.parametrize(
+    "mean_over, minibatch", [("episodes", False), ("episodes", True), ("steps", False)]
+)
+@pytest.mark.parametrize("count", [3, 9])
+def test_replicas_sum_to_the_gradient_of_the_batch(
+    monkeypatch, count, mean_over, minibatch
+):
     """The five episodes have different lengths, and nine replicas are more than five."""
     simulate = functools.partial(simulate_replicas, monkeypatch, count)
-    results = replica_results(minibatch, simulate=simulate)
+    results = replica_results(minibatch, mean_over, simulate)
     monkeypatch.undo()
-    close(results, replica_results(minibatch))
-
-
-def test_replicas_divide_a_mean_over_steps_by_all_steps(monkeypatch):
-    simulate = functools.partial(simulate_replicas, monkeypatch, 3)
-    results = replica_results(False, "steps", simulate)
-    monkeypatch.undo()
-    close(results, replica_results(False, "steps"))
+    close(results, replica_results(minibatch, mean_over))

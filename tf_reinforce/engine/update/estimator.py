@@ -51,6 +51,11 @@ class Batch(NamedTuple):
         """Returns the sampled actions of the N valid steps (no padding), `[N, …]`."""
         return self.steps.gather(self.episodes.actions)
 
+    def _at(self, indices):
+        """Returns the arrays of N steps at some of the steps, as a dict."""
+        names = "returns", "values", "advantages", "unbaselined_advantages"
+        return {name: tf.gather(getattr(self, name), indices) for name in names}
+
     def minibatch(self, indices):
         """Returns a `Batch` of the n steps `indices` of the N steps of this batch.
 
@@ -64,12 +69,9 @@ class Batch(NamedTuple):
         share = compiled_steps.count_steps(indices, is_padding)
         share /= compiled_steps.count_steps(self.returns, self.is_padding)
         return self._replace(
+            **self._at(indices),
             is_padding=is_padding,
             steps=self.steps._replace(indices=tf.gather(self.steps.indices, indices)),
-            returns=tf.gather(self.returns, indices),
-            values=tf.gather(self.values, indices),
-            advantages=tf.gather(self.advantages, indices),
-            unbaselined_advantages=tf.gather(self.unbaselined_advantages, indices),
             divisor=self.divisor * tf.cast(share, self.divisor.dtype),
         )
 
@@ -86,36 +88,31 @@ class Batch(NamedTuple):
         is_padding = numbers >= tf.size(self.returns)
         sources = tf.where(is_padding, 0, numbers)
 
-        def pad(array):
-            return tf.gather(array, sources)
-
         def pad_steps(arrays):
             arrays = self.steps.gather(arrays)
-            return keras.tree.map_structure(lambda x: pad(x)[:, None], arrays)
+            return keras.tree.map_structure(
+                lambda x: tf.gather(x, sources)[:, None], arrays
+            )
 
         masks = self.episodes.masks
         has_masks = masks is not None and masks.shape[-1]
-        episodes = records.Episodes(
-            observations=pad_steps(self.episodes.observations),
-            actions=pad_steps(self.episodes.actions),
-            rewards=tf.zeros([rows, 1]),
-            lengths=rows[None],
-            terminated=tf.constant([True]),
-            masks=pad_steps(masks) if has_masks else None,
-        )
-        advantages, unbaselined = (
-            tf.where(is_padding, tf.zeros([], x.dtype), pad(x))
-            for x in (self.advantages, self.unbaselined_advantages)
-        )
+        columns = self._at(sources)
+        for name in ("advantages", "unbaselined_advantages"):
+            zero = tf.zeros([], columns[name].dtype)
+            columns[name] = tf.where(is_padding, zero, columns[name])
         return self._replace(
-            episodes=episodes,
+            **columns,
+            episodes=records.Episodes(
+                observations=pad_steps(self.episodes.observations),
+                actions=pad_steps(self.episodes.actions),
+                rewards=tf.zeros([rows, 1]),
+                lengths=rows[None],
+                terminated=tf.constant([True]),
+                masks=pad_steps(masks) if has_masks else None,
+            ),
             steps=records.ValidSteps(
                 tf.stack([numbers, tf.zeros_like(numbers)], axis=1), tf.stack([rows, 1])
             ),
-            returns=pad(self.returns),
-            values=pad(self.values),
-            advantages=advantages,
-            unbaselined_advantages=unbaselined,
             scale_samples={},
             is_padding=is_padding,
         )
@@ -142,12 +139,9 @@ class Batch(NamedTuple):
         own_steps = tf.where(self.steps.indices[:, 1] == tf.cast(column, tf.int32))[:, 0]
         episodes = records.select_episodes(self.episodes, column, column + 1)
         return self._replace(
+            **self._at(own_steps),
             episodes=episodes,
             steps=valid_steps(episodes),
-            returns=tf.gather(self.returns, own_steps),
-            values=tf.gather(self.values, own_steps),
-            advantages=tf.gather(self.advantages, own_steps),
-            unbaselined_advantages=tf.gather(self.unbaselined_advantages, own_steps),
             divisor=self.divisor / tf.cast(self.num_episodes, self.divisor.dtype),
             scale_samples={},
         )
@@ -305,7 +299,10 @@ class PolicyGradientEstimator:
             advantages, unbaselined, valid, samples
         )
         if options.discount_states and options.returns == "to_go":
-            powers = _powers(options.gamma, unbaselined)
+            powers = (
+                tf.constant(options.gamma, unbaselined.dtype)
+                ** tf.range(tf.cast(tf.shape(unbaselined)[0], unbaselined.dtype))[:, None]
+            )
             advantages, unbaselined = advantages * powers, unbaselined * powers
         steps = valid_steps(episodes)
         returns, values, advantages, unbaselined, samples = steps.gather(
@@ -380,15 +377,14 @@ class PolicyGradientEstimator:
 
     def _check_baseline(self, baseline, returns):
         """Raises an error if the baseline differs from the returns in shape or type."""
-        name = type(self.baseline).__name__
         requirement = (
-            f"`{name}.estimate` must return an array [T, B], one baseline per return"
+            f"`{type(self.baseline).__name__}.estimate` must return an array [T, B], one "
+            f"baseline per return, of type {returns.dtype.name}"
         )
         if baseline.dtype != returns.dtype or baseline.shape.rank != 2:
             raise ValueError(
-                f"{requirement}, of type {returns.dtype.name}. Received: shape "
-                f"{baseline.shape} of type {baseline.dtype.name}. A baseline is not "
-                "broadcast."
+                f"{requirement}. Received: shape {baseline.shape} of type "
+                f"{baseline.dtype.name}"
             )
         tf.debugging.assert_equal(tf.shape(baseline), tf.shape(returns), requirement)
 
@@ -462,9 +458,9 @@ class PolicyGradientEstimator:
             outputs, values = self.outputs(minibatch)
             actions = self.head.distribution(outputs)
             log_probs, entropies = actions.log_prob(minibatch.actions), actions.entropy()
-            log_ratios = _log_ratios(log_probs, behavior_log_probs)
-            advantages = minibatch.advantages
+            advantages, log_ratios = minibatch.advantages, tf.zeros_like(log_probs)
             if behavior_log_probs is not None:
+                log_ratios = log_probs - behavior_log_probs
                 ratios = tf.cast(tf.exp(log_ratios), advantages.dtype)
                 advantages *= clipped_ratios(ratios, advantages, self.options.ratio_clip)
             policy_loss = losses.policy_gradient(log_probs, advantages, minibatch.divisor)
@@ -493,18 +489,14 @@ class PolicyGradientEstimator:
         return tf.add_n(penalties) if penalties else tf.zeros([], dtype)
 
     def _with_entropy_bonus(self, loss, entropies, divisor):
-        """Returns the surrogate loss minus `entropy_coef` times the policy entropy."""
-        if not self.options.entropy_coef:
-            return loss
-        bonus = losses.entropy(entropies, divisor)
-        return loss + self._entropy_coef(loss.dtype) * bonus
-
-    def _entropy_coef(self, dtype):
-        """Returns `entropy_coef`, which may be a schedule of the number of updates."""
+        """Returns the loss minus `entropy_coef`, or its schedule, times the entropy."""
         coefficient = self.options.entropy_coef
+        if not coefficient:
+            return loss
         if callable(coefficient):
-            return tf.cast(coefficient(self.num_updates()), dtype)
-        return tf.constant(coefficient, dtype)
+            coefficient = tf.cast(coefficient(self.num_updates()), loss.dtype)
+        bonus = losses.entropy(entropies, divisor)
+        return loss + tf.convert_to_tensor(coefficient, loss.dtype) * bonus
 
     def _with_value_loss(self, loss, values, batch):
         """Returns the loss plus the weighted value loss, and the value loss itself.
@@ -656,20 +648,6 @@ class PolicyGradientEstimator:
 def valid_steps(episodes):
     """Returns the `ValidSteps` of `Episodes`: the indices of all steps except padding."""
     return records.valid_steps(episodes.lengths, tf.shape(episodes.rewards)[0])
-
-
-def _powers(gamma, returns):
-    """Returns the powers γᵗ of the discount γ, `[T, 1]`, for the T rows of `returns`."""
-    gamma = tf.constant(gamma, returns.dtype)
-    rows = tf.cast(tf.shape(returns)[0], returns.dtype)
-    return gamma ** tf.range(rows)[:, None]
-
-
-def _log_ratios(log_probs, behavior_log_probs):
-    """Returns the logarithms of n likelihood ratios, zeros for an unchanged policy."""
-    if behavior_log_probs is None:
-        return tf.zeros_like(log_probs)
-    return log_probs - behavior_log_probs
 
 
 def clipped_ratios(ratios, advantages, ratio_clip):

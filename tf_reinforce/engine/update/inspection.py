@@ -27,14 +27,14 @@ class StepStatistics(NamedTuple):
     logits: tf.Tensor  # [N, L] float, the L outputs that are logits, before the mask
 
 
-def per_episode_gradients(gradient_estimator, episodes, baseline=True):
+def per_episode_gradients(rule, episodes, baseline=True):
     """Returns the gradient of the policy loss of each episode.
 
     The mean of the gradients of all episodes is the gradient of the batch. The policy
     loss excludes the entropy bonus, regularizers and the value loss of shared layers.
 
     Args:
-        gradient_estimator: `estimator.PolicyGradientEstimator`.
+        rule: `estimator.PolicyGradientEstimator`.
         episodes: `Episodes`, validated.
         baseline: Bool, whether to subtract the baseline. `baseline=False` replaces the
             baseline by zero.
@@ -48,47 +48,44 @@ def per_episode_gradients(gradient_estimator, episodes, baseline=True):
     def gradient(column):
         episode = batch.single_episode(column)
         with tf.GradientTape() as tape:
-            distribution = gradient_estimator.distribution(episode)
-            log_probs = distribution.log_prob(episode.actions)
+            log_probs = rule.distribution(episode).log_prob(episode.actions)
             loss = losses.policy_gradient(log_probs, episode.advantages, episode.divisor)
-        return losses.gradients(tape, loss, variables)
+        return losses.gradients(tape, loss, rule.variables)
 
-    variables = gradient_estimator.variables
-    batch = gradient_estimator.batch(episodes)
+    batch = rule.batch(episodes)
     weights = tf.where(baseline, batch.advantages, batch.unbaselined_advantages)
     batch = batch._replace(advantages=weights)
-    learned = tf.where(batch.episodes.lengths > 0)[:, 0]
     return tf.map_fn(
         gradient,
-        learned,
-        fn_output_signature=[tf.TensorSpec(v.shape, v.dtype) for v in variables],
+        tf.where(batch.episodes.lengths > 0)[:, 0],
+        fn_output_signature=[tf.TensorSpec(v.shape, v.dtype) for v in rule.variables],
         parallel_iterations=1,  # takes less memory
     )
 
 
-def step_statistics(gradient_estimator, episodes):
+def _unmasked_outputs(rule, batch):
+    every_step = estimator.valid_steps(batch.episodes)
+    return rule.outputs_at(batch.steps, batch.episodes.observations, every_step)[0]
+
+
+def step_statistics(rule, episodes):
     """Returns the `StepStatistics` of an update from a batch of whole episodes."""
-    batch = gradient_estimator.batch(episodes)
-    unmasked_outputs, _ = gradient_estimator.outputs_at(
-        batch.steps, batch.episodes.observations, estimator.valid_steps(batch.episodes)
-    )
-    outputs = gradient_estimator.mask_outputs(
-        unmasked_outputs, batch.steps, batch.episodes.masks
-    )
-    logits = np.flatnonzero(gradient_estimator.head.is_logit())
-    actions = gradient_estimator.head.distribution(outputs)
+    batch, head = rule.batch(episodes), rule.head
+    steps, masks = batch.steps, batch.episodes.masks
+    unmasked_outputs = _unmasked_outputs(rule, batch)
+    outputs = rule.mask_outputs(unmasked_outputs, steps, masks)
+    actions = head.distribution(outputs)
     max_entropies = values = tf.fill(tf.shape(batch.returns), np.nan)
-    action_specs = keras.tree.flatten(gradient_estimator.head.action_spec(outputs.dtype))
+    action_specs = keras.tree.flatten(head.action_spec(outputs.dtype))
     if all(spec.dtype.is_integer for spec in action_specs):
-        uniform, masks = tf.zeros_like(outputs), batch.episodes.masks
-        uniform = gradient_estimator.mask_outputs(uniform, batch.steps, masks)
-        max_entropies = gradient_estimator.head.distribution(uniform).entropy()
-    if gradient_estimator.baseline.is_value_function:
-        values = gradient_estimator.values(batch.episodes, batch.returns.dtype)[:-1]
-        values = batch.steps.gather(values)
+        uniform = rule.mask_outputs(tf.zeros_like(outputs), steps, masks)
+        max_entropies = head.distribution(uniform).entropy()
+    if rule.baseline.is_value_function:
+        values = rule.values(batch.episodes, batch.returns.dtype)[:-1]
+        values = steps.gather(values)
     return StepStatistics(
-        batch.steps.indices[:, 1],
-        batch.steps.indices[:, 0],
+        steps.indices[:, 1],
+        steps.indices[:, 0],
         batch.returns,
         values,
         batch.advantages,
@@ -96,52 +93,39 @@ def step_statistics(gradient_estimator, episodes):
         actions.log_prob(batch.actions),
         actions.entropy(),
         max_entropies,
-        gradient_estimator.head.relative_scale(outputs),
-        gradient_estimator.head.at_bounds(batch.actions),
-        tf.gather(unmasked_outputs, logits, axis=1),
+        head.relative_scale(outputs),
+        head.at_bounds(batch.actions),
+        tf.gather(unmasked_outputs, np.flatnonzero(head.is_logit()), axis=1),
     )
 
 
-def explain_non_finite(gradient_estimator, episodes):
+def explain_non_finite(rule, episodes):
     """Returns sentences that name the first number of an update that is not finite."""
-    batch = gradient_estimator.batch(episodes)
-    every_step = estimator.valid_steps(
-        episodes
-    )  # the normalizer also uses dropped episodes
-    observations = every_step.gather(episodes.observations)
-    outputs, _ = gradient_estimator.outputs_at(
-        batch.steps, batch.episodes.observations, batch.steps
+    batch = rule.batch(episodes)
+    steps = batch.steps
+    every_step = estimator.valid_steps(episodes)  # the normalizer uses dropped ones too
+    outputs = _unmasked_outputs(rule, batch)
+    masked_outputs = rule.mask_outputs(outputs, steps, batch.episodes.masks)
+    log_probs = rule.head.distribution(masked_outputs).log_prob(batch.actions)
+    observations = keras.tree.flatten(every_step.gather(episodes.observations))
+    sentence = _first_non_finite_step(
+        [
+            *(("observation", x, every_step) for x in observations),
+            ("reward", steps.gather(batch.episodes.rewards), steps),
+            ("outputs", outputs, steps),
+            ("log-probability", log_probs, steps),
+            ("advantage", tf.cast(batch.advantages, outputs.dtype), steps),
+        ]
     )
-    masked_outputs = gradient_estimator.mask_outputs(
-        outputs, batch.steps, batch.episodes.masks
-    )
-    log_probs = gradient_estimator.head.distribution(masked_outputs).log_prob(
-        batch.actions
-    )
-    rewards = batch.steps.gather(batch.episodes.rewards)
-    candidates = [
-        *(("observation", x, every_step) for x in keras.tree.flatten(observations)),
-        ("reward", rewards, batch.steps),
-        ("outputs", outputs, batch.steps),
-        ("log-probability", log_probs, batch.steps),
-        ("advantage", tf.cast(batch.advantages, outputs.dtype), batch.steps),
-    ]
-    sentences = [_first_non_finite_step(candidates)]
-    estimate = gradient_estimator.gradients(episodes)
-    variables = [
-        *gradient_estimator.variables,
-        *gradient_estimator.baseline.trainable_variables,
-    ]
+    estimate = rule.gradients(episodes)
+    variables = [*rule.variables, *rule.baseline.trainable_variables]
     gradients = [*estimate.gradients, *estimate.baseline_step.gradients]
     for variable, gradient in zip(variables, gradients):
         if not np.isfinite(gradient).all():
-            sentences.append(f"The gradient of {variable.path} is not finite.")
-            break
-    sentences = [sentence for sentence in sentences if sentence]
-    return (
-        " ".join(sentences)
-        or "The first gradient step of the update is finite, but a "
-        "later value is not finite."
+            return f"{sentence} The gradient of {variable.path} is not finite.".strip()
+    return sentence or (
+        "The first gradient step of the update is finite, but a later value is not "
+        "finite."
     )
 
 
@@ -159,9 +143,11 @@ def _first_non_finite_step(candidates):
         if len(wrong):
             step, episode = steps.indices[wrong[0]].numpy()
             value = np.asarray(values)[wrong[0]]
-            masks = name == "outputs" and np.isneginf(value).any()
-            return f"In episode {episode}, step {step}, the {name} is {value}." + (
-                " If the model sets logits to -inf to exclude actions, let it return "
-                "finite logits, and pass `action_mask` to the agent."
-            ) * bool(masks)
+            text = f"In episode {episode}, step {step}, the {name} is {value}."
+            if name == "outputs" and np.isneginf(value).any():
+                text += (
+                    " If the model sets logits to -inf to exclude actions, let it return "
+                    "finite logits, and pass `action_mask` to the agent."
+                )
+            return text
     return ""

@@ -1,5 +1,7 @@
 """Makes one update, and restores all weights if a value is not finite."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
@@ -28,41 +30,28 @@ class TrainStep:
     step.
 
     Args:
-        gradient_estimator: `estimator.PolicyGradientEstimator`.
+        gradient_estimator: `estimator.PolicyGradientEstimator`, whose options are the
+            numbers of passes and of time steps in a minibatch.
         optimizer: Keras optimizer, built on the weights of the estimator.
         counters: Int64 weight `[3]`, the numbers of updates, episodes and environment
             steps so far.
-        passes: Int, the number of passes over the batch.
-        minibatch_size: Int, the approximate number of time steps in a gradient step, or
-            `None` for all time steps of the batch.
-        microbatch_size: Int, the approximate number of time steps in a microbatch, or
-            `None` for all time steps of the batch. To save memory, the gradients of the
-            microbatches are computed one after another, and added to the gradient of the
-            batch.
+
+    Attributes:
+        microbatch_size: Int, the approximate number of time steps whose gradients are
+            computed at a time, to save memory, or `None` for all of the batch.
         jit_compile: Bool, whether XLA compiles the gradient steps from minibatches.
         jit_compile_baseline: Bool, the same for the gradient steps of the baseline.
     """
 
-    def __init__(
-        self,
-        gradient_estimator,
-        optimizer,
-        counters,
-        *,
-        passes,
-        minibatch_size=None,
-        microbatch_size=None,
-        jit_compile=False,
-        jit_compile_baseline=False,
-    ):
+    microbatch_size = None
+    jit_compile = jit_compile_baseline = False
+
+    def __init__(self, gradient_estimator, optimizer, counters):
         self.estimator = gradient_estimator
         self.optimizer = optimizer
         self.counters = counters
-        self.passes = passes
-        self.minibatch_size = minibatch_size
-        self.microbatch_size = microbatch_size
-        self.jit_compile = jit_compile
-        self.jit_compile_baseline = jit_compile_baseline
+        self.passes = gradient_estimator.options.passes
+        self.minibatch_size = gradient_estimator.options.minibatch_size
         # An optimizer with loss scaling itself skips a step that overflows.
         self._skips_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
@@ -89,22 +78,20 @@ class TrainStep:
         learning_rate = tf.identity(self.optimizer.learning_rate)
         before = [tf.identity(variable) for variable in self.variables]
         permutation = permutations[0] if self.num_permutations else None
-        if self.minibatch_size is None and self.passes == 1:
-            estimates = self._single_step(episodes, permutation)
-        else:
-            estimates = self._minibatch_steps(episodes, permutations)
-        metrics, batch, baseline_step, finite = estimates
+        make_steps = functools.partial(self._make_steps, permutations)
+        _, metrics, batch, baseline_step = self.estimator.gradients(
+            episodes, permutation, make_steps
+        )
         not_empty = tf.size(batch.returns) > 0
-        _run_if(
-            finite & not_empty,
-            lambda: self.estimator.update_statistics(
-                batch, baseline_step, self.jit_compile_baseline
-            ),
-        )
-        _run_if(
-            finite & not_empty,
-            lambda: self.estimator.update_layers(batch, baseline_step),
-        )
+        finite = metrics.pop("finite")
+        finite &= self._statistics_finite(episodes, batch, baseline_step)
+
+        def update_statistics():
+            compiled = self.jit_compile_baseline
+            self.estimator.update_statistics(batch, baseline_step, compiled)
+            self.estimator.update_layers(batch, baseline_step)
+
+        _run_if(finite & not_empty, update_statistics)
         finite &= _all_finite([v for v in self.variables if "float" in v.dtype])
         _run_if(~finite, lambda: self.restore(before))
         _run_if(finite, lambda: self.estimator.update_normalizer(episodes))
@@ -116,35 +103,23 @@ class TrainStep:
         scalars = [finite, *(metrics[name] for name in METRICS)]
         return tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars])
 
-    def _single_step(self, episodes, permutation):
-        """Makes one gradient step from all steps of the batch.
+    def _make_steps(self, permutations, batch):
+        """Makes the gradient steps of an update; no gradients are left.
 
         Returns:
-            The metrics, the `estimator.Batch`, the `estimator.BaselineStep`, and whether
-            all values are finite.
+            An empty list, and the metrics with `finite`: whether all values are finite.
         """
-        estimate = self.estimator.gradients(
-            episodes, permutation, self.gradients_by_replicas
-        )
-        empty = tf.equal(tf.size(estimate.batch.returns), 0)
-        finite = self._statistics_finite(episodes, estimate.batch, estimate.baseline_step)
-        finite &= self._step_finite(estimate.metrics["loss"], estimate.gradients) | empty
-        _run_if(finite & ~empty, lambda: self._apply(estimate.gradients))
-        metrics = {**estimate.metrics, "gradient_steps": tf.ones([], tf.float64)}
-        return metrics, estimate.batch, estimate.baseline_step, finite
-
-    def _minibatch_steps(self, episodes, permutations):
-        """Makes one gradient step from each minibatch of each pass over the batch.
-
-        The method calls the same methods of the estimator as `estimator.gradients`, but
-        computes the policy gradient of each minibatch. The results have the same form as
-        those of `_single_step`.
-        """
-        batch = self.estimator.batch(episodes)
-        baseline_step = self.estimator.baseline_step(batch, permutations[0])
-        finite = self._statistics_finite(episodes, batch, baseline_step)
-        metrics, finite = self._passes(batch, permutations, finite)
-        return {**metrics, **baseline_step.metrics}, batch, baseline_step, finite
+        if self.minibatch_size is not None or self.passes > 1:
+            return [], self._passes(batch, permutations)
+        gradients, metrics = self.gradients_by_replicas(batch)
+        empty = tf.equal(tf.size(batch.returns), 0)
+        finite = self._step_finite(metrics["loss"], gradients) | empty
+        _run_if(finite & ~empty, lambda: self._apply(gradients))
+        return [], {
+            **metrics,
+            "gradient_steps": tf.ones([], tf.float64),
+            "finite": finite,
+        }
 
     def _statistics_finite(self, episodes, batch, baseline_step):
         """Returns whether the update leaves baseline and running statistics finite."""
@@ -166,24 +141,18 @@ class TrainStep:
         """
         strategy = replicas.strategy_of(self.estimator.variables)
         if strategy is None:
-            if indices is None:
-                return self.gradients_by_microbatches(batch)
-            return self.step_gradients(batch, indices, behavior_log_probs)
+            return self.gradients_by_microbatches(batch, indices, behavior_log_probs)
         if indices is not None:
             batch = batch.minibatch(indices)
             behavior_log_probs = tf.gather(behavior_log_probs, indices)
 
         def gradients_of_share(share, own):
-            if indices is None:
-                gradients, metrics = self.gradients_by_microbatches(share)
-            else:
-                log_probs = tf.gather(behavior_log_probs, own)
-                gradients, metrics = self.step_gradients(share, None, log_probs)
+            log_probs = None if indices is None else tf.gather(behavior_log_probs, own)
+            gradients, metrics = self.gradients_by_microbatches(share, None, log_probs)
             scalars = [tf.cast(metrics[x], tf.float64) for x in estimator.METRICS]
             return [*gradients, *scalars]
 
-        sums = _mean_over_shares(strategy, batch, gradients_of_share)
-        return self._split_sums(sums)
+        return self._split_sums(_mean_over_shares(strategy, batch, gradients_of_share))
 
     def _split_sums(self, sums):
         """Splits sums of gradients and metrics, and adds the norm of the gradients."""
@@ -192,17 +161,25 @@ class TrainStep:
         metrics["gradient_norm"] = losses.global_norm(sums[:count])
         return sums[:count], metrics
 
-    def gradients_by_microbatches(self, batch):
-        """Returns the policy gradient of a batch, as the sum over its microbatches."""
-        if self.microbatch_size is None:
-            return self.step_gradients(batch)
+    def gradients_by_microbatches(self, batch, indices=None, behavior_log_probs=None):
+        """Returns policy gradients and metrics; those of a whole batch may be sums.
+
+        The arguments are those of `gradients_by_replicas`.
+        """
+        scale_loss = self.optimizer.scale_loss
+        if self.microbatch_size is None or behavior_log_probs is not None:
+            return self.estimator.policy_gradients(
+                batch, indices, behavior_log_probs, scale_loss
+            )
         steps = tf.range(tf.size(batch.returns))
         microbatches = minibatches.Minibatches.split(steps, self.microbatch_size)
 
         def add(number, sums):
             microbatch = microbatches.minibatch(number)
             share = tf.size(microbatch) / tf.size(steps)
-            gradients, metrics = self.step_gradients(batch, microbatch)
+            gradients, metrics = self.estimator.policy_gradients(
+                batch, microbatch, None, scale_loss
+            )
             terms = [*gradients, *(metrics[name] for name in estimator.METRICS)]
             terms = [tf.cast(y, x.dtype) for x, y in zip(sums, terms, strict=True)]
             sums = [x + tf.cast(share, x.dtype) * y for x, y in zip(sums, terms)]
@@ -218,44 +195,39 @@ class TrainStep:
         )
         return self._split_sums(sums)
 
-    def _passes(self, batch, permutations, finite):
-        """Makes the gradient steps of an update, until a computed value is not finite.
+    def _passes(self, batch, permutations):
+        """Makes a gradient step from each minibatch of each pass over the batch.
 
-        With `max_kl`, the gradient steps also end after a pass that changed the policy by
-        more than `max_kl`.
+        They end with a value that is not finite, and after a pass that changed the policy
+        by more than `max_kl`.
 
         Args:
             batch: `estimator.Batch`.
             permutations: `[passes, N]` int32, a permutation of the N steps for each pass.
-            finite: Scalar bool, whether all values so far are finite. With
-                `finite=False`, the method makes no gradient step.
 
         Returns:
-            Dict of the metrics, averaged over the gradient steps, and a bool that is True
-            if all values were finite.
+            As the metrics of `_make_steps`, averaged over the gradient steps.
         """
         distribution = self.estimator.distribution(batch)
         behavior_log_probs = distribution.log_prob(batch.actions)
         entropy = tf.reduce_mean(distribution.entropy())
         parts = minibatches.Minibatches.split(permutations[0], self.minibatch_size)
-        not_empty = tf.size(batch.returns) > 0
         sums = tf.zeros([len(_MEAN_METRICS)], tf.float64)
         run = self._compiled_steps if self.jit_compile else self._gradient_steps
-        steps = tf.zeros([], tf.int64)
         finite, sums, steps = tf.cond(
-            not_empty & finite,
+            tf.size(batch.returns) > 0,
             lambda: run(batch, behavior_log_probs, permutations, parts, sums),
-            lambda: (finite, sums, steps),
+            lambda: (tf.constant(True), sums, tf.zeros([], tf.int64)),
         )
         means = tf.unstack(sums / tf.cast(steps, tf.float64))
         metrics = dict(zip(_MEAN_METRICS, means, strict=True))
         metrics["gradient_steps"] = tf.cast(steps, tf.float64)
-        return {**metrics, "entropy": entropy}, finite
+        return {**metrics, "entropy": entropy, "finite": finite}
 
     def _gradient_steps(
         self, batch, behavior_log_probs, permutations, parts, sums, offsets=None
     ):
-        """Makes one gradient step from each minibatch, as described in `_passes`.
+        """Makes one gradient step from each minibatch, as `_passes` says.
 
         Args:
             batch: `estimator.Batch` of at least one step.
@@ -338,12 +310,6 @@ class TrainStep:
             parts._replace(permutation=permutations[0]),
             sums,
             parts.offsets(),
-        )
-
-    def step_gradients(self, batch, indices=None, behavior_log_probs=None):
-        """Returns policy gradients and metrics, using the loss scale of the optimizer."""
-        return self.estimator.policy_gradients(
-            batch, indices, behavior_log_probs, self.optimizer.scale_loss
         )
 
     def _step_finite(self, loss, gradients):
