@@ -94,11 +94,11 @@ def run_loop(
     start = recorder.Progress(initial_epoch, agent.env_steps, optimizer_steps)
     progress = record.restore(start)
     end = steps and progress.first_step + steps
-    callbacks.set_params({**callbacks.params, "initial_epoch": progress.epoch, END: end})
+    params = {"initial_epoch": progress.epoch, END: end}
+    callbacks.set_params({**callbacks.params, **params})
     callbacks.on_train_begin()
     record.restore_callbacks()
-    # Keras' BackupAndRestore sets this attribute of the model in `on_train_begin`. That
-    # callback may also have restored counters of an interrupted run.
+    # Set by Keras' BackupAndRestore, which may also have restored counters.
     progress.epoch, agent._initial_epoch = agent._initial_epoch or progress.epoch, None
     epoch_calls = _EpochCalls(callbacks, validate, freq, progress)
 
@@ -110,22 +110,15 @@ def run_loop(
     with processes.explain_lost(), record, callbacks.notified_of_errors():
         while continues():
             # A callback of the user may then replace a learning rate.
-            left = None if epochs is None else epochs - progress.epoch
+            left = epochs and epochs - progress.epoch
             rates = linear_rates.LinearRates.of(agent, left, end)
             rates.set(agent)
             epoch_calls.begin()
+            limit = callbacks.updates_until_due(progress.epoch, epochs, validate and freq)
+            given = {"notify": epoch_calls.notify, "rates": rates, "max_updates": limit}
+            given["max_env_steps"] = end and end - agent.env_steps
             with record.checkpoint_if_interrupted(progress):
-                updates = agent.trainer.train(
-                    envs,
-                    seed,
-                    options.collection,
-                    max_updates=callbacks.updates_until_due(
-                        progress.epoch, epochs, validate and freq
-                    ),
-                    max_env_steps=None if end is None else end - agent.env_steps,
-                    notify=epoch_calls.notify,
-                    rates=rates,
-                )
+                updates = agent.trainer.train(envs, seed, options.collection, **given)
             for number, update in enumerate(updates):
                 if number:
                     epoch_calls.begin()

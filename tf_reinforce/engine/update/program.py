@@ -46,8 +46,8 @@ def run_updates(
             store(index)
         row = metrics, own.episode_returns, own.episodes.lengths, own.episodes.terminated
         active &= (tf.range(agents) != index) | (metrics[0] > 0)
-        row = zip(history, row, strict=True)
-        history = [array.write(number * agents + index, x) for array, x in row]
+        place = number * agents + index
+        history = [array.write(place, x) for array, x in zip(history, row)]
         return index + 1, number, result, active, history
 
     def update(number, steps, active, history):
@@ -59,21 +59,19 @@ def run_updates(
             *_, active, history = update_agent(*state)
         else:
             *_, active, history = tf.while_loop(
-                lambda index, *_: index < agents,
-                update_agent,
-                state,
-                parallel_iterations=1,
+                lambda index, *_: index < agents, update_agent, state, None, 1
             )
         steps += tf.reduce_sum(tf.cast(result.episodes.lengths, tf.int64))
         return number + 1, steps, active, history
+
+    def goes_on(number, steps, active, _):
+        return (number < count) & tf.reduce_any(active) & (steps < max_env_steps)
 
     specs = [(tf.float64, [1 + len(train_step.METRICS)]), (tf.float64, [rollout.count])]
     specs += [(dtype, [rollout.count]) for dtype in (tf.int32, tf.bool)]
     history = [tf.TensorArray(x, count * agents, element_shape=y) for x, y in specs]
     *_, history = tf.while_loop(
-        lambda number, steps, active, _: (
-            (number < count) & tf.reduce_any(active) & (steps < max_env_steps)
-        ),
+        goes_on,
         update,
         (0, tf.constant(0, tf.int64), active, history),
         parallel_iterations=1,
