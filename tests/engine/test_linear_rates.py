@@ -15,7 +15,7 @@ def rates_of(optimizer, first, last, end):
     """Returns rates for a number of environment steps, and the agent of the optimizer."""
     agent = types.SimpleNamespace(part=types.SimpleNamespace(optimizer=optimizer))
     agent._learning_rates = [("part.optimizer", first, last)]
-    return linear_rates.LinearRates.of(agent, None, end), agent
+    return linear_rates.LinearRates.of(agent, None, 0, end), agent
 
 
 @pytest.mark.parametrize("end", [100, 700, 10**9 + 7])

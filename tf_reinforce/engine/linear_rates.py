@@ -29,20 +29,20 @@ class LinearRates(NamedTuple):
     by_steps: bool = False
 
     @classmethod
-    def of(cls, agent, epochs_left, end_env_steps=None):
+    def of(cls, agent, epochs, epoch=0, end_env_steps=None):
         """Returns the rates of an agent that is trained to the end of a `fit`.
 
         Args:
             agent: `Reinforce`.
-            epochs_left: Int, the number of further updates, unless `end_env_steps` is
-                given.
+            epochs, epoch: Ints, the numbers of the last epoch and of that which begins,
+                unless `end_env_steps` is given.
             end_env_steps: Int, the environment steps of the agent at which training ends.
         """
         if not agent._learning_rates:
             return cls()
         by_steps = end_env_steps is not None
         # A callback may restore an earlier state of the agent, and change its counters.
-        end = end_env_steps if by_steps else agent.updates + epochs_left
+        end = end_env_steps if by_steps else agent.updates + epochs - epoch
         return cls(tuple(map(tuple, agent._learning_rates)), end, by_steps)
 
     def set(self, agent):

@@ -110,8 +110,7 @@ def run_loop(
     with processes.explain_lost(), record, callbacks.notified_of_errors():
         while continues():
             # A callback of the user may then replace a learning rate.
-            left = epochs and epochs - progress.epoch
-            rates = linear_rates.LinearRates.of(agent, left, end)
+            rates = linear_rates.LinearRates.of(agent, epochs, progress.epoch, end)
             rates.set(agent)
             epoch_calls.begin()
             limit = callbacks.updates_until_due(progress.epoch, epochs, validate and freq)
