@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tf_reinforce import cli
-from tf_reinforce.cli import shared_arguments
+from tf_reinforce.cli import play
 from tf_reinforce.experiments import comparison
 from tf_reinforce.experiments import curves
 from tf_reinforce.experiments import plots
@@ -79,7 +79,7 @@ def test_picture_of_several_runs_is_written_to_the_current_folder(tmp_path, monk
     assert cli.main(["plot", "two"]) == 0
     assert (tmp_path / "two" / "curve.png").exists()
     file = ["two/log.csv"]
-    assert shared_arguments.output_path(None, file, "video.mp4") == "video.mp4"
+    assert play.output_path(None, file, "video.mp4") == "video.mp4"
 
 
 @pytest.mark.parametrize("name", ["matplotlib", "scipy"])

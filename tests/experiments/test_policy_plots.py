@@ -234,7 +234,7 @@ def test_recurrent_policy_is_drawn_along_an_episode():
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["a", "b", "--policy"], "policy of one run. Received: 2 runs"),
+        (["a", "b", "--policy"], "draws one run. Received: 2 runs"),
         (["a", "--policy", "--key", "entropy"], "--key has no effect with --policy"),
         (["a", "--seed", "3"], "--seed has no effect without --policy"),
         (["a", "--policy"], "There is no file or folder a"),
