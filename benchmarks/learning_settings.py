@@ -7,8 +7,8 @@ import gymnasium
 from learning_report import DEFAULT
 
 from tf_reinforce import presets
-from tf_reinforce.cli import train_defaults
 from tf_reinforce.settings import config
+from tf_reinforce.settings import default_settings
 
 
 def read(preset):
@@ -41,8 +41,9 @@ def settings_without_preset(env):
     made = gymnasium.make(env)
     made.close()
     limit = made.spec.max_episode_steps or config.DEFAULT_MAX_EPISODE_STEPS
-    task = train_defaults.Task(made.action_space, limit)
-    settings = task.like_preset(env, in_graph=False)
+    agent, fit = default_settings.for_task(made.action_space, limit)
+    settings = {"env": env, "env_kwargs": {}, "agent": agent, "fit": fit}
+    settings["evaluation"] = {}
     return json.loads(json.dumps(settings))  # lists instead of tuples, as in a preset
 
 

@@ -144,6 +144,14 @@ def test_learning_report_is_written_between_its_marks(module, tmp_path):
     assert (docs / "results.jsonl").read_text() == kept
 
 
+def test_default_stands_for_the_settings_without_a_preset(module):
+    settings = module("learning_settings")
+    default = settings.read("Pendulum-v1-default")
+    assert (default["env"], default["agent"]["gamma"]) == ("Pendulum-v1", 0.975)
+    assert settings.is_default({**default, "fit": {**default["fit"], "steps": 9}})
+    assert not settings.is_default(settings.read("CliffWalking-v1"))  # no time limit
+
+
 def test_best_of_mean_and_interquartile_mean(module):
     report = module("learning_report")
     curves = np.array([[1.0, 5.0, 2.0], [3.0, 1.0, 4.0]])
