@@ -235,12 +235,14 @@ def test_completion_without_space_for_its_reply_is_truncated():
 
     def reply(completions):
         asked.append(completions)
-        return ["=" * 9] * len(completions)
+        return ["1" * 9] * len(completions)
 
     options = dict(stop_token_ids=[*range(1, 15)], max_completion_length=9)
     columns = make(reply=reply, max_turns=3, **options).sample(PROMPTS).columns
     assert len(asked) == 1 and all(columns["truncated"])
-    assert {len(ids) for ids in columns["completion_ids"]} == {1}
+    assert (
+        columns["completions"] == make(**options).sample(PROMPTS).columns["completions"]
+    )
 
 
 def test_columns_that_contain_only_padding_are_removed():
@@ -608,7 +610,7 @@ MODELS = {
     "half": (
         lambda: language_models.text_gpt2(dtype="float16"),
         {},
-        "beta_2=0.999, and .* in float16",
+        "is in float16, in which the squares",
     ),
     "reply": (
         lambda: other_architecture("Qwen3"),
