@@ -432,7 +432,12 @@ def test_invalid_final_observation_raises_and_weights_are_unchanged(last, callba
 
 def test_reward_that_is_not_finite_is_refused():
     """An evaluation keeps no rewards, so its program must notice one."""
-    env = envs.Bandit([np.nan, np.nan])
+
+    class Lost(envs.Bandit):
+        def reward(self, state, action, next_state):
+            return np.nan * super().reward(state, action, next_state)
+
+    env = Lost()
     agent = agent_for(env)
     for method in (agent.collect, agent.evaluate):
         with pytest.raises(
