@@ -9,7 +9,7 @@ import pytest
 
 import tf_reinforce as tfr
 from tf_reinforce import atari
-from tf_reinforce.cli import parsers
+from tf_reinforce.cli import entry
 from tf_reinforce.cli import train_settings
 from tf_reinforce.settings import toml_files
 
@@ -109,10 +109,10 @@ def test_command_finds_the_preset_of_the_game(tmp_path, monkeypatch, capsys):
     """The preset has the name of the environment without its module."""
     (tmp_path / "SmallPong-v0.toml").write_text(f'env = "{PONG}"\n[fit]\nepochs = 7\n')
     monkeypatch.setattr(toml_files, "FOLDER", tmp_path)
-    options = parsers.make_parser().parse_args(["train", PONG, "--preset"])
-    _, settings = train_settings.check_train_options(options)
+    options = entry.make_parser().parse_args(["train", PONG, "--preset"])
+    settings, _ = train_settings.check_train_options(options)
     assert settings["preset"] == "SmallPong-v0" and settings["fit"]["epochs"] == 7
-    options = parsers.make_parser().parse_args(["train", PONG])
+    options = entry.make_parser().parse_args(["train", PONG])
     train_settings.check_train_options(options)
     assert f"{PONG} has a preset" in capsys.readouterr().out
     agent = tfr.Reinforce.for_env(PONG, preset="SmallPong-v0")

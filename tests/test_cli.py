@@ -552,7 +552,7 @@ def test_limit_of_agent_files_is_an_option(command, run, tmp_path, capsys):
     arguments = [command, str(run), *more[command]]
     size = os.path.getsize(run / "agent.keras")
     assert cli.main([*arguments, "--max-bytes", str(size - 1)]) == 2
-    assert f"or `--max-bytes {size}` on the command line" in capsys.readouterr().err
+    assert f"or `--max-bytes {size}`." in capsys.readouterr().err
     assert cli.main([*arguments, "--max-bytes", str(size)]) == 0
 
 

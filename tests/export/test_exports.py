@@ -1,11 +1,13 @@
 """Tests that the exported policy equals the agent and requires only TensorFlow."""
 
+import inspect
 import json
 import logging
 import os
 import re
 import subprocess
 import sys
+import typing
 
 import gymnasium as gym
 import keras
@@ -16,7 +18,7 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce.cli import export
+from tf_reinforce.cli import play
 from tf_reinforce.export import formats
 from tf_reinforce.export import runtimes
 
@@ -320,4 +322,7 @@ def test_conversion_leaves_the_logger_of_its_converter_as_it_was(
 
 
 def test_command_line_offers_every_format():
-    assert export._FORMATS == tuple(formats.WRITERS) == tuple(runtimes._RUNTIMES)
+    offered = typing.get_args(
+        inspect.signature(play.export).parameters["format"].annotation
+    )
+    assert offered == tuple(formats.WRITERS) == tuple(runtimes._RUNTIMES)

@@ -63,7 +63,6 @@ def agent():
         ("fit", ("CartPole-v1",), {"zzz": 3}, "'zzz'. help(Reinforce.fit) lists all"),
         ("evaluate", ("CartPole-v1",), {"episode": 3}, "Did you mean 'episodes'?"),
         ("act", (X,), {"action_masks": X}, "Did you mean 'action_mask'?"),
-        ("predict", ("CartPole-v1",), {}, "call `agent.evaluate(env)`"),
     ],
 )
 def test_error_names_what_to_use_instead(agent, method, args, kwargs, text):

@@ -98,7 +98,10 @@ def make_task(env, env_kwargs):
     from tf_reinforce.engine.collect import batched_envs
 
     with batched_envs.explain_errors(env, env_kwargs):
-        made = gymnasium.make(env, disable_env_checker=True, **env_kwargs)
+        # As for training, the time limit is no argument of the environment.
+        made = gymnasium.make(
+            env, max_episode_steps=None, disable_env_checker=True, **env_kwargs
+        )
     made.close()
     renders = "rgb_array" in made.metadata.get("render_modes", ["rgb_array"])
     spec = made.spec
