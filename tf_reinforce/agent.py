@@ -8,7 +8,7 @@
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import keras
@@ -138,12 +138,12 @@ class Reinforce(keras_agent.KerasAgent):
         *,
         gamma: float = 0.99,
         gae_lambda: float = 1.0,
-        returns: str = "to_go",
+        returns: Literal["to_go", "whole"] = "to_go",
         discount_states: bool = False,
-        scale_advantages: str | None = None,
+        scale_advantages: Literal["batch", "running"] | None = None,
         scale_rewards: bool = False,
-        mean_over: str = "episodes",
-        on_truncation: str = "bootstrap",
+        mean_over: Literal["episodes", "steps"] = "episodes",
+        on_truncation: Literal["bootstrap", "terminal", "drop"] = "bootstrap",
         minibatch_size: int | None = None,
         passes: int = 1,
         ratio_clip: float | tuple[float, float] = 2.0,

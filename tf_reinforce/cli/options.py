@@ -69,6 +69,7 @@ def add_command(commands, run, options=None):
     command = commands.add_parser(run.__name__.replace("_", "-"), **names)
     declared = options or run
     texts, hints = schema.help_texts(declared), schema.hints(declared)
+    hints = {name: _when_passed(hint) for name, hint in hints.items()}
     parameters = inspect.signature(declared).parameters
     for name, parameter in parameters.items():
         is_option = parameter.kind is parameter.KEYWORD_ONLY
@@ -82,6 +83,12 @@ def add_command(commands, run, options=None):
     call = run if options else functools.partial(_call, run, list(parameters))
     command.set_defaults(command=call)
     return command
+
+
+def _when_passed(hint):
+    """Returns the hint of an option that is passed: `str` for `str | None`."""
+    parts = typing.get_args(hint)
+    return parts[0] if len(parts) == 2 and parts[1] is type(None) else hint
 
 
 def _call(run, names, options):
@@ -226,11 +233,11 @@ class TaskOptions:
         seed: Number for all random draws (0).
     """
 
-    env: str = None
+    env: str | None = None
     _: dataclasses.KW_ONLY
-    preset: str = None
+    preset: str | None = None
     env_arg: EnvArguments = ()
     set: Overrides = ()
-    imported: str = None
+    imported: str | None = None
     engine: Literal["auto", "host", "compiled"] = "auto"
-    seed: schema.Seed = None
+    seed: schema.Seed | None = None

@@ -18,12 +18,12 @@ def evaluate(
     run: str,
     *,
     episodes: Count = 100,
-    env: str = None,
+    env: str | None = None,
     env_arg: EnvArguments = (),
     seed: Seed = 0,
     num_envs: Count = 8,
     workers: Count = 1,
-    max_episode_steps: Count = None,
+    max_episode_steps: Count | None = None,
     stochastic: bool = False,
     max_bytes: Count = saving.MAX_BYTES,
 ):
@@ -43,13 +43,13 @@ def evaluate(
 def record(
     run: str,
     *,
-    out: str = None,
+    out: str | None = None,
     episodes: Count = 1,
-    env: str = None,
+    env: str | None = None,
     env_arg: EnvArguments = (),
     seed: Seed = 0,
     workers: Count = 2,
-    max_episode_steps: Count = None,
+    max_episode_steps: Count | None = None,
     stochastic: bool = False,
     max_bytes: Count = saving.MAX_BYTES,
 ):
@@ -103,9 +103,9 @@ def export(
     out: str,
     format: Literal["tf_saved_model", "onnx", "litert"] = "tf_saved_model",
     check: bool = False,
-    env: str = None,
+    env: str | None = None,
     env_arg: EnvArguments = (),
-    observations: Count = None,
+    observations: Count | None = None,
     max_bytes: Count = saving.MAX_BYTES,
 ):
     """Write the policy as a SavedModel, ONNX or LiteRT.

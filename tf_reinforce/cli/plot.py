@@ -14,16 +14,16 @@ from tf_reinforce.settings.schema import Seed
 def plot(
     runs: list[str],
     *,
-    out: str = None,
+    out: str | None = None,
     key: Annotated[tuple, str] = (),
-    x: Literal["steps", "episodes", "updates", "seconds"] = None,
-    window: Count = None,
+    x: Literal["steps", "episodes", "updates", "seconds"] | None = None,
+    window: Count | None = None,
     policy: bool = False,
-    env: str = None,
+    env: str | None = None,
     env_arg: EnvArguments = (),
-    seed: Seed = None,
-    max_episode_steps: Count = None,
-    max_bytes: Count = None,
+    seed: Seed | None = None,
+    max_episode_steps: Count | None = None,
+    max_bytes: Count | None = None,
 ):
     """Draw the learning curves of runs, or the policy of one run.
 
@@ -82,7 +82,7 @@ def _draw_policy(runs, out, env, env_arg, seed, max_episode_steps, max_bytes):
     return 0
 
 
-def compare(runs: list[str], *, out: str = None):
+def compare(runs: list[str], *, out: str | None = None):
     """Compare runs in a table, and draw their curves.
 
     Prints interquartile means over the seeds of each run, with 95 % bootstrap intervals,

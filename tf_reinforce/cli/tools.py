@@ -17,8 +17,8 @@ def check_env(
     env_arg: EnvArguments = (),
     episodes: Count = 5,
     seed: Seed = 0,
-    max_episode_steps: Count = None,
-    action_mask: str = None,
+    max_episode_steps: Count | None = None,
+    action_mask: str | None = None,
 ):
     """Check an environment, and explain what to correct.
 
@@ -50,13 +50,13 @@ def check_env(
 
 def explain(
     *,
-    probs: list[float] = None,
-    logits: list[float] = None,
-    action: Finite = None,
-    counts: list[float] = None,
-    mean: list[float] = None,
-    std: list[float] = None,
-    sample: list[float] = None,
+    probs: list[float] | None = None,
+    logits: list[float] | None = None,
+    action: Finite | None = None,
+    counts: list[float] | None = None,
+    mean: list[float] | None = None,
+    std: list[float] | None = None,
+    sample: list[float] | None = None,
 ):
     """Print the gradient of one action's log-probability.
 
@@ -81,7 +81,7 @@ def explain(
     return 0
 
 
-def presets(name: str = None, *, json: bool = False):
+def presets(name: str | None = None, *, json: bool = False):
     """List the presets and the returns that they reach.
 
     Lists the presets with the returns of trainings that are measured in docs/presets.md

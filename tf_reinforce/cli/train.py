@@ -42,15 +42,15 @@ class TrainOptions(cli_options.TaskOptions):
         export: Also write the best policy as a SavedModel (RUN/policy).
     """
 
-    ray: str = None
-    num_cpus_per_worker: schema.NonNegative = None
-    seeds: schema.Count = None
-    jobs: schema.Count = None
+    ray: str | None = None
+    num_cpus_per_worker: schema.NonNegative | None = None
+    seeds: schema.Count | None = None
+    jobs: schema.Count | None = None
     require_target: bool = False
-    run_dir: str = None
-    resume: str = None
-    checkpoint_every: cli_options.Interval = None
-    export: str = None
+    run_dir: str | None = None
+    resume: str | None = None
+    checkpoint_every: cli_options.Interval | None = None
+    export: str | None = None
 
 
 def add_parser(commands):

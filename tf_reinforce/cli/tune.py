@@ -51,12 +51,12 @@ class TuneOptions(cli_options.TaskOptions):
     num_jobs: Count = 1
     trainings: Count = 3
     confirm: Annotated[int, schema.Range(0)] = 7
-    ranges: str = None
-    objective: str = None
+    ranges: str | None = None
+    objective: str | None = None
     minimize: bool = False
     sampler: Literal["tpe", "random"] = "tpe"
     no_prune: bool = False
-    search_dir: str = None
+    search_dir: str | None = None
 
 
 def add_parser(commands):

@@ -10,6 +10,7 @@ import re
 import socket
 import time
 import zlib
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -67,7 +68,7 @@ class SingleProcess:
     """
 
     is_chief = True
-    own_callbacks = staticmethod(list)
+    own_callbacks: Callable[[], list] = staticmethod(list)
     explain_lost = staticmethod(contextlib.nullcontext)
 
     def agree_on_end(self, agent, record, get_facts):

@@ -338,7 +338,9 @@ class ScoreFunction(atomic_model.AtomicModel):
 
     def description(self) -> dict[str, Any]:
         """Returns the options that must not change while a training continues."""
-        logged = {} if self._logged is None else self._logged.options._asdict()
+        logged: dict[str, Any] = (
+            {} if self._logged is None else self._logged.options._asdict()
+        )
         return {
             "samples": self.samples,
             "entropy_coef": self.entropy_coef,

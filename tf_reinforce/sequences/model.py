@@ -403,10 +403,11 @@ class SequenceReinforce(atomic_model.AtomicModel):
         """
         self._expect_ready()
         sampled = self.sample(columns)
-        results = self.rewards(sampled.columns)
-        metrics = self.apply_rewards(sampled.completions, results[0])
+        rewards, parts = self.rewards(sampled.columns)
+        metrics = self.apply_rewards(sampled.completions, rewards)
         size = self.options.group_size
-        return {**training.text_metrics(sampled.columns, *results, size), **metrics}
+        texts = training.text_metrics(sampled.columns, rewards, parts, size)
+        return {**texts, **metrics}
 
     @locks.training
     def apply_rewards(self, completions: Any, rewards: Any) -> dict[str, float]:

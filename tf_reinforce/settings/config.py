@@ -29,6 +29,10 @@ BASELINES = {
 # The names of heads for a `Box` in presets and on the command line: classes in `heads`.
 BOX_HEADS = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
 
+# mypy reads no names from a table.
+BaselineNames: Any = Literal[(*BASELINES, "value", "none")]
+BoxHeadNames: Any = Literal[BOX_HEADS]
+
 # The ids of environments with a twin in TensorFlow, and the class of each in `envs`.
 TWINS = {
     "Acrobot-v1": "Acrobot",
@@ -175,10 +179,10 @@ class AgentSettings(AgentOptions):
     """
 
     passes: Repeats = 1
-    hidden: Sizes = (64, 64)
+    hidden: Sizes = (64, 64)  # type: ignore[assignment]
     learning_rate: NonNegative | Rates = 1e-2
-    baseline: Literal[(*BASELINES, "value", "none")] | ValueBaseline = "leave_one_out"
-    head: Literal[BOX_HEADS] | Annotated[dict, _head_table] | None = None
+    baseline: BaselineNames | ValueBaseline = "leave_one_out"
+    head: BoxHeadNames | Annotated[dict, _head_table] | None = None
     steps_per_execution: Repeats = 1
     jit_compile: Literal["auto", True, False] = "auto"
 

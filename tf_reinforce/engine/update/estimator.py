@@ -264,9 +264,9 @@ class PolicyGradientEstimator:
             permutation: `[N]` int32, a permutation of the N valid steps for a baseline
                 that learns from minibatches, or `None`.
             compute_gradients: Function from a `Batch` to gradients and metrics.
-                `compute_gradients` defaults to the method `policy_gradients`. An update
-                of very many steps passes a function that sums the gradients of blocks of
-                steps.
+                It defaults to `policy_gradients`. An update passes a function that also
+                makes the gradient steps, from minibatches or sums over replicas and
+                blocks of steps, and leaves no gradients.
 
         Returns:
             `GradientEstimate`.
