@@ -110,7 +110,7 @@ NAN = math.nan
 IMPOSSIBLE = [
     *[("Categorical", x) for x in (-1, 3)],
     *[("MultiCategorical", x) for x in ([-1, 0], [2, 0], [0, 3])],
-    *[("Bernoulli", x) for x in ([0, 2], [-1, 0])],
+    *[("Bernoulli", x) for x in ([0, 2, 0], [-1, 0, 0])],
     *[("Multinomial", x) for x in ([1, 1, 1], [3, -1, 0])],
     *[("Gaussian", [NAN, 0.0]), ("TanhGaussian", [math.inf, 0.0])],
     *[("ClippedGaussian", x) for x in ([1.5, 0.0], [0.0, -2.1], [NAN, 0.0])],

@@ -52,9 +52,9 @@ def composites():
 HEADS = {
     "Bernoulli": Example(
         heads.Bernoulli,
-        lambda: [dict(n=2, shape=(2, 1))],
-        gym.spaces.MultiBinary((2, 1)),
-        [0, 2],
+        lambda: [dict(n=3, shape=(3, 1))],
+        gym.spaces.MultiBinary((3, 1)),
+        [0, 1, 2],  # off, on, free
     ),
     "Beta": Example(heads.Beta, lambda: [BOX, WHOLE], BOX_SPACE),
     "Categorical": Example(
