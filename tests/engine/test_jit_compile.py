@@ -134,6 +134,11 @@ def test_convolutions_are_not_compiled_unless_requested(name, capsys):
         update(made(layers, passes=1, setting=True))
 
 
+def test_nothing_is_compiled_if_jit_compile_is_false():
+    """Of both networks, XLA would raise an error."""
+    update(made([WithoutXLA()], [WithoutXLA()], setting=False))
+
+
 @pytest.mark.parametrize("name", sweeps.some(OTHERS, always=["Dense"]))
 def test_value_network_alone_is_compiled_from_100_gradient_steps_on(name, capsys):
     """The policy makes one gradient step. XLA raises an error where it compiles."""

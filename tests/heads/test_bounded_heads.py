@@ -514,9 +514,10 @@ def test_beta_entropy_in_float32_equals_entropy_in_float64(outputs):
 def test_litert_actions_for_huge_outputs_are_finite_and_inside_the_bounds(kind, greedy):
     """A softplus that is computed as ln(1 + eˣ) is infinite in float32 from x = 89 on."""
     head = make(kind, 1, -1.0, 2.0)
-    scales = np.array([[-1e4], [-90.0], [-1.0], [0.0], [1.0], [90.0], [1e4], [2e7]], "f")
+    scales = np.array([-1e4, -90.0, -1.0, 0.0, 1.0, 90.0, 1e4, 2e7], "f")
+    scales = np.repeat(scales, 16)[:, None]
     kernel = np.array([[1.0, -1.0]], "f")[:, : head.outputs_size]
-    noise = noise_of(head, 8).numpy()
+    noise = noise_of(head, len(scales)).numpy()
 
     def step(observations, states):
         return tf.matmul(observations, kernel), states
@@ -525,7 +526,7 @@ def test_litert_actions_for_huge_outputs_are_finite_and_inside_the_bounds(kind, 
     actor = deciding.ActorPolicy(step, head, one, "float32", head.variables)
     program = acting_program.ActingProgram(actor, [scales], [noise], greedy)
     assert program.runtime == "litert"
-    (raw,), (actions,), _, finite = program.for_batch(8)([scales, noise])
+    (raw,), (actions,), _, finite = program.for_batch(len(scales))([scales, noise])
     assert (
         np.isfinite(raw).all()
         and (actions >= -1).all()

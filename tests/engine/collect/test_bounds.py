@@ -49,6 +49,13 @@ def test_report_names_the_first_component_outside_as_a_loop_does(number):
     assert f"between {column.min()} and {column.max()} " in text
 
 
+def test_padding_outside_the_bounds_is_not_reported():
+    box = gym.spaces.Box(1, 2, (1,))
+    observations = np.array([1, 2, 0, 0], "f").reshape(4, 1, 1)
+    assert environments.outside_bounds(box, record(observations, [1])) is None
+    assert "component [0]" in environments.outside_bounds(box, record(observations, [2]))
+
+
 def test_rounding_to_the_float_type_moves_no_observation_outside():
     """0.1 is larger in float32 than in float64."""
     box = gym.spaces.Box(0, 0.1, (1,), np.float64)
