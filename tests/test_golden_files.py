@@ -10,6 +10,8 @@ import pytest
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
+from tf_reinforce.experiments import run_config
+from tf_reinforce.support import version
 
 FORMATS = sorted((pathlib.Path(__file__).parent / "files").iterdir())
 EXPECTED = {
@@ -60,3 +62,27 @@ def test_commands_read_an_old_run_and_an_old_search(folder, tmp_path, capsys):
     search = shutil.copytree(folder / "search", tmp_path / "search")
     assert tfr.presets.read(search / "best.toml")["env"] == "CartPole-v1"
     assert cli.main(["info", str(search)]) == 0
+
+
+READERS = {
+    "Reinforce": lambda folder: tfr.load(folder / "categorical.keras"),
+    "ScoreFunction": lambda folder: golden.loaded(folder / "score_function.keras"),
+    "SequenceReinforce": lambda folder: golden.loaded(folder / "language_model.keras"),
+    "checkpoint": lambda folder: tfr.Checkpoints(folder / "checkpoints_agent").newest(),
+    "run": lambda folder: run_config.read(folder / "run"),
+    "preset": lambda folder: tfr.presets.read(folder / "search" / "best.toml"),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_every_kind_of_file_is_migrated_and_refused_if_newer(kind, monkeypatch):
+    """A later version reads the files of format 1, an earlier one refuses them."""
+    found = []
+    monkeypatch.setattr(version, "FORMAT", 3)
+    steps = {(kind, n): lambda x, n=n: found.append(n) or x for n in range(4)}
+    monkeypatch.setattr(version, "MIGRATIONS", steps)
+    READERS[kind](FORMATS[0])
+    assert found[:2] == [1, 2] and found[2:] in ([], [1, 2])  # checked, then built
+    monkeypatch.setattr(version, "FORMAT", 0)
+    with pytest.raises(ValueError, match="format 1.*Install tf_reinforce"):
+        READERS[kind](FORMATS[0])

@@ -75,7 +75,7 @@ SIZES = {
     "20,000 calls of a layer": "`max_bytes` raises it",
     "object array": "needs '__numpy__'",
     "space with huge shape": "at most 16777216",
-    "deep space": "more than 100 levels",
+    "deep space": "levels",
     "a million environments": "at most 1,024",
 }
 OTHERS = {

@@ -144,6 +144,11 @@ def _expect_agent(config, custom_objects):
         known = isinstance(name, str)
         return keras.saving.get_registered_object(name, custom_objects) if known else None
 
+    if isinstance(config, dict) and isinstance(config.get("config"), dict):
+        config = {
+            **config,
+            "config": version.current("Reinforce", "The agent", config["config"]),
+        }
     level = [config]
     for _ in range(_MAX_DEPTH):
         for part in (x for x in level if isinstance(x, dict) and "class_name" in x):
@@ -172,7 +177,6 @@ def _expect_agent(config, custom_objects):
         raise ValueError(
             "The file contains no agent. Load other models with keras.saving.load_model."
         )
-    version.expect_not_newer("The agent", config["config"].get(version.CONFIG_KEY))
 
 
 def _is_value(part):

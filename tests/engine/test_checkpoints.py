@@ -13,6 +13,7 @@ import pytest
 import tf_reinforce as tfr
 from tf_reinforce.engine import checkpoints
 from tf_reinforce.support import files
+from tf_reinforce.support import version
 
 HEADER = {"settings": {"seed": 0}}
 
@@ -150,7 +151,7 @@ def test_every_byte_of_a_manifest_counts(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"format_version": checkpoints.FORMAT_VERSION + 1},
+        {"format_version": version.FORMAT + 1},
         {"versions": {"tf-reinforce": "999.0"}},
     ],
 )

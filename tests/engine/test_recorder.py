@@ -19,7 +19,6 @@ import tf_reinforce as tfr
 from tf_reinforce import envs
 from tf_reinforce.callbacks import diagnostics
 from tf_reinforce.engine import agent_state
-from tf_reinforce.engine import checkpoints
 from tf_reinforce.engine import interruption
 from tf_reinforce.support import locks
 
@@ -359,7 +358,7 @@ def broken_states(state):
 def test_invalid_state_is_refused_before_anything_changes(interrupted):
     agent, folder = interrupted
     checkpoint = tfr.Checkpoints(folder).newest()
-    names = checkpoints.FORMAT_VERSION, "sha256", "arrays", "state"
+    names = "format_version", "sha256", "arrays", "state"
     header = {k: x for k, x in checkpoint.header.items() if k not in names}
     for state in broken_states(checkpoint.state):
         tfr.Checkpoints(folder).write(9, header, state)

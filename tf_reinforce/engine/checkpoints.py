@@ -24,7 +24,6 @@ from tf_reinforce.support import locks
 from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
-FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 ARRAYS = "arrays.bin"
 
@@ -281,7 +280,7 @@ def write_state(folder, header, state):
     encoded = _encode(state, arrays)
     content = b"".join(array.tobytes() for array in arrays)
     manifest = {
-        "format_version": FORMAT_VERSION,
+        version.FORMAT_KEY: version.FORMAT,
         **header,
         "arrays": [[tf.as_dtype(x.dtype).name, list(x.shape)] for x in arrays],
         "sha256": hashlib.sha256(content).hexdigest(),
@@ -312,11 +311,12 @@ def _read(path):
         files.expect_regular_file(path / name)
     if (path / MANIFEST).stat().st_size > _MAX_MANIFEST_BYTES:
         raise ValueError(f"{MANIFEST} has more than {_MAX_MANIFEST_BYTES} bytes")
-    manifest = json.loads((path / MANIFEST).read_text(errors="replace"))
-    if not isinstance(manifest, dict):
+    stored = json.loads((path / MANIFEST).read_text(errors="replace"))
+    if not isinstance(stored, dict):
         raise ValueError(f"{MANIFEST} contains no JSON object")
-    _expect_not_newer(path, manifest)
-    if manifest.pop("manifest_sha256", None) != _digest(manifest):
+    manifest = _current(path, stored)
+    del stored["manifest_sha256"]
+    if manifest.pop("manifest_sha256") != _digest(stored):
         raise ValueError(f"the SHA-256 digest of {MANIFEST} is wrong")
     specs = [_spec(*spec) for spec in manifest["arrays"]]
     sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in specs]
@@ -334,20 +334,18 @@ def _read(path):
     return Checkpoint(path, manifest, _decode(manifest["state"], arrays))
 
 
-def _expect_not_newer(path, manifest):
-    """Raises `NewerFormat` if a newer version has written a checkpoint."""
+def _current(path, manifest):
+    """Returns a manifest in today's format, or raises `NewerFormat`."""
     versions = manifest.get("versions")
     written = versions.get("tf-reinforce") if isinstance(versions, dict) else None
     try:
-        version.expect_not_newer(path, written)
+        content = version.current(
+            "checkpoint", path, {**manifest, version.CONFIG_KEY: written}
+        )
     except ValueError as error:
         raise NewerFormat(str(error)) from None
-    if manifest["format_version"] > FORMAT_VERSION:
-        raise NewerFormat(
-            f"{path} has the format version {manifest['format_version']}, and "
-            f"tf_reinforce {version.VERSION} reads up to {FORMAT_VERSION}. Install a "
-            "newer version."
-        )
+    del content[version.CONFIG_KEY]
+    return content
 
 
 def _digest(manifest):

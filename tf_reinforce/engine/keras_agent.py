@@ -458,7 +458,7 @@ class KerasAgent(keras.Model):
             "fit_defaults": toml_files.safe_defaults(self._fit_defaults),
             "observation_space": spaces.to_config(self.observation_space),
             "action_space": spaces.to_config(self.action_space),
-            version.CONFIG_KEY: version.VERSION,
+            **version.stamp(),
         }
 
     @classmethod

@@ -24,6 +24,7 @@ _HINTS = {
     "target_return": schema.Finite | None,
     "preset": str | None,
     version.CONFIG_KEY: str,
+    version.FORMAT_KEY: int,
     **dict.fromkeys(("env_kwargs", *options.TABLES), dict),
 }
 # Each seed has an environment of its own.
@@ -80,9 +81,8 @@ def write_json(path, content):
 
 
 def write(directory, content):
-    """Writes `config.json` of a run, with the version of the package."""
-    content = {**content, version.CONFIG_KEY: version.VERSION}
-    write_json(pathlib.Path(directory) / FILE_NAME, content)
+    """Writes `config.json` of a run or a search, with the version of the package."""
+    write_json(pathlib.Path(directory) / FILE_NAME, {**content, **version.stamp()})
 
 
 def read(directory):
@@ -94,7 +94,7 @@ def read(directory):
         ValueError: If the file is not a JSON object, or a table has the wrong type.
     """
     path = pathlib.Path(directory) / FILE_NAME
-    content = read_json(path)
+    content = version.current("run", path, read_json(path))
     for name in ("env_kwargs", *options.TABLES):
         table = content.get(name, {})
         schema.expect_keys(f"`{name}` in {path}", table, table)
@@ -175,7 +175,6 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
             f"{directory} contains no training to continue: there is no file {path}. "
             "Start a training with `tf-reinforce train ENV --run-dir DIR`."
         )
-    version.expect_not_newer(path, content.get(version.CONFIG_KEY))
     content.setdefault("callbacks", {})
     seed_key = "seeds" if "seeds" in content else "seed"
     required = "env", "engine", seed_key, "env_kwargs", *options.TABLES

@@ -100,7 +100,6 @@ def expect_same_search(directory, config):
         files.expect_empty_folder(pathlib.Path(directory))
         return False
     path = pathlib.Path(directory) / run_config.FILE_NAME
-    version.expect_not_newer(path, stored.get(version.CONFIG_KEY))
     if "ranges" not in stored:
         raise ValueError(
             f"The folder {directory} contains a run, and no search. Choose another "

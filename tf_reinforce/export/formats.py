@@ -199,7 +199,7 @@ def _write_metadata(folder, name, functions, policy, observation_space):
     actor = policy.actor
     metadata = {
         "format": name,
-        "tf_reinforce": version.VERSION,
+        **version.stamp(),
         "head": repr(actor.head),
         "functions": {
             name: {

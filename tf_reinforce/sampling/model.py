@@ -546,7 +546,7 @@ class ScoreFunction(atomic_model.AtomicModel):
             "samples": self.samples,
             "baseline": serialize(self.baseline),
             "entropy_coef": self.entropy_coef,
-            version.CONFIG_KEY: version.VERSION,
+            **version.stamp(),
         }
 
     @classmethod

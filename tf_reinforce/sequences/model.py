@@ -559,7 +559,7 @@ class SequenceReinforce(atomic_model.AtomicModel):
             "reply": reply,
             "seed": self.seed,
             **dataclasses.asdict(self.options),
-            version.CONFIG_KEY: version.VERSION,
+            **version.stamp(),
         }
 
     @classmethod

@@ -13,6 +13,7 @@ from tf_reinforce.settings import config
 from tf_reinforce.settings import schema
 from tf_reinforce.support import files
 from tf_reinforce.support import validation
+from tf_reinforce.support import version
 
 _MAX_BYTES = 2**20  # of a preset file
 FOLDER = pathlib.Path(__file__).parent / "presets"
@@ -95,7 +96,8 @@ def read(name: str) -> dict[str, Any]:
             )
         path = FOLDER / f"{name}.toml"
     source = f"The preset {name}"
-    settings = read_toml(path, "preset")
+    settings = version.current("preset", source, read_toml(path, "preset"))
+    settings = {key: x for key, x in settings.items() if key not in version.stamp()}
     settings = schema.check_table(source, PRESET_HINTS, settings, required=("env",))
     settings = {**EMPTY_PRESET, **settings}
     if path.parent != FOLDER:
@@ -141,9 +143,9 @@ def write(path, settings, comment):
         comment: String, the first line of the file.
     """
     env_kwargs = settings.get("env_kwargs", {})
-    content = _without_none({**settings, "env_kwargs": safe(env_kwargs)})
+    content = {**version.stamp(), **settings, "env_kwargs": safe(env_kwargs)}
     with files.atomic_write(path) as temporary:
-        text = f"# {comment}\n{tomli_w.dumps(content)}"
+        text = f"# {comment}\n{tomli_w.dumps(_without_none(content))}"
         pathlib.Path(temporary).write_text(text, encoding="utf-8")
 
 

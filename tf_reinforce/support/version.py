@@ -1,4 +1,4 @@
-"""Defines the version of the package, and describes the software of a process."""
+"""The version of the package and of its files, and the software of a process."""
 
 import copy
 import importlib.metadata
@@ -6,9 +6,15 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Callable
+from typing import Any
 
 VERSION = "0.1.0"
-CONFIG_KEY = "tf_reinforce"  # of the version in the config of a saved object
+FORMAT = 1  # of all files; tests/files has files of each format
+CONFIG_KEY, FORMAT_KEY = "tf_reinforce", "format_version"
+# From a kind of file and its format to a function that returns its content in the next
+# format. A kind that is missing did not change.
+MIGRATIONS: dict[tuple[str, int], Callable[[dict], dict]] = {}
 
 _PACKAGES = (
     "tensorflow",
@@ -21,38 +27,53 @@ _PACKAGES = (
 )
 
 
-def expect_not_newer(source, written):
-    """Raises `ValueError` if a newer version of the package wrote a file.
+def stamp() -> dict[str, Any]:
+    """Returns the entries of a file that say which version wrote it, and its format."""
+    return {CONFIG_KEY: VERSION, FORMAT_KEY: FORMAT}
+
+
+def current(kind: str, source: Any, content: dict[str, Any]) -> dict[str, Any]:
+    """Returns a copy of what a file contains, in the format that this version writes.
 
     Args:
-        source: String, the start of the message, which names the file.
-        written: The version that the file states. A value that is no string is ignored.
+        kind: String, the kind of file: `"Reinforce"`, `"checkpoint"`, `"run"`, ….
+        source: The start of an error message, which names the file.
+        content: Dict. Without the entries of `stamp`, its format is 1.
+
+    Raises:
+        ValueError: If a newer version of the package wrote the file.
     """
-    if isinstance(written, str) and _numbers(written) > _numbers(VERSION):
+    written, found = content.get(CONFIG_KEY), content.get(FORMAT_KEY, 1)
+    is_newer = isinstance(written, str) and _numbers(written) > _numbers(VERSION)
+    if is_newer or type(found) is not int or found > FORMAT:
+        name = str(written)[:40]
         raise ValueError(
-            f"{source} was written by tf_reinforce {written[:40]}, this is {VERSION}. "
-            f"Install tf_reinforce {written[:40]} or newer."
+            f"{source} was written by tf_reinforce {name} (format {str(found)[:40]}), "
+            f"this is {VERSION} (format {FORMAT}). Install tf_reinforce {name} or newer."
         )
+    try:
+        content = copy.deepcopy(content)  # Keras removes entries of nested configs
+    except RecursionError:
+        raise ValueError(f"{source} has too many levels.") from None
+    for number in range(found, FORMAT):
+        if (kind, number) in MIGRATIONS:
+            content = MIGRATIONS[kind, number](content)
+    return content
+
+
+def own_config(kind: type, config: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of an object from its saved config, whatever wrote it.
+
+    Raises:
+        ValueError: If a newer version wrote the config.
+    """
+    content = current(kind.__name__, f"The {kind.__name__}", config)
+    return {key: x for key, x in content.items() if key not in stamp()}
 
 
 def _numbers(text):
     """Returns the numbers in a version, `[0, 1, 0]` for `"0.1.0"`."""
     return [int(number) for number in re.findall(r"\d{1,9}", text[:40])]
-
-
-def own_config(kind, config):
-    """Returns the saved config of an object without the version that wrote it.
-
-    Args:
-        kind: The class of the object, whose `get_config` has the key `CONFIG_KEY`.
-        config: Dict.
-
-    Raises:
-        ValueError: If a newer version wrote the config.
-    """
-    config = copy.deepcopy(config)  # Keras removes entries of nested configs
-    expect_not_newer(f"The {kind.__name__}", config.pop(CONFIG_KEY, None))
-    return config
 
 
 def installed():
