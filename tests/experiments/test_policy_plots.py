@@ -1,10 +1,12 @@
 """Tests what the pictures of policies show, and the description of distributions."""
 
+import itertools
 import math
 import operator
 
 import gymnasium as gym
 import keras
+import matplotlib.collections
 import matplotlib.colors
 import numpy as np
 import pytest
@@ -61,6 +63,12 @@ def texts(figure):
     return "\n".join(one.get_text() for one in figure.findobj(text.Text))
 
 
+def mesh(panel):
+    """Returns the values or the colors of a map."""
+    [image] = panel.findobj(matplotlib.collections.QuadMesh)
+    return np.asarray(image.get_array())
+
+
 def box(*shape):
     return Box(-1.0, 1.0, shape, np.float32)
 
@@ -70,7 +78,7 @@ def test_axes_have_the_bounds_of_the_space_or_the_visited_range():
     space = Box(np.float32([-1, -np.inf]), np.float32([3, np.inf]))
     first, second = policy_plots.find_axes(space, VISITED)
     assert (first.points[0], first.points[-1]) == (-1, 3)
-    assert first.name == "observation[0]" and not first.integer
+    assert first.name == "observation[0]" and not first.is_whole
     np.testing.assert_allclose(second.points[[0, -1]], [4.999, 5.001], rtol=1e-6)
 
 
@@ -85,8 +93,7 @@ def test_axes_have_the_bounds_of_the_space_or_the_visited_range():
     ],
 )
 def test_grid_contains_all_members_of_small_discrete_spaces(space, points):
-    visited = keras.tree.map_structure(lambda x: np.array([x]), space.sample())
-    axes = policy_plots.find_axes(space, visited)
+    axes = policy_plots.find_axes(space, np.zeros([1, len(points)]))
     assert [axis.points.tolist() for axis in axes] == points
     grid, count = policy_plots.make_grid(space, axes), math.prod(map(len, points))
     members = [
@@ -95,13 +102,13 @@ def test_grid_contains_all_members_of_small_discrete_spaces(space, points):
     assert all(map(space.contains, members)) and len(set(map(str, members))) == count
 
 
-def test_last_axis_varies_fastest():
+def test_first_axis_varies_fastest():
     space = Box(0, 1, (2,), np.float32)
     axes = policy_plots.find_axes(space, VISITED)
     grid = policy_plots.make_grid(space, axes)
-    shape = [len(axis.points) for axis in axes]
-    np.testing.assert_allclose(grid[:, 0].reshape(shape)[:, 0], axes[0].points)
-    np.testing.assert_allclose(grid[:, 1].reshape(shape)[0], axes[1].points)
+    rows = grid.reshape(*(len(axis.points) for axis in axes), 2)
+    np.testing.assert_allclose(rows[0, :, 0], axes[0].points)
+    np.testing.assert_allclose(rows[:, 0, 1], axes[1].points)
     assert grid.dtype == np.float32
 
 
@@ -111,8 +118,7 @@ def test_map_shows_the_most_likely_action_and_its_probability():
     agent = tfr.Reinforce.for_env(env, hidden=())
     agent.policy.set_weights([np.float32([[0, 10], [0, 0]]), np.zeros(2, "float32")])
     [panel] = policy_plots.draw(agent, env).axes
-    [image] = panel.images
-    colors = np.asarray(image.get_array())
+    colors = mesh(panel)
     left, right = (matplotlib.colors.to_rgb(color) for color in plots.COLORS[:2])
     np.testing.assert_allclose(colors[:, 0, :3], [left] * len(colors))
     np.testing.assert_allclose(colors[:, -1, :3], [right] * len(colors))
@@ -129,7 +135,7 @@ def test_map_of_real_actions_shows_their_means():
     kernel, *others = agent.policy.get_weights()
     agent.policy.set_weights([np.float32([[0.0], [0.5]]), *map(np.zeros_like, others)])
     figure = policy_plots.draw(agent, env)
-    mean = np.asarray(figure.axes[0].images[0].get_array())
+    mean = mesh(figure.axes[0])
     expected = agent.act(np.float32([[0.3, -1], [0.3, 1]]), deterministic=True)
     np.testing.assert_allclose(mean[[0, -1], 5], expected[:, 0], rtol=1e-5)
     assert figure.axes[1].get_ylabel() == "mean action"
@@ -139,17 +145,6 @@ def area(panel, length):
     """Returns the probability of action 0 at the steps of an episode."""
     vertices = panel.collections[0].get_paths()[0].vertices
     return [vertices[vertices[:, 0] == time, 1].max() for time in range(length)]
-
-
-def test_episode_shows_probabilities_rewards_and_return():
-    env = Plain(box(3), Discrete(3))
-    agent = tfr.Reinforce.for_env(env, hidden=(), seed=0)
-    figure = policy_plots.draw(agent, env, seed=4)
-    policy, reward, total = figure.axes
-    assert reward.lines[0].get_ydata().tolist() == [1, 2, 3, 4, 5, 6]
-    assert total.lines[0].get_ydata().tolist() == [1, 3, 6, 10, 15, 21]
-    assert len(policy.collections) >= 3 and policy.get_ylim() == (0, 1)
-    assert "terminated after 6 steps" in texts(figure)
 
 
 def test_probabilities_along_an_episode_are_those_of_the_sampled_actions():
@@ -165,13 +160,17 @@ def test_probabilities_along_an_episode_are_those_of_the_sampled_actions():
     np.testing.assert_allclose(area(figure.axes[0], length), expected, atol=1e-5)
 
 
-def test_illegal_actions_have_no_probability_along_an_episode():
+def test_illegal_actions_have_no_probability_above_rewards_and_return():
     """Without masks, the three actions are equally likely."""
     env = Plain(box(2), Discrete(3), masked=True)
     agent = tfr.Reinforce.for_env(env, hidden=(), action_mask="info/action_mask")
     agent.policy.set_weights([np.zeros((2, 3), "float32"), np.zeros(3, "float32")])
     figure = policy_plots.draw(agent, env)
-    np.testing.assert_allclose(area(figure.axes[0], 6), [1 / 3, 0] * 3, atol=1e-6)
+    policy, reward, total = figure.axes
+    np.testing.assert_allclose(area(policy, 6), [1 / 3, 0] * 3, atol=1e-6)
+    assert reward.lines[0].get_ydata().tolist() == [1, 2, 3, 4, 5, 6]
+    assert total.lines[0].get_ydata().tolist() == [1, 3, 6, 10, 15, 21]
+    assert "terminated after 6 steps" in texts(figure)
 
 
 SPACES = {
@@ -200,7 +199,7 @@ def test_all_kinds_of_spaces_are_drawn(name, tmp_path):
     is_map = name not in ("image", "many numbers", "many states")
     assert ("over its observations" in drawn) == is_map
     assert ("return so far" in drawn) == (not is_map)
-    assert ("first 24 of 30 parts" in drawn) == (name == "many numbers")
+    assert name != "many numbers" or len(figure.axes) == 24 + 2
 
 
 def test_cells_of_frozen_lake_show_letters_actions_and_probabilities():
@@ -292,39 +291,36 @@ def test_taken_numbers_are_in_the_units_of_the_environment():
     np.testing.assert_allclose(first.taken, [1.0])
 
 
-def test_probabilities_are_those_of_the_distribution():
-    """Each part is compared with probabilities of the TFP distribution of the head."""
-    categorical = tfr.heads.Categorical(3, start=5)
-    outputs = outputs_of(categorical)
-    [part] = policy_plots.describe(categorical, outputs)
-    assert part.values == ["5", "6", "7"]
-    for value in range(3):
-        expected = categorical.distribution(outputs).prob([value] * 3)
-        np.testing.assert_allclose(part.probs[:, value], expected, rtol=1e-5)
+def tempered():
+    """Returns a subclass of `Categorical` with another distribution than `parameters`."""
+    head = toy_heads.built(toy_heads.Tempered(3))
+    head.set_weights([np.full_like(x, 3.0) for x in head.get_weights()])
+    return head
 
-    multi = tfr.heads.MultiCategorical([2, 3], start=[0, 4])
-    outputs = outputs_of(multi)
-    actions = np.array([[1, 2]] * 3)
-    first, second = policy_plots.describe(multi, outputs)
-    assert second.values == ["4", "5", "6"]
-    expected = multi.distribution(outputs).prob(actions)
-    np.testing.assert_allclose(
-        first.probs[:, 1] * second.probs[:, 2], expected, rtol=1e-5
-    )
 
-    flags = tfr.heads.Bernoulli(2)
-    outputs = outputs_of(flags)
-    first, second = policy_plots.describe(flags, outputs)
-    expected = flags.distribution(outputs).prob([[1, 0]] * 3)
-    np.testing.assert_allclose(
-        first.probs[:, 1] * second.probs[:, 0], expected, rtol=1e-5
-    )
-
-    budget = tfr.heads.Multinomial(3, trials=1)
-    outputs = outputs_of(budget)
-    [part] = policy_plots.describe(budget, outputs)
-    expected = budget.distribution(outputs).prob([[0, 1, 0]] * 3)
-    np.testing.assert_allclose(part.probs[:, 1], expected, rtol=1e-5)
+@pytest.mark.parametrize(
+    ("head", "values"),
+    [
+        (tfr.heads.Categorical(3, start=5), ["567"]),
+        (tfr.heads.MultiCategorical([2, 3], start=[0, 4]), ["01", "456"]),
+        (tfr.heads.Bernoulli(2), ["01", "01"]),
+        (tfr.heads.Multinomial(3, trials=1), ["012"]),
+        (tempered(), ["012"]),
+        (toy_heads.Switches(2), ["01", "01"]),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_probabilities_are_those_of_the_distribution(head, values):
+    """Products over the parts equal the probabilities of all joint actions."""
+    outputs = outputs_of(head)
+    parts = policy_plots.describe(head, outputs)
+    assert ["".join(part.values) for part in parts] == values
+    for indices in itertools.product(*(range(len(part.values)) for part in parts)):
+        columns = [part.probs[:, i] for i, part in zip(indices, parts)]
+        action = np.eye(3)[indices] if "Multinomial" in repr(head) else indices
+        action = np.reshape(action, head.action_shape)
+        expected = head.distribution(outputs).prob([action] * len(outputs))
+        np.testing.assert_allclose(np.prod(columns, axis=0), expected, rtol=1e-5)
 
 
 def test_composite_has_the_parts_of_its_heads_by_name():
@@ -338,30 +334,12 @@ def test_composite_has_the_parts_of_its_heads_by_name():
     assert parts[1].taken.tolist() == [0.0] * 3
 
 
-def test_masked_values_have_the_probability_zero():
-    head = tfr.heads.Categorical(3)
-    outputs = head.mask_outputs(outputs_of(head), tf.constant([[1, 0, 1]] * 3, tf.int8))
-    [part] = policy_plots.describe(head, outputs)
-    assert (part.probs[:, 1] == 0).all()
-    np.testing.assert_allclose(part.probs.sum(1), 1, rtol=1e-6)
-
-
-def test_custom_heads_are_described_by_their_distribution_or_by_samples():
-    """A subclass of `Categorical` may have another distribution than its parameters."""
-    tempered = toy_heads.built(toy_heads.Tempered(3))
-    tempered.set_weights([np.full_like(x, 3.0) for x in tempered.get_weights()])
-    outputs = outputs_of(tempered)
-    [part] = policy_plots.describe(tempered, outputs)
-    expected = tempered.distribution(outputs).prob([1] * 3)
-    np.testing.assert_allclose(part.probs[:, 1], expected, rtol=1e-5)
-    wrong = np.asarray(tempered.parameters(outputs)["probs"])
-    assert abs(part.probs - wrong).max() > 0.05
-
-    switches = toy_heads.Switches(2)
-    outputs = outputs_of(switches)
-    parts = policy_plots.describe(switches, outputs, np.array([[1, 0]] * 3))
-    tolerance = 6 * 0.5 / 16  # six standard errors of a mean of 256 flags
-    for index, part in enumerate(parts):
-        expected = tf.sigmoid(outputs)[:, index]
-        np.testing.assert_allclose(part.mean, expected, atol=tolerance)
-        assert part.taken.tolist() == [1 - index] * 3
+def test_custom_head_is_described_by_samples():
+    """The tolerance is six standard errors of a mean of 256 numbers."""
+    head = toy_heads.Logistic()
+    outputs = outputs_of(head)
+    [part] = policy_plots.describe(head, outputs, np.full([3, 1], 7.0))
+    deviation = math.pi / math.sqrt(3) * np.exp(outputs[:, 1])
+    assert np.all(abs(part.mean - outputs[:, 0]) < 6 / 16 * deviation)
+    np.testing.assert_allclose(part.deviation, deviation, rtol=0.3)
+    assert part.taken.tolist() == [7.0] * 3
