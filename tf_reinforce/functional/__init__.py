@@ -1,1 +1,1 @@
-"""Provides functions for returns, losses and eligibilities (d ln π / d parameter)."""
+"""Pure functions: returns, losses and eligibilities (d ln π / d parameter)."""

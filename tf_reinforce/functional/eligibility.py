@@ -1,16 +1,12 @@
-"""Computes characteristic eligibilities, d ln π / d parameter, in closed form.
+"""Characteristic eligibilities, d ln π / d parameter, in closed form.
 
-The eligibility of a sampled action is the derivative of ln π, the log-probability of the
-action, with respect to a parameter of the distribution. REINFORCE multiplies the
-eligibility by the return minus the baseline, and back-propagates the product.
-`docs/eligibility.md` derives every formula.
+The eligibility of a sampled action is the derivative of its log-probability ln π with
+respect to a parameter of the distribution. REINFORCE multiplies it by return minus
+baseline, and back-propagates the product. `docs/eligibility.md` derives every formula.
 
-The eligibility functions compute in the float type of the first argument, and in float64
-for numbers without a float type. Leading axes, for example a batch axis, may have any
-size. The eligibility functions do not broadcast their arguments. Shapes are always
-checked, except under XLA, which drops assertions. Values are checked in eager mode only,
-because they are unknown while TensorFlow traces a function. Gradients flow through the
-closed forms of the eligibilities.
+All functions compute in the float type of their first argument, or in float64 if it has
+none. They take any leading axes, do not broadcast, and let gradients flow through. Shapes
+are always checked, values in eager mode only; XLA drops assertions.
 
 Reference:
     Williams (1992), Simple statistical gradient-following algorithms for connectionist
@@ -60,16 +56,14 @@ def bernoulli_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         d ln π / dp = (y - p) / (p (1 - p)):    1 / p for a one, -1 / (1 - p) for a zero
 
     Args:
-        probs: `[...]` float in [0, 1], the probability p of an action of one.
-        actions: `[...]` zeros and ones, the actions y. The probability of each action
-            must not be zero.
+        probs: `[...]` float in [0, 1], p.
+        actions: `[...]` zeros and ones, y. None may have probability zero.
 
     Returns:
-        `[...]` float, the eligibility of each action. The eligibility is positive for an
-        action of one and negative for an action of zero.
+        `[...]` float, positive for a one and negative for a zero.
 
     Raises:
-        ValueError: If an argument has an invalid value, or argument shapes differ.
+        ValueError: If a value is invalid, or the shapes differ.
 
     Example:
 
@@ -95,15 +89,14 @@ def bernoulli_logits(logits: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         d ln π / dz = y - p,    with  p = 1 / (1 + exp(-z))
 
     Args:
-        logits: `[...]` float, the logit z of the probability p of an action of one.
-        actions: `[...]` zeros and ones, the actions y.
+        logits: `[...]` float, z.
+        actions: `[...]` zeros and ones, y.
 
     Returns:
-        `[...]` float, the eligibility of each action. The eligibility is zero only if the
-        probability of the action rounds to one.
+        `[...]` float, zero only if the action's probability rounds to one.
 
     Raises:
-        ValueError: If an argument has an invalid value, or argument shapes differ.
+        ValueError: If a value is invalid, or the shapes differ.
 
     Example:
 
@@ -126,16 +119,15 @@ def categorical_logits(logits: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         d ln π / dzₖ = [k = a] - pₖ,    with  p = softmax(z)
 
     Args:
-        logits: `[..., K]` float, the logits z of the K categories.
+        logits: `[..., K]` float, the logits z of K categories.
         actions: `[...]` ints in 0 to K - 1, the sampled categories a.
 
     Returns:
-        `[..., K]` float, the eligibility of each logit: the one-hot vector of the action
-        minus the probabilities. The eligibilities of the K logits sum to zero.
+        `[..., K]` float: one-hot action minus probabilities. The K numbers sum to zero.
 
     Raises:
-        ValueError: If an action is out of range or not an integer, or if `actions` does
-            not have the shape of `logits` without the last axis.
+        ValueError: If an action is out of range or no integer, or `actions` lacks the
+            shape of `logits` without its last axis.
 
     Example:
 
@@ -152,11 +144,9 @@ def categorical_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
 
         d ln π / dpₖ = [k = a] / pₐ - 1 / Σp,    with  π(a) = pₐ / Σp
 
-    Because of the division by the sum Σp, the probability π(a) of the action a depends
-    only on the ratios of the relative probabilities p. A category that was not sampled
-    has the negative eligibility -1 / Σp: a larger p of this category makes the sampled
-    category less likely. If all relative probabilities are multiplied by a number c, the
-    eligibility is divided by c.
+    Dividing by the sum leaves only the ratios of p to matter. So a category that was not
+    sampled has the negative eligibility -1 / Σp: making it likelier makes the sampled one
+    less likely. Multiplying all of p by c divides the eligibility by c.
 
     Args:
         probs: `[..., K]` float, relative probabilities p of K categories, not negative,
@@ -164,11 +154,11 @@ def categorical_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
         actions: `[...]` ints in 0 to K - 1, sampled categories a with pₐ > 0.
 
     Returns:
-        `[..., K]` float, the eligibility, which is orthogonal to p.
+        `[..., K]` float, orthogonal to p.
 
     Raises:
-        ValueError: If an argument has an invalid value, or if `actions` does not have the
-            shape of `probs` without the last axis.
+        ValueError: If a value is invalid, or `actions` lacks the shape of `probs` without
+            its last axis.
 
     Example:
 
@@ -185,26 +175,22 @@ def categorical_simplex(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
 
         d ln π / dpₖ = [k = a] / pₐ,    with  π(a) = pₐ
 
-    The derivative that `categorical_simplex` returns is valid only for changes of the
-    probabilities p that keep their sum Σp = 1. The expected result of
-    `categorical_simplex` over random actions is a vector of ones, which points out of the
-    simplex Σp = 1. If p is the output of a softmax, the gradient of the softmax removes
-    the component that points out of the simplex. With p = softmax(z), the functions
-    `categorical_simplex` and `categorical_probs` back-propagate equal gradients to the
-    logits z.
+    This is the derivative for changes of p that keep Σp = 1. Its expectation over random
+    actions is a vector of ones, which points out of the simplex; if p comes from a
+    softmax, the softmax's gradient removes that component, and `categorical_simplex` and
+    `categorical_probs` back-propagate the same to the logits.
 
     Args:
-        probs: `[..., K]` float, the probabilities p of K categories. Probabilities are
-            not negative and sum to one.
+        probs: `[..., K]` float, probabilities p of K categories, not negative, of sum
+            one.
         actions: `[...]` ints in 0 to K - 1, sampled categories a with pₐ > 0.
 
     Returns:
-        `[..., K]` float, the eligibility, which is zero for every category that was not
-        sampled.
+        `[..., K]` float, zero for every category that was not sampled.
 
     Raises:
-        ValueError: If an argument has an invalid value, or if `actions` does not have the
-            shape of `probs` without the last axis.
+        ValueError: If a value is invalid, or `actions` lacks the shape of `probs` without
+            its last axis.
 
     Example:
 
@@ -223,17 +209,16 @@ def multinomial_logits(
         d ln π / dzₖ = nₖ - N pₖ,    with  p = softmax(z)
 
     Args:
-        logits: `[..., K]` float, the logits z of the K categories.
-        counts: `[..., K]` integers, the counts n of the K categories, which sum to N.
-        trials: Positive int, N, the number of choices.
+        logits: `[..., K]` float, the logits z of K categories.
+        counts: `[..., K]` integers n, which sum to N.
+        trials: Positive int, the number N of choices.
 
     Returns:
-        `[..., K]` float, the eligibility of each logit: the counts minus the expected
-        counts.
+        `[..., K]` float: counts minus expected counts.
 
     Raises:
-        ValueError: If counts are negative, are not integers or do not sum to N, or if
-            `logits` and `counts` differ in shape.
+        ValueError: If counts are negative, no integers or do not sum to N, or the shapes
+            differ.
 
     Example:
 
@@ -251,25 +236,21 @@ def multinomial_probs(
 ) -> tf.Tensor:
     """Returns multinomial counts' eligibility with respect to relative probabilities p.
 
-    The K relative probabilities p of the categories may have any positive sum.
-
         d ln π / dpₖ = nₖ / pₖ - N / Σp
 
-    The result of `multinomial_probs` is the sum of the eligibilities that
-    `categorical_probs` returns for each of the N counted choices.
+    It is the sum of `categorical_probs` over the N choices.
 
     Args:
         probs: `[..., K]` float, relative probabilities p of K categories, not negative,
             with any positive sum.
-        counts: `[..., K]` integers, the counts n of the K categories, which sum to N. The
-            count nₖ of category k must be zero if its probability pₖ is zero.
-        trials: Positive int, N, the number of choices.
+        counts: `[..., K]` integers n, which sum to N; zero where pₖ is zero.
+        trials: Positive int, the number N of choices.
 
     Returns:
-        `[..., K]` float, the eligibility, which is orthogonal to p.
+        `[..., K]` float, orthogonal to p.
 
     Raises:
-        ValueError: If an argument has an invalid value, or argument shapes differ.
+        ValueError: If a value is invalid, or the shapes differ.
 
     Example:
 
@@ -292,22 +273,19 @@ def multinomial_simplex(
 
         d ln π / dpₖ = nₖ / pₖ
 
-    The result of `multinomial_simplex` is the sum of the eligibilities that
-    `categorical_simplex` returns for each of the N counted choices.
+    It is the sum of `categorical_simplex` over the N choices.
 
     Args:
-        probs: `[..., K]` float, the probabilities p of K categories. Probabilities are
-            not negative and sum to one.
-        counts: `[..., K]` integers, the counts n of the K categories, which sum to N. The
-            count nₖ of category k must be zero if its probability pₖ is zero.
-        trials: Positive int, N, the number of choices.
+        probs: `[..., K]` float, probabilities p of K categories, not negative, of sum
+            one.
+        counts: `[..., K]` integers n, which sum to N; zero where pₖ is zero.
+        trials: Positive int, the number N of choices.
 
     Returns:
-        `[..., K]` float, the eligibility, which is zero for a category with a count of
-        zero.
+        `[..., K]` float, zero for a count of zero.
 
     Raises:
-        ValueError: If an argument has an invalid value, or argument shapes differ.
+        ValueError: If a value is invalid, or the shapes differ.
 
     Example:
 
@@ -338,22 +316,20 @@ def gaussian(mean: ArrayLike, std: ArrayLike, samples: ArrayLike) -> GaussianEli
         d ln π / dμ = (y - μ) / σ²,    d ln π / dσ = ((y - μ)² - σ²) / σ³,
         d ln π / d ln σ = ((y - μ)² - σ²) / σ²
 
-    The derivative with respect to the mean points from the mean towards the sample. The
-    derivative with respect to σ is positive if the sample is further than σ from the
-    mean, and negative otherwise. The log-density of a diagonal Gaussian is a sum over its
-    independent components. The eligibility of a diagonal Gaussian is computed for each
-    component separately.
+    The derivative by the mean points towards the sample. That by σ is positive if the
+    sample lies further than σ from the mean, and negative otherwise. A diagonal
+    Gaussian's log-density is a sum, so each component has an eligibility of its own.
 
     Args:
-        mean: `[...]` float, the mean μ.
-        std: `[...]` float above zero, the standard deviation σ.
+        mean: `[...]` float, μ.
+        std: `[...]` float above zero, σ.
         samples: `[...]` float, the samples y before any clipping.
 
     Returns:
         `GaussianEligibility` with the three derivatives.
 
     Raises:
-        ValueError: If an argument has an invalid value, or argument shapes differ.
+        ValueError: If a value is invalid, or the shapes differ.
 
     Example:
 
@@ -383,24 +359,23 @@ def clipped_gaussian(
 
         d ln Φ(z) / dμ = ∓h(z) / σ,    d ln Φ(z) / d ln σ = -z h(z),    h = φ / Φ
 
-    In the formulas, φ is the density and Φ the distribution function of the standard
-    normal distribution. If an action is at a bound, the unclipped sample x was at or
-    beyond the bound. The eligibility of an action at a bound is the expected eligibility
-    of a sample x at or beyond the bound. The inverse Mills ratio h, the density φ over
-    the distribution function Φ, is exact even if an action at the bound is very unlikely.
+    φ and Φ are the density and distribution function of the standard normal. An action at
+    a bound means that x was there or beyond; its eligibility is the expectation over all
+    such x. The inverse Mills ratio h is exact even if reaching the bound is very
+    unlikely.
 
     Args:
-        mean: `[...]` float, the mean μ of the unclipped sample x.
-        std: `[...]` float above zero, the standard deviation σ of the unclipped sample x.
-        low: `[...]` float or -∞, the lower bounds.
-        high: `[...]` float or ∞, the upper bounds, above `low`.
+        mean: `[...]` float, the mean μ of x.
+        std: `[...]` float above zero, the standard deviation σ of x.
+        low: `[...]` float or -∞.
+        high: `[...]` float or ∞, above `low`.
         actions: `[...]` float in [low, high], the clipped samples y.
 
     Returns:
         `GaussianEligibility` with the three derivatives.
 
     Raises:
-        ValueError: If an argument has an invalid value, or argument shapes differ.
+        ValueError: If a value is invalid, or the shapes differ.
 
     Example:
 
@@ -436,21 +411,19 @@ def tanh_gaussian(
 
         ln π(a) = ln N(y; μ, σ) - ln(1 - a²),    y = artanh a
 
-    The action a and the sample y have the same eligibility, because the term -ln(1 - a²),
-    which tanh adds to ln π, does not depend on μ and σ. If the action is near ±1,
-    rounding makes y = artanh a inexact. If the Gaussian sample y is available, pass y to
-    the function `gaussian`.
+    It equals that of y, because the term that tanh adds does not depend on μ and σ. Near
+    ±1, rounding makes artanh a inexact: if you have y, pass it to `gaussian` instead.
 
     Args:
-        mean: `[...]` float, the mean μ of the Gaussian sample y.
-        std: `[...]` float above zero, the standard deviation σ of the Gaussian sample y.
+        mean: `[...]` float, the mean μ of y.
+        std: `[...]` float above zero, the standard deviation σ of y.
         actions: `[...]` float in (-1, 1), the squashed actions a.
 
     Returns:
         `GaussianEligibility` with the three derivatives.
 
     Raises:
-        ValueError: If an argument has an invalid value, or argument shapes differ.
+        ValueError: If a value is invalid, or the shapes differ.
 
     Example:
 
@@ -478,19 +451,18 @@ def beta(
 
         d ln π / dα = ln y - ψ(α) + ψ(α + β),    d ln π / dβ = ln(1 - y) - ψ(β) + ψ(α + β)
 
-    In the formulas of the Beta eligibility, ψ is the digamma function. The difference
-    ψ(α) - ψ(α + β) is the expectation of ln y for a sample y.
+    ψ is the digamma function; ψ(α) - ψ(α + β) is the expectation of ln y.
 
     Args:
-        concentration1: `[...]` float above zero, the parameter α.
-        concentration0: `[...]` float above zero, the parameter β.
-        samples: `[...]` float in (0, 1), the samples y.
+        concentration1: `[...]` float above zero, α.
+        concentration0: `[...]` float above zero, β.
+        samples: `[...]` float in (0, 1), y.
 
     Returns:
         `BetaEligibility` with both derivatives.
 
     Raises:
-        ValueError: If an argument has an invalid value, or argument shapes differ.
+        ValueError: If a value is invalid, or the shapes differ.
 
     Example:
 
@@ -512,11 +484,7 @@ def beta(
 
 
 def _inverse_mills_ratio(z: tf.Tensor) -> tf.Tensor:
-    """Returns φ(z) / Φ(z), which is finite and exact for negative and positive z.
-
-    Here φ is the density and Φ the distribution function of the standard normal
-    distribution.
-    """
+    """Returns φ(z) / Φ(z) of the standard normal, finite and exact for every z."""
     root = math.sqrt(2.0)
     negative, positive = tf.minimum(z, 0.0), tf.maximum(z, 0.0)
     for_positive = tf.exp(-(positive**2) / 2) / tf.math.erfc(-positive / root)
@@ -525,17 +493,14 @@ def _inverse_mills_ratio(z: tf.Tensor) -> tf.Tensor:
 
 
 def _counts_over_probs(counts: Any, probs: Any) -> tf.Tensor:
-    """Returns counts n divided by probabilities p, and zero for a count of zero."""
+    """Returns n / p, and zero for a count of zero."""
     impossible = (counts > 0) & (probs <= 0)
     _raise_if(impossible, f"`actions` or `counts` {_POSSIBLE}", probs)
     return tf.math.divide_no_nan(counts, probs)
 
 
 def _floats(**arguments: Any) -> Any:
-    """Returns the arguments as finite tensors in the float type of the first argument.
-
-    The float type is float64 if the first argument is not a float array or tensor.
-    """
+    """Returns finite tensors in the float type of the first argument, by default float64."""
     first = next(iter(arguments.values()))
     dtype = tf.as_dtype(getattr(first, "dtype", tf.float64))
     dtype = dtype if dtype.is_floating else tf.float64
@@ -608,12 +573,12 @@ def _same_shape(*arrays: Any) -> None:
 
 
 def _raise_if(invalid: tf.Tensor, requirement: str, values: Any) -> None:
-    """Raises a `ValueError` if any value is invalid, but not in a traced function.
+    """Raises a `ValueError` if a value is invalid, but not in a traced function.
 
     Args:
-        invalid: Bool tensor with the shape of `values`, or of the first axes of `values`.
-        requirement: String, the sentence of the error message.
-        values: Tensor of the checked values, of which the message shows five.
+        invalid: Bool tensor with the shape of `values`, or of its first axes.
+        requirement: String, the message.
+        values: Tensor, of which the message shows five.
     """
     if not tf.is_symbolic_tensor(invalid) and np.any(invalid):
         received = np.asarray(values)[np.asarray(invalid)].tolist()

@@ -1,4 +1,4 @@
-"""Explains the gradient of one sampled action's log-probability in words and numbers."""
+"""The text of `tf-reinforce explain`: one action's gradient in words and numbers."""
 
 import numpy as np
 import tensorflow as tf
@@ -24,26 +24,24 @@ _SENTENCES = {
 
 
 def text(**arguments):
-    """Returns a table of eligibilities, in closed form and by automatic differentiation.
+    """Explains one action's eligibility, in closed form and by automatic differentiation.
 
-    Pass `probs` or `logits` together with `action` or `counts`. `text` also accepts
-    `counts` alone, or `mean`, `std` and `sample`.
+    Pass `probs` or `logits` together with `action` or `counts`, or `counts` alone, or
+    `mean`, `std` and `sample`.
 
     Args:
         probs: K floats, relative probabilities of K categories.
-        logits: K floats, the logits of K categories.
+        logits: K floats.
         action: Int, the index of the sampled category.
-        counts: K ints, the number of samples of each category. Without `probs` and
-            `logits`, all categories have the same probability.
-        mean, std, sample: Floats, the mean and the standard deviation of a diagonal
-            Gaussian, and one sample.
+        counts: K ints, how often each category was sampled. On their own, all categories
+            are equally likely.
+        mean, std, sample: Floats of a diagonal Gaussian, and one sample of it.
 
     Returns:
-        String of several lines, a table of numbers with four decimals and an explanation.
+        String: a table of numbers with four decimals, and what they mean.
 
     Raises:
-        ValueError: If the combination of arguments is not supported, or if the module
-            `eligibility` does not accept the value of an argument.
+        ValueError: If the arguments do not go together, or `eligibility` refuses one.
 
     Example:
 
@@ -175,5 +173,5 @@ def _table(header, labels, numbers):
 
 
 def _format(number):
-    """Returns the number with four decimals, and 0.0000 in place of -0.0000."""
+    """Returns a number with four decimals, and 0.0000 instead of -0.0000."""
     return f"{round(float(number), 4) + 0.0:.4f}"

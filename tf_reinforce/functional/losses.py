@@ -1,10 +1,9 @@
-"""Computes policy-gradient losses: sums over steps, divided by the number of episodes.
+"""Policy-gradient losses: sums over steps, divided by the number of episodes.
 
-The gradient of a mean over steps is not the policy gradient. A mean over steps divides
-the policy gradient of a batch by the mean episode length, which depends on the actions.
-With few episodes, the expected gradient of a mean over steps can even point in the
-direction opposite to the policy gradient. Every loss of the module `losses` is a sum over
-the valid steps of a batch, divided by the number of *episodes*.
+A mean over steps does not have the policy gradient. It divides by the mean episode
+length, which depends on the actions; with few episodes its expected gradient can even
+point the other way. So every loss here is a sum over the valid steps of a batch, divided
+by the number of *episodes*.
 """
 
 from collections.abc import Sequence
@@ -36,22 +35,21 @@ def policy_gradient(
 
         L = - 1/E Σₙ log π(aₙ|sₙ) Aₙ,    with A held constant
 
-    The value of the surrogate loss does not measure how good the policy is. Only the
-    gradient of the surrogate loss has a meaning.
+    Only its gradient has a meaning: the value does not say how good the policy is.
 
     Args:
-        log_probs: `[N]` float, the log-probability log π(aₙ|sₙ) of the sampled action, at
-            each of the `N` valid steps of all episodes.
-        advantages: `[N]` float, the advantage Aₙ, return minus baseline, at each step. A
-            step with an advantage of zero does not contribute to the gradient. Gradients
-            do not flow to the advantages.
+        log_probs: `[N]` float, log π(aₙ|sₙ) of the sampled action at each of the `N`
+            valid steps of all episodes.
+        advantages: `[N]` float, Aₙ, return minus baseline. A step with zero advantage
+            adds nothing to the gradient.
         episodes: Scalar, the number of episodes, `E`.
 
     Returns:
-        Scalar loss in the number type of `log_probs`. Gradients flow to `log_probs` only.
+        Scalar loss in the number type of `log_probs`, the only argument that gradients
+        flow to.
 
     Raises:
-        ValueError: If the arguments differ in shape. Arguments are not broadcast.
+        ValueError: If the arguments differ in shape; they are not broadcast.
 
     Example:
 
@@ -73,11 +71,11 @@ def entropy(entropies: tf.Tensor, episodes: tf.Tensor | int) -> tf.Tensor:
         L = - 1/E Σₙ H(π(·|sₙ))
 
     Args:
-        entropies: `[N]` float, the entropy of the policy at each valid step, in nats.
+        entropies: `[N]` float, the policy's entropy at each valid step, in nats.
         episodes: Scalar, the number of episodes, `E`.
 
     Returns:
-        Scalar loss. A smaller entropy loss means a more random policy.
+        Scalar loss; the smaller, the more random the policy.
 
     Example:
 
@@ -98,16 +96,15 @@ def value(values: tf.Tensor, returns: tf.Tensor, episodes: tf.Tensor | int) -> t
         L = 1/E Σₙ (v(sₙ) - Gₙ)² / 2,    with G held constant
 
     Args:
-        values: `[N]` float, the predicted value v(sₙ) at each of the `N` valid steps.
-        returns: `[N]` float, the returns Gₙ that the values predict. Gradients do not
-            flow to the returns.
+        values: `[N]` float, the predicted values v(sₙ) at the `N` valid steps.
+        returns: `[N]` float, the returns Gₙ to predict. No gradient flows to them.
         episodes: Scalar, the number of episodes, `E`.
 
     Returns:
         Scalar loss in the number type of `values`.
 
     Raises:
-        ValueError: If the arguments differ in shape. Arguments are not broadcast.
+        ValueError: If the arguments differ in shape; they are not broadcast.
 
     Example:
 
@@ -122,17 +119,12 @@ def value(values: tf.Tensor, returns: tf.Tensor, episodes: tf.Tensor | int) -> t
 def gradients(
     tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
-    """Returns the gradient of a loss for each Keras variable.
-
-    If the loss does not depend on a variable, the gradient is zero.
+    """Returns a dense gradient for each Keras variable, zero where the loss ignores it.
 
     Args:
         tape: `tf.GradientTape` that recorded the loss.
-        loss: Scalar float tensor, the loss L.
-        variables: List of Keras variables, for example the weights of a model.
-
-    Returns:
-        List of dense gradients with the shapes of the variables.
+        loss: Scalar float tensor.
+        variables: List of Keras variables, for example a model's weights.
     """
     # TensorFlow returns zero gradients only for a `tf.Variable`, which a Keras variable
     # wraps.
@@ -144,13 +136,13 @@ def gradients(
 
 
 def global_norm(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns √Σ g², the Euclidean norm of all gradients g, joined into one vector.
+    """Returns √Σ g², the Euclidean norm of all gradients as one vector.
 
     Args:
         gradients: List of float tensors, whose number types may differ.
 
     Returns:
-        Scalar norm, float64 if a gradient is float64, else float32.
+        Scalar, float64 if a gradient is float64, else float32.
 
     Example:
 
@@ -170,27 +162,24 @@ class Reinforce(keras.losses.Loss):
 
         Lₙ = - log π(aₙ|sₙ),    weighted by  sample_weight = advantages
 
-    With the loss `Reinforce` and `fit(observations, actions, sample_weight=advantages)`,
-    one gradient step on one batch follows the policy gradient of the batch. By default,
-    Keras divides the loss by the number of steps in the batch. For the estimator of
-    `policy_gradient`, use `reduction="sum"` and divide the advantages by the number of
-    episodes.
+    `fit(observations, actions, sample_weight=advantages)` then follows the policy
+    gradient of the batch. Keras divides the loss by the number of steps; for the
+    estimator of `policy_gradient`, pass `reduction="sum"` and divide the advantages by
+    the number of episodes.
 
-    A categorical action that is not a whole number raises an error, except under XLA,
-    which drops assertions.
+    `categorical_crossentropy(from_logits=True)` with one-hot labels times the return has
+    the same value, but a *different* and wrong gradient.
 
-    With one-hot labels multiplied by the return, the loss
-    `categorical_crossentropy(from_logits=True)` has the same value as the loss
-    `Reinforce`, but a *different* and wrong gradient.
+    Actions of a categorical head must be whole numbers. XLA, which drops assertions, does
+    not check this.
 
     Args:
-        head: `tfr.heads.Head`, for example `tfr.heads.Gaussian(2)`. `model.fit` does not
-            train the weights of the head, because they do not belong to the model. With
-            `head=None`, the model outputs are the logits of a categorical distribution,
-            and the actions are integers from 0. A `Composite` head is not supported,
-            because an action of a `Composite` head consists of several arrays.
-        reduction: Reduction of the loss over the batch, as in every Keras loss.
-        name: String, the name of the loss.
+        head: `tfr.heads.Head`, for example `tfr.heads.Gaussian(2)`. Its own weights are
+            not trained, because they do not belong to the model. With `None`, the outputs
+            are logits of a categorical distribution, and actions count from 0. A
+            `Composite` is refused: its actions are several arrays, and Keras passes one.
+        reduction: Reduction over the batch, as in every Keras loss.
+        name: String.
 
     Example:
 
@@ -256,10 +245,10 @@ class Reinforce(keras.losses.Loss):
 
 
 def _to_integers(actions: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns the actions in an integer type, because Keras passes actions as floats.
+    """Casts actions to integers, because Keras passes them as floats.
 
     Raises:
-        InvalidArgumentError: If an action is not an integer.
+        InvalidArgumentError: If one is not a whole number.
     """
     integers = tf.cast(actions, dtype)
     tf.debugging.assert_equal(

@@ -1,8 +1,8 @@
-"""Estimates the value of a policy from decisions that another policy has made.
+"""Estimates a policy's value from decisions that another policy has made.
 
-A log contains contexts xₙ, actions aₙ, rewards rₙ and propensities pₙ = μ(aₙ|xₙ), the
-probabilities with which the logging policy μ has chosen the actions. The value of a
-policy π is the expected reward V = E[Σₐ π(a|x) r(x, a)].
+A log holds contexts xₙ, actions aₙ, rewards rₙ and propensities pₙ = μ(aₙ|xₙ), the
+probabilities with which the logging policy μ chose the actions. The value of a policy π
+is its expected reward V = E[Σₐ π(a|x) r(x, a)].
 """
 
 import tensorflow as tf
@@ -18,11 +18,11 @@ def importance_weights(log_probs, propensities, clip=None):
     Args:
         log_probs: `[N]` float, log π(aₙ|xₙ).
         propensities: `[N]` float above 0, the probabilities pₙ of the logging policy.
-        clip: Float c above 0, the largest weight, or `None` for no limit. Weights above c
-            are reduced to c, which biases the estimates towards smaller rewards.
+        clip: Float c above 0, the largest weight, or `None` for no limit. Clipping biases
+            the estimates towards smaller rewards.
 
     Returns:
-        `[N]` float. No gradient flows through the weights.
+        `[N]` float, through which no gradient flows.
     """
     shapes.expect([(log_probs, "N"), (propensities, "N")])
     weights = tf.exp(log_probs) / tf.cast(propensities, log_probs.dtype)
@@ -32,20 +32,19 @@ def importance_weights(log_probs, propensities, clip=None):
 
 
 def top_k_multipliers(log_probs, k):
-    """Returns the factors of the top-K correction for the gradient.
+    """Returns the gradient's factors for a policy that chooses K actions at once.
 
         λ(a) = d α(a) / d π(a) = K (1 - π(a|x))ᴷ⁻¹,    α(a) = 1 - (1 - π(a|x))ᴷ
 
-    α(a) is the probability that a set of K independent samples of the policy contains the
-    action. With the factors, the policy learns to choose a set of K actions, of which the
-    best counts.
+    α(a) is the probability that K independent samples contain the action, so the policy
+    learns to choose a set of K actions, of which the best counts.
 
     Args:
         log_probs: `[N]` float, log π(aₙ|xₙ), of a discrete distribution.
-        k: Int of at least 1. The factors of K = 1 are one.
+        k: Int of at least 1. For K = 1, the factors are one.
 
     Returns:
-        `[N]` float. No gradient flows through the factors.
+        `[N]` float, through which no gradient flows.
 
     Reference:
         Chen et al. (2019), Top-K off-policy correction for a REINFORCE recommender
@@ -56,19 +55,19 @@ def top_k_multipliers(log_probs, k):
 
 
 def ips(weights, rewards):
-    """Returns the terms of inverse propensity scoring, whose mean estimates the value.
+    """Returns the terms of inverse propensity scoring; their mean estimates the value.
 
         V = 1/N Σₙ wₙ rₙ
 
-    Without clipped weights, the estimate is unbiased if the logging policy can choose
-    each action that the policy can choose.
+    Without clipping, the estimate is unbiased if the logging policy can choose whatever
+    the policy can.
 
     Args:
         weights: `[N]` float, the importance weights.
         rewards: `[N]` float.
 
     Returns:
-        `[N]` float, the terms wₙ rₙ.
+        `[N]` float, wₙ rₙ.
 
     Reference:
         Horvitz & Thompson (1952). doi:10.1080/01621459.1952.10483446
@@ -82,16 +81,16 @@ def snips(weights, rewards):
 
         V = Σₙ wₙ rₙ / Σₙ wₙ
 
-    The estimate has a bias of order 1/N and usually less variance than that of `ips`. A
-    number that is added to all rewards is added to the estimate.
+    The bias is of order 1/N, and the variance usually smaller than that of `ips`. A
+    constant added to all rewards is added to the estimate.
 
     Args:
         weights: `[N]` float, the importance weights, not all zero.
         rewards: `[N]` float.
 
     Returns:
-        `[N]` float, the terms V + wₙ (rₙ - V) / w̄ for the mean weight w̄. Their mean is V,
-        and their variance over N estimates the variance of V (delta method).
+        `[N]` float, V + wₙ (rₙ - V) / w̄ with the mean weight w̄. Their mean is V, and
+        their variance over N estimates V's variance (delta method).
 
     Reference:
         Swaminathan & Joachims (2015), The self-normalized estimator for counterfactual
@@ -103,22 +102,22 @@ def snips(weights, rewards):
 
 
 def doubly_robust(weights, rewards, predictions, expected_predictions):
-    """Returns the terms of the doubly robust estimator, whose mean estimates the value.
+    """Returns the terms of the doubly robust estimator; their mean estimates the value.
 
         V = 1/N Σₙ [Σₐ π(a|xₙ) q(xₙ, a) + wₙ (rₙ - q(xₙ, aₙ))]
 
-    The estimate is unbiased if the propensities are right and the weights are not
-    clipped, or if the predictions q are the expected rewards.
+    It is unbiased if the propensities are right and the weights not clipped, or if the
+    predictions q are the expected rewards.
 
     Args:
         weights: `[N]` float, the importance weights.
         rewards: `[N]` float.
         predictions: `[N]` float, the predicted rewards q(xₙ, aₙ) of the logged actions.
-        expected_predictions: `[N]` float, the predicted rewards of the policy,
+        expected_predictions: `[N]` float, the policy's predicted rewards
             Σₐ π(a|xₙ) q(xₙ, a).
 
     Returns:
-        `[N]` float, the terms of the sum.
+        `[N]` float.
 
     Reference:
         Dudík, Langford & Li (2011), Doubly robust policy evaluation and learning.

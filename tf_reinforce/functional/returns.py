@@ -1,4 +1,4 @@
-"""Computes λ-returns, discounted returns and episode returns."""
+"""λ-returns, discounted returns and episode returns."""
 
 from typing import Any
 
@@ -25,27 +25,23 @@ def lambda_returns(
 
         Gₜ = rₜ + γₜ [(1 - λₜ) vₜ₊₁ + λₜ Gₜ₊₁],    with  G_T = v_T
 
-    The return with λ = 1 is the Monte Carlo return of REINFORCE. The return with λ = 0 is
-    the one-step TD target. The last step of a terminated episode has the discount γₜ = 0,
-    and the last step of a truncated episode has the weight λₜ = 0. Because γₜ or λₜ is
-    zero at the end of an episode, one recursion computes the returns Gₜ of terminated and
-    of truncated episodes.
+    With λ = 1 this is the Monte Carlo return of REINFORCE, with λ = 0 the one-step TD
+    target. Episodes that terminate have γₜ = 0 at their last step, truncated ones λₜ = 0,
+    so one recursion serves both.
 
     Args:
         rewards: `[T, B]` float, the reward rₜ for the action at step t of B episodes.
-        discounts: `[T, B]` float, the discount γₜ, which is zero if the episode
-            terminated at step t.
-        next_values: `[T, B]` float, vₜ₊₁, the value of the observation after step t.
-            Without a value baseline, all entries of `next_values` are zero.
-        lambdas: `[T, B]` float, the weight λₜ of the next return Gₜ₊₁, which is zero if
-            the episode was truncated at step t.
+        discounts: `[T, B]` float, γₜ; zero where the episode terminated.
+        next_values: `[T, B]` float, vₜ₊₁, the value of the observation after step t; all
+            zero without a value baseline.
+        lambdas: `[T, B]` float, λₜ; zero where the episode was truncated.
 
     Returns:
-        `[T, B]` float, the returns Gₜ. Gradients flow from the returns to every argument.
-        Apply `tf.stop_gradient` to the arguments that should not be trained.
+        `[T, B]` float. Gradients flow to every argument: apply `tf.stop_gradient` to
+        those that should not be trained.
 
     Raises:
-        ValueError: If the arguments differ in shape. Arguments are not broadcast.
+        ValueError: If the arguments differ in shape; they are not broadcast.
 
     Example:
 
@@ -92,18 +88,17 @@ def lambda_returns(
 
 
 def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor) -> tf.Tensor:
-    """Returns the discounted sum of the rewards from each step on, the reward-to-go.
+    """Returns the reward-to-go: the discounted sum of the rewards from each step on.
 
         Gₜ = rₜ + γₜ Gₜ₊₁,    with  G_T = 0
 
     Args:
         rewards: `[T, B]` float, the reward rₜ of each step.
-        discounts: `[T, B]` float, the discount γₜ, which is zero at the last step of an
-            episode.
+        discounts: `[T, B]` float, γₜ; zero at the last step of an episode.
 
     Returns:
-        `[T, B]` float, the returns Gₜ, which equal `lambda_returns` with `lambdas` of one
-        and `next_values` of zero.
+        `[T, B]` float, the same as `lambda_returns` with `lambdas` of one and
+        `next_values` of zero.
 
     Example:
 
@@ -127,18 +122,16 @@ def coefficients(
 
     Args:
         valid: `[T, B]` bool, False for padding.
-        lengths: `[B]` int, the number of steps of each episode, at least 1.
-        terminated: `[B]` bool, True for terminated and False for truncated episodes.
-        gamma: Float in [0, 1], the discount γ. With γ = 0, the return of a step is the
-            reward of this step.
-        gae_lambda: Float in [0, 1], the λ of generalized advantage estimation. With λ =
-            1, the return is the Monte Carlo return up to the end of the episode.
-        dtype: Float type of `discounts` and `lambdas`.
+        lengths: `[B]` int of at least 1, the steps of each episode.
+        terminated: `[B]` bool, False for truncated episodes.
+        gamma: Float in [0, 1], γ. With 0, the return is the next reward.
+        gae_lambda: Float in [0, 1], the λ of generalized advantage estimation. With 1,
+            the return is the Monte Carlo return.
+        dtype: Float type of the results.
 
     Returns:
-        Two `[T, B]` float tensors. `discounts` is γ at every step, but zero at the last
-        step of a terminated episode. `lambdas` is λ at every step, but zero at the last
-        step of a truncated episode. In the padding, `discounts` and `lambdas` are zero.
+        Two `[T, B]` floats: γ, but zero at the last step of a terminated episode, and λ,
+        but zero at the last step of a truncated one. Both are zero in the padding.
 
     Example:
 
@@ -156,15 +149,14 @@ def coefficients(
 
 
 def episode_returns(rewards: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
-    """Returns the undiscounted sum of the rewards of each episode.
+    """Returns each episode's undiscounted sum of rewards.
 
     Args:
-        rewards: `[T, B]` float, the rewards. Rewards in the padding are ignored, even if
-            they are NaN.
+        rewards: `[T, B]` float. Padding is ignored, even if it is NaN.
         valid: `[T, B]` bool, False for padding.
 
     Returns:
-        `[B]` float, the return of each episode.
+        `[B]` float.
 
     Example:
 

@@ -1,26 +1,25 @@
-"""Checks the shapes of arrays, and that no entry of an array is masked."""
+"""Checks of shapes and of masked entries."""
 
 import numpy as np
 import tensorflow as tf
 
 
 def expect(arrays):
-    """Raises an error if two arrays whose axes have the same letters differ in shape.
+    """Raises an error if two arrays with the same axes differ in shape.
 
-    Sizes that are unknown while a graph is traced are compared when the graph runs. The
-    function `expect` does not call `tf.debugging.assert_shapes`, whose checks made up a
-    quarter of all operations in the graph of an update.
+    Sizes that are unknown while a graph is traced are compared when it runs.
+    `tf.debugging.assert_shapes` does the same, but its checks made up a quarter of the
+    operations in an update's graph.
 
     Args:
-        arrays: List of pairs of an array and a string with one letter for each axis of
-            the array. For a scalar, pass `()` in place of the string, and for any rank
-            `None`.
+        arrays: List of pairs: an array, and a string with a letter for each axis. Use
+            `()` for a scalar, and `None` for any rank.
 
     Raises:
-        ValueError: If the number of axes of an array differs from its number of letters,
-            or if two arrays with equal letters differ in shape.
-        InvalidArgumentError: If two arrays with equal letters differ in a size that is
-            known only when a graph runs.
+        ValueError: If an array has another number of axes than letters, or two arrays
+            with equal letters differ in shape.
+        InvalidArgumentError: If they differ in a size that is known only when a graph
+            runs.
 
     Example:
 
