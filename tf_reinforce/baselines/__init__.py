@@ -1,9 +1,8 @@
-"""Baselines, which are subtracted from returns to reduce the variance of the gradient.
+"""Baselines, which are subtracted from returns to reduce the gradient's variance.
 
-A baseline leaves the expected gradient unchanged if its value at step t does not depend
-on the actions and rewards of the episode from step t on. `Baseline.estimate` returns the
-values that are subtracted from the returns. A baseline that learns also implements
-`apply_gradients`, and implements `gradients` if the baseline has a loss.
+The expected gradient stays the same if a step's baseline does not depend on the actions
+and rewards from that step on. `Baseline.estimate` returns the values to subtract. A
+baseline that learns also implements `apply_gradients`, and `gradients` if it has a loss.
 """
 
 from tf_reinforce.baselines.averages import LeaveOneOut
@@ -34,17 +33,14 @@ def __dir__() -> list[str]:
 
 
 def get(identifier: str | Baseline | None) -> Baseline:
-    """Returns the baseline for the `baseline` argument of an agent.
+    """Returns the baseline for an agent's `baseline` argument.
 
     Args:
         identifier: `"leave_one_out"`, `"mean"`, `"moving_average"`, `"time_step"`, a
-            `Baseline`, or `None` for no baseline (`Zero`).
-
-    Returns:
-        `Baseline`.
+            `Baseline`, or `None` for `Zero`.
 
     Raises:
-        ValueError: If the identifier is not a baseline, a known name or `None`.
+        ValueError: If it is none of these.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Defines baselines that are averages of returns."""
+"""Baselines that average returns."""
 
 from typing import Any
 
@@ -11,27 +11,22 @@ from tf_reinforce.support import validation
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class LeaveOneOut(base.Baseline):
-    """For each step of an episode, the mean return of the *other* episodes at that step.
+    """At each step, the mean return of the batch's *other* episodes at that step.
 
         bᵢₜ = Σ_{j≠i} Gⱼₜ / (nₜ - 1),    nₜ episodes active at t;  0 if nₜ = 1
 
-    The mean return of the other episodes does not depend on the episode from whose return
-    the mean is subtracted. If the number of episodes is fixed in advance, `LeaveOneOut`
-    changes the variance of the policy gradient but not its expectation.
+    It does not depend on the episode that it is subtracted from, so the expected gradient
+    stays the same if the number of episodes is fixed in advance.
 
-    With `group_size=K`, the baseline of an episode is the mean return of the other
-    episodes of its group. The agent starts the K episodes of a group with the same reset
-    seed, and therefore from the same observation. If all returns of a group rise by the
-    same amount, the advantages do not change. The environment draws the same random
-    numbers in all episodes of a group. The gradient with groups is unbiased, because the
-    actions of different episodes are independent, given the random numbers of the
-    environment.
+    With `group_size=K`, the mean is taken within groups of K episodes, which the agent
+    starts with the same reset seed, and so from the same observation; the environment
+    draws the same random numbers in each. Adding a constant to a group's returns leaves
+    its advantages unchanged. The gradient stays unbiased, because given these numbers,
+    the actions of different episodes are independent.
 
     Args:
-        group_size: Int of at least 2, the number K of episodes in a group. With
-            `group_size=None`, all episodes of a batch are one group. In the array of
-            returns, the first K = `group_size` columns are the first group, and the next
-            K columns are the second group.
+        group_size: Int of at least 2, or `None` for one group of all episodes. Each K
+            consecutive columns of the returns are a group.
 
     Example:
 
@@ -79,14 +74,12 @@ class LeaveOneOut(base.Baseline):
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Mean(base.Baseline):
-    """The mean return of all steps of the batch; this baseline biases the gradient.
+    """The mean return over all steps of the batch, which biases the gradient.
 
-        b = Σₜᵢ Gₜᵢ / N
+        b = Σₜᵢ Gₜᵢ / N,    N steps in all episodes of the batch
 
-    In the formula, N is the number of steps of all episodes of the batch. The gradient is
-    biased because the mean over the batch includes the return from which the mean is
-    subtracted. If a batch has B episodes of one step, the baseline `Mean` multiplies the
-    expected gradient by exactly (B - 1) / B.
+    The mean includes the return that it is subtracted from. With B episodes of one step,
+    the expected gradient is multiplied by exactly (B - 1) / B.
 
     Example:
 
@@ -105,18 +98,17 @@ class Mean(base.Baseline):
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class MovingAverage(base.Baseline):
-    """The mean return of earlier batches, in which older batches have smaller weights.
+    """The mean return of earlier batches, weighted less the older they are.
 
         b = Σᵢ dᵏ⁻ⁱ mᵢ / Σᵢ dᵏ⁻ⁱ,    mᵢ the mean return of a step in batch i = 1 … k
 
-    The moving average does not depend on the batch from whose returns it is subtracted.
-    `MovingAverage` changes the variance of the policy gradient but not its expectation.
-    The moving average is zero before the first update.
+    Only earlier batches count, so the expected gradient stays the same. The average is
+    zero before the first update.
 
     Args:
         decay: Float in [0, 1], the factor d by which each update multiplies the weights
-            of earlier batches. With `decay=0`, the baseline is the mean return of the
-            last batch. With `decay=1`, all earlier batches have equal weight.
+            of earlier batches. With 0, only the last batch counts; with 1, all count
+            equally.
 
     Example:
 
@@ -157,7 +149,7 @@ class MovingAverage(base.Baseline):
         self._add_means(tf.reduce_mean(baseline_batch.returns), 1.0)
 
     def _add_means(self, means: tf.Tensor, weights: tf.Tensor) -> None:
-        """Adds the mean returns of a batch to all averages whose weight is not zero."""
+        """Adds a batch's mean returns to all averages whose weight is not zero."""
         means, weights = (tf.cast(x, self.sums.dtype) for x in (means, weights))
         decay = tf.where(weights > 0, tf.constant(self.decay, weights.dtype), 1.0)
         self.sums.assign(decay * self.sums + means)

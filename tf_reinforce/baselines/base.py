@@ -1,4 +1,4 @@
-"""Defines the interface of a baseline, and the batch from which a baseline learns."""
+"""The interface of a baseline, and the batch that it learns from."""
 
 import abc
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from tf_reinforce.support import fixed_arguments
 
 
 class BaselineBatch(NamedTuple):
-    """The `N` steps of one batch, without padding, from which a baseline learns."""
+    """The `N` steps of a batch, without padding, that a baseline learns from."""
 
     observations: Any  # [N, …] or a structure of [N, …], as the policy receives them
     returns: tf.Tensor  # [N] float, the returns to go, also with `returns="whole"`
@@ -23,11 +23,10 @@ class BaselineBatch(NamedTuple):
     jit_compile: bool = False  # whether XLA compiles the gradient steps of the baseline
 
     def minibatch(self, indices: tf.Tensor) -> "BaselineBatch":
-        """Returns a `BaselineBatch` of only the n steps at the given `[n]` indices.
+        """Returns the batch of the n steps at `[n]` indices.
 
-        A minibatch of n of the N steps of a batch has n / N times the `episodes` of the
-        batch. A sum over steps, divided by `episodes`, has about the same size for a
-        minibatch as for the whole batch.
+        It has n / N times the `episodes`, so that a sum over steps divided by `episodes`
+        keeps its size.
         """
         is_padding = self.is_padding
         if is_padding is not None:
@@ -41,10 +40,9 @@ class BaselineBatch(NamedTuple):
         )
 
     def padded(self, rows: tf.Tensor) -> "BaselineBatch":
-        """Returns a `BaselineBatch` of R rows; the rows after the N steps are padding.
+        """Returns a batch of R rows for XLA, see `compiled_steps.padded_rows`.
 
-        Padding repeats the first step. The method serves XLA, see
-        `compiled_steps.padded_rows`.
+        Rows beyond the N steps repeat the first step and are marked as padding.
 
         Args:
             rows: Scalar int R, above N.
@@ -71,26 +69,22 @@ class BaselineBatch(NamedTuple):
 class Baseline(keras.layers.Layer, abc.ABC):
     """An estimate of the return that does not depend on the action.
 
-    A subclass of `Baseline` implements `estimate`. A baseline with weights creates its
-    weights in `build` with `add_weight`. The method `gradients` returns the gradients of
-    the baseline's loss. At the end of an update, the agent calls the baseline's method
-    `apply_gradients`, unless a value of the update is NaN or infinite. TensorFlow traces
-    all methods of a baseline, so that a method must change nothing except the weights of
-    the baseline. `examples/your_own_parts.py` contains an example of a custom baseline,
-    and `tfr.testing.check_gradient` checks a baseline.
+    A subclass implements `estimate`, and creates weights, if any, in `build` with
+    `add_weight`. `gradients` returns the gradients of its loss; the agent calls
+    `apply_gradients` at the end of an update, unless one of its values is NaN or
+    infinite. TensorFlow traces all of these, so they must change nothing but the
+    baseline's weights. `examples/your_own_parts.py` has an example, and
+    `tfr.testing.check_gradient` checks a baseline.
 
     Attributes:
-        is_value_function: Bool, whether the baseline predicts the value of an
-            observation. Only a baseline with `is_value_function=True` can bootstrap
-            truncated episodes and allows `gae_lambda` below 1. A baseline with
-            `is_value_function=True` must have the attributes `model` and `loss_weight`
-            and the method `values`, like `Value`.
-        reset_group_size: Int, the number of consecutive episodes in a group. If
-            `reset_group_size` is above 1, the agent starts all episodes of a group with
-            the same reset seed.
-        minibatch_size: Int, the number of steps of a minibatch if the baseline learns
-            from minibatches, else `None`. If `minibatch_size` is an int,
-            `BaselineBatch.permutation` is a random permutation of the steps.
+        is_value_function: Bool, whether it predicts the value of an observation. Only
+            then can it bootstrap truncated episodes and allow `gae_lambda` below 1. It
+            then needs `model`, `loss_weight` and `values`, like `Value`.
+        reset_group_size: Int, how many consecutive episodes the agent starts with the
+            same reset seed.
+        minibatch_size: Int, the steps of a minibatch, or `None` if the baseline does not
+            learn from minibatches. With an int, `BaselineBatch.permutation` is a random
+            permutation of the steps.
     """
 
     is_value_function = False
@@ -103,7 +97,7 @@ class Baseline(keras.layers.Layer, abc.ABC):
 
     @property
     def shares_policy(self) -> bool:
-        """Returns whether the policy model also returns the values of the baseline."""
+        """Returns whether the policy model also returns the baseline's values."""
         return self.is_value_function and self.model is None
 
     @abc.abstractmethod
@@ -115,26 +109,24 @@ class Baseline(keras.layers.Layer, abc.ABC):
         Args:
             returns: `[T, B]` float, the returns at `T` steps of `B` episodes, zero in the
                 padding.
-            valid: `[T, B]` bool, False in the padding (after the last step of an
-                episode).
-            values: `[T, B]` float, the values of the observations. Without a value
-                baseline, all values of the observations are zero.
+            valid: `[T, B]` bool, False in the padding after an episode's last step.
+            values: `[T, B]` float, the values of the observations; all zero without a
+                value baseline.
 
         Returns:
-            `[T, B]` float in the number type of `returns`, the baseline of each step. A
-            baseline of zero leaves the return of a step unchanged.
+            `[T, B]` float in the number type of `returns`. A zero leaves a return
+            unchanged.
         """
 
     def gradients(self, baseline_batch: BaselineBatch) -> Any:
-        """Returns loss and gradients of the baseline, by default NaN and `[]`.
+        """Returns the baseline's loss and gradients, by default NaN and `[]`.
 
         Args:
             baseline_batch: `BaselineBatch` to learn from.
 
         Returns:
-            The scalar loss of the baseline, and a list of gradients, which the agent
-            passes to `apply_gradients`. The list is empty if the baseline computes its
-            gradients in `apply_gradients`.
+            Scalar loss, and a list of gradients for `apply_gradients`; it is empty if
+            that method computes its own.
         """
         return tf.constant(float("nan"), baseline_batch.returns.dtype), []
 
@@ -144,18 +136,17 @@ class Baseline(keras.layers.Layer, abc.ABC):
         """Updates the baseline after an update of the policy.
 
         Args:
-            gradients: List of finite gradients from `gradients(baseline_batch)`. A
-                baseline that makes more than one gradient step per update must compute
-                the gradients of the other steps itself. The baseline must skip a step
-                whose gradients are not finite. If a weight of the baseline is not finite
-                after the call, the agent restores all weights, and raises an error.
+            gradients: List of finite gradients from `gradients(baseline_batch)`. For
+                further steps, the baseline computes gradients itself, and skips those
+                that are not finite. If a weight is not finite in the end, the agent
+                restores all weights and raises an error.
             baseline_batch: `BaselineBatch` to learn from.
         """
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Zero(Baseline):
-    """A baseline that is always zero; unbiased, but the gradient has a large variance."""
+    """No baseline: unbiased, but the gradient has a large variance."""
 
     def estimate(
         self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None

@@ -1,4 +1,4 @@
-"""Defines a baseline that is a Keras model of the observation."""
+"""A baseline that is a Keras model of the observation."""
 
 import copy
 import functools
@@ -20,36 +20,30 @@ from tf_reinforce.support import validation
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Value(base.Baseline):
-    """A baseline that predicts the return from the observation with a Keras model.
+    """Predicts the return from the observation with a Keras model.
 
         b(s) = v(s),    trained to predict the returns of a batch after its update
 
-    A `Value` baseline with its own model has its own optimizer. With `model=None`, the
-    policy must return a dict with `"outputs"` and `"values"`. If policy and baseline
-    share layers, the agent's optimizer minimizes the policy loss plus `loss_weight` times
-    the value loss.
+    With a model of its own, it has its own optimizer. Without one, the policy must return
+    a dict of `"outputs"` and `"values"`, and the agent's optimizer minimizes the policy
+    loss plus `loss_weight` times the value loss.
 
     Args:
         model: Keras model from `N` observations `[N, …]` to values `[N, 1]`, or `None`
-            for the `"values"` of the policy. The model of the baseline receives single
-            observations without their history, even if the policy is recurrent. For a
-            recurrent value function, use a recurrent policy that returns `"values"`.
-        optimizer: Keras optimizer of the model, except a `LossScaleOptimizer`.
-            `optimizer` defaults to `Adam()`.
-        passes: Int, the number of passes over the batch that train the model in each
-            update. The returns that the model learns to predict are the same in all
-            passes. For example, training on `Pendulum-v1` needs several passes over each
+            for the policy's `"values"`. It sees single observations, without their
+            history. For a recurrent value function, let a recurrent policy return
+            `"values"`.
+        optimizer: Keras optimizer of the model, by default `Adam()`. A
+            `LossScaleOptimizer` is refused.
+        passes: Int, the passes over the batch in each update. All learn from the same
+            returns. `Pendulum-v1`, for example, needs several.
+        minibatch_size: Int, the approximate number of time steps per gradient step, from
+            a new random permutation in each update. With `None`, each step uses the whole
             batch.
-        minibatch_size: Int, the approximate number of time steps per gradient step of the
-            baseline. Each update splits the batch into minibatches with a new random
-            permutation. With `minibatch_size=None`, each gradient step of the baseline
-            uses the whole batch.
-        scale: Float above zero, the size of a typical return. The predicted value is
-            `scale` times the output of the model, and the model minimizes the value loss
-            divided by `scale`². An untrained network returns small numbers, so that
-            returns in the hundreds need a `scale` of about 100.
-        loss_weight: Float, the weight of the value loss if policy and baseline share
-            layers.
+        scale: Float above zero, the size of a typical return. The value is `scale` times
+            the model's output, and the value loss is divided by `scale`². A new network
+            returns small numbers, so returns in the hundreds need a `scale` of about 100.
+        loss_weight: Float, the weight of the value loss if the policy returns the values.
 
     Example:
 
@@ -160,7 +154,7 @@ class Value(base.Baseline):
         return loss, gradients
 
     def _gradients_follow(self, baseline_batch: base.BaselineBatch) -> bool:
-        """Returns whether only `apply_gradients` computes gradients, of minibatches.
+        """Returns whether only `apply_gradients` computes gradients, from minibatches.
 
         The gradient of the whole batch would take as long as a pass.
         """
@@ -168,7 +162,7 @@ class Value(base.Baseline):
         return all(part is not None for part in parts)
 
     def _gradients(self, baseline_batch: base.BaselineBatch) -> Any:
-        """Returns the loss of the model on a batch, and its gradients."""
+        """Returns the model's loss on a batch, and its gradients."""
         with tf.GradientTape() as tape:
             values = self.values(baseline_batch.observations)
             returns = tf.cast(baseline_batch.returns, values.dtype)
@@ -209,11 +203,11 @@ class Value(base.Baseline):
         batches: minibatches.Minibatches,
         offsets: tf.Tensor | None = None,
     ) -> None:
-        """Makes a gradient step of the model from each minibatch of each pass.
+        """Makes a gradient step from each minibatch of each pass.
 
         With `offsets`, minibatches are padded, see `Minibatches.minibatch`. Unless the
-        gradient of the batch `is_checked`, a gradient of the first pass that is not
-        finite makes the weights NaN: the agent then refuses the update.
+        batch's gradient `is_checked`, a gradient of the first pass that is not finite
+        makes the weights NaN, and the agent refuses the update.
         """
         unchecked = 0 if is_checked else batches.count
 
@@ -224,9 +218,9 @@ class Value(base.Baseline):
         minibatches.call_repeatedly(self.passes * batches.count, step)
 
     def _step_from(self, baseline_batch: base.BaselineBatch, refuses: Any = False) -> Any:
-        """Makes a gradient step of the model on a batch if all gradients are finite.
+        """Makes a gradient step from a batch if all gradients are finite.
 
-        With `refuses=True`, other gradients make the weights NaN, else they do nothing.
+        If not, `refuses=True` makes the weights NaN; otherwise nothing happens.
         """
         _, gradients = self.gradients(baseline_batch)
         finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]

@@ -500,7 +500,7 @@ def _counts_over_probs(counts: Any, probs: Any) -> tf.Tensor:
 
 
 def _floats(**arguments: Any) -> Any:
-    """Returns finite tensors in the float type of the first argument, by default float64."""
+    """Returns finite tensors in the first argument's float type, by default float64."""
     first = next(iter(arguments.values()))
     dtype = tf.as_dtype(getattr(first, "dtype", tf.float64))
     dtype = dtype if dtype.is_floating else tf.float64

@@ -43,24 +43,21 @@ def __dir__() -> list[str]:
 def for_space(space: gym.Space, **kwargs: Any) -> Head:
     """Returns the default head for an action space.
 
+    | space | head |
+    |---|---|
+    | `Discrete` | `Categorical`, with the space's `start` |
+    | `MultiDiscrete` | `MultiCategorical`, with the space's `start` |
+    | `MultiBinary` | `Bernoulli` |
+    | `Box` | `Gaussian`; actions are clipped to the bounds, and rounded for integers |
+    | `Tuple`, `Dict` | `Composite` of the parts' default heads |
+
     Args:
-        space: `Discrete`, `MultiDiscrete`, `MultiBinary`, `Box` of a float or integer
-            type, or `Tuple` and `Dict` of these, nested to any depth.
-        **kwargs: Keyword arguments that every Keras layer accepts, for example `dtype`.
-
-    Returns:
-        The head for the type of the space.
-
-        - `Discrete`: `Categorical` with the `start` of the space.
-        - `MultiDiscrete`: `MultiCategorical` with the `start` of the space.
-        - `MultiBinary`: `Bernoulli`.
-        - `Box`: `Gaussian`, whose actions are clipped to the bounds of the space, and
-          rounded if the type of the space is an integer type, see `Gaussian.from_space`.
-        - `Tuple` and `Dict`: `Composite` of the default heads of the parts.
+        space: One of these, nested to any depth.
+        **kwargs: Keyword arguments of every Keras layer, for example `dtype`.
 
     Raises:
-        ValueError: If no head supports the space, or a lower bound of the space is not
-            below its upper bound.
+        ValueError: If no head supports the space, or a lower bound is not below its upper
+            bound.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Defines `Head`, which turns policy outputs into a distribution over actions."""
+"""`Head`, which turns policy outputs into a distribution over actions."""
 
 import abc
 import dataclasses
@@ -20,7 +20,7 @@ from tf_reinforce.support import validation
 
 @dataclasses.dataclass(frozen=True)
 class Support:
-    """The range of each number of a raw action, an action before `to_environment`."""
+    """The range of each number of a raw action, before `to_environment`."""
 
     low: float | list  # one bound, or one per number of the action; may be infinite
     high: float | list
@@ -30,31 +30,26 @@ class Support:
 class Head(keras.layers.Layer, abc.ABC):
     """Turns the outputs of a policy model into a distribution over actions.
 
-    A sampled action is a function of the policy outputs and of noise. In eager mode, in a
-    compiled program and in an exported policy, equal policy outputs and equal noise give
-    equal actions. TensorFlow Probability computes the log-probability and the entropy of
-    the distribution. The *raw* action is the sample of the distribution, before clipping,
-    rounding and offsets. The agent records raw actions and computes their
-    log-probabilities. `to_environment` converts a raw action to the action that the
-    environment receives.
+    A sample is a function of policy outputs and noise, so equal inputs give equal actions
+    in eager mode, compiled programs and exports. TensorFlow Probability computes
+    log-probability and entropy. What it samples is the *raw* action, before clipping,
+    rounding and offsets: the agent records it and takes its log-probability, and
+    `to_environment` converts it to what the environment receives.
 
-    A head computes in the number type of the policy outputs; for example, float64 outputs
-    give float64 results.
+    A head computes in the number type of the policy outputs.
 
     Attributes:
         outputs_size: Int, `P`, the number of policy outputs per observation.
-        noise: `NoiseSpec` of the noise that one sample needs.
-        action_shape: Tuple, shape of one raw action.
-        action_dtype: Type of a raw action, or `None` for the type of the policy outputs.
-        mask_size: Int, `M`, the number of entries of an action mask, or zero for a head
-            whose actions are always legal.
-        support: `Support`, the range of raw actions that are real numbers, or `None`.
-            `support=None` means that raw actions may be any real numbers, and that a
-            sample is a smooth function of the noise.
+        noise: `NoiseSpec` of the noise for one sample.
+        action_shape: Tuple, the shape of one raw action.
+        action_dtype: Type of a raw action, or `None` for that of the policy outputs.
+        mask_size: Int, `M`, the entries of an action mask; zero if all actions are always
+            legal.
+        support: `Support`, the range of real raw actions. `None` means that they may be
+            any real numbers, and a sample is a smooth function of the noise.
 
-    In a `Composite` head, `noise` is a nested structure. A `Composite` itself does not
-    set `action_shape`, `action_dtype` and `support`; the heads inside the `Composite` set
-    them. `action_spec` describes the raw action of any head.
+    In a `Composite`, `noise` is nested, and `action_shape`, `action_dtype` and `support`
+    belong to the heads inside; `action_spec` describes the raw action of every head.
     """
 
     outputs_size: int
@@ -72,15 +67,14 @@ class Head(keras.layers.Layer, abc.ABC):
         """Returns the spec of one raw action, a `tf.TensorSpec` or a structure of them.
 
         Args:
-            dtype: The number type of the policy outputs.
+            dtype: Number type of the policy outputs.
         """
         return tf.TensorSpec(self.action_shape, self.action_dtype or dtype)
 
     def set_float_type(self, dtype: str) -> None:
-        """Sets the number type of the weights that `build` creates.
+        """Sets the type of the weights that `build` creates, `"float32"` or `"float64"`.
 
-        The agent calls `set_float_type` with the type of its policy, `"float32"` or
-        `"float64"`.
+        The agent passes the type of its policy.
         """
         self.dtype_policy = dtype
 
@@ -93,38 +87,37 @@ class Head(keras.layers.Layer, abc.ABC):
 
     @abc.abstractmethod
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
-        """Returns the `tfd.Distribution` over raw actions for policy outputs.
+        """Returns the `tfd.Distribution` over raw actions.
 
-        The policy outputs `[..., outputs_size]` are a float tensor. The methods
-        `log_prob` and `entropy` of the distribution must return one number per action. To
-        sum over the axes of an action, wrap the distribution with `tfd.Independent`.
-        Gradients flow from the log-probabilities to the policy outputs and to the weights
-        of the head. `distribution` must be called inside the gradient tape.
+        Its `log_prob` and `entropy` return one number per action: wrap it in
+        `tfd.Independent` to sum over an action's axes. Call it inside the gradient tape;
+        gradients flow from the log-probabilities to the outputs and the head's weights.
+
+        Args:
+            outputs: `[..., P]` float tensor.
         """
 
     def density_variable(self, actions: Any) -> Any:
         """Returns the variable whose log-density is `log_prob`, usually the raw action.
 
-        For example, `TanhGaussian` returns tanh x for the raw action x.
+        For `TanhGaussian`, it is tanh x for the raw action x.
         """
         return actions
 
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         """Returns d ln π(a|s) / d outputs, the eligibility of each policy output.
 
-        The heads of tf_reinforce compute eligibilities by closed forms. The eligibility
-        of a custom head is computed by automatic differentiation, if the head does not
-        override the method `eligibility`.
+        Our heads have closed forms; a head of your own that does not override this uses
+        automatic differentiation.
 
         Args:
-            outputs: `[..., P]` float tensor, the policy outputs.
+            outputs: `[..., P]` float tensor.
             actions: `[..., *action_shape]` raw actions.
 
         Returns:
-            `[..., P]` float, the eligibilities. The eligibility times the advantage is
-            the gradient that REINFORCE back-propagates into the policy outputs. The
-            expectation of the eligibility under the policy is zero. See Williams (1992),
-            section 4.
+            `[..., P]` float. Times the advantage, it is the gradient that REINFORCE
+            back-propagates into the policy outputs; its expectation under the policy is
+            zero (Williams 1992, section 4).
         """
         outputs = tf.convert_to_tensor(outputs)
         with tf.GradientTape() as tape:
@@ -138,8 +131,8 @@ class Head(keras.layers.Layer, abc.ABC):
         """Samples raw actions from policy outputs and noise.
 
         Args:
-            outputs: `[..., outputs_size]` float tensor, the policy outputs.
-            noise: Random numbers in the shape `[..., *self.noise.shape]`.
+            outputs: `[..., P]` float tensor.
+            noise: `[..., *self.noise.shape]` random numbers.
         """
 
     @abc.abstractmethod
@@ -148,39 +141,37 @@ class Head(keras.layers.Layer, abc.ABC):
 
     @abc.abstractmethod
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        """Returns the parameters of the distribution, as a dict from names to tensors."""
+        """Returns the distribution's parameters, a dict from names to tensors."""
 
     @abc.abstractmethod
     def to_environment(self, actions: Any) -> Any:
-        """Converts `N` raw actions `[N, …]` to actions that the environment receives."""
+        """Converts `N` raw actions `[N, …]` to what the environment receives."""
 
     def relative_scale(self, outputs: tf.Tensor) -> tf.Tensor:
         """Returns the standard deviation of each real number of an action.
 
         Args:
-            outputs: `[N, P]` float tensor, the policy outputs for `N` observations.
+            outputs: `[N, P]` float tensor.
 
         Returns:
-            `[N, R]` float, the standard deviations of the R real numbers of an action, in
-            units of half the distance between the bounds. If a number has no bounds, its
-            standard deviation before training is the unit. A standard deviation of zero
-            means that all samples of the number are equal.
+            `[N, R]` float for the R real numbers of an action, in units of half the
+            distance between the bounds, or without bounds, of the standard deviation
+            before training. Zero means that all samples are equal.
         """
         return outputs[:, :0]
 
     def at_bounds(self, actions: Any) -> tf.Tensor:
         """Returns whether each real number of an action is at a bound in the environment.
 
-        A number counts as at a bound if its distance from the bound is at most a
-        thousandth of the distance between the bounds. The tolerance is needed because
-        actions squashed by tanh approach a bound but usually do not reach the bound.
+        A thousandth of the distance between the bounds counts as at the bound, because
+        actions squashed by tanh approach it without reaching it.
 
         Args:
             actions: `N` raw actions, `[N, …]`.
 
         Returns:
-            `[N, R]` bool, for the R real numbers of an action. If the environment takes
-            integers, the array has no columns.
+            `[N, R]` bool for the R real numbers; no columns if the environment takes
+            integers.
         """
         first = keras.tree.flatten(actions)[0]
         return tf.zeros([tf.shape(first)[0], 0], tf.bool)
@@ -188,73 +179,69 @@ class Head(keras.layers.Layer, abc.ABC):
     def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns offsets and scales for the last layer of a default policy.
 
-        The policy of `Reinforce.for_env` returns offset + scale × output for each output
-        of its last layer.
+        `Reinforce.for_env` makes it return offset + scale × output.
 
         Returns:
-            Two float64 arrays `[outputs_size]`, the offsets and the scales. If a policy
-            output is not in the unit of an action, for example a logit, its offset is
-            zero and its scale is one.
+            Two float64 arrays `[P]`. Outputs that are not in units of an action, for
+            example logits, have offset zero and scale one.
         """
         return np.zeros(self.outputs_size), np.ones(self.outputs_size)
 
     def is_logit(self) -> np.ndarray:
-        """Returns `[outputs_size]` bool, True for each policy output that is a logit.
+        """Returns `[P]` bool, True for each output that is a logit; by default none.
 
-        Logits must be able to take any real value. The agent warns if a policy with
-        logits as outputs ends in softmax or sigmoid. By default, no policy output is a
-        logit.
+        Logits may take any value, so the agent warns of a policy that ends in softmax or
+        sigmoid.
         """
         return np.zeros(self.outputs_size, bool)
 
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
-        """Returns policy outputs that give illegal actions the probability zero.
+        """Returns policy outputs under which illegal actions have probability zero.
 
-        The masked outputs give a distribution over the legal actions only. Masking thus
-        changes log-probabilities, entropy, samples, mode and eligibility. With respect to
-        the logit of an illegal action, the eligibility is zero.
+        They describe the distribution over legal actions only, so masking changes
+        log-probabilities, entropy, samples, mode and eligibility. An illegal action's
+        logit has eligibility zero.
 
         Args:
-            outputs: `[..., P]` float tensor, the policy outputs.
-            mask: `[..., mask_size]` int8 tensor; zero marks an illegal action.
+            outputs: `[..., P]` float tensor.
+            mask: `[..., M]` int8 tensor; zero marks an illegal action.
 
         Returns:
-            `[..., P]` float, the masked policy outputs, which are finite.
+            `[..., P]` float, finite.
         """
         return outputs
 
     @property
     def mask_layout(self) -> mask_layouts.MaskLayout:
-        """Returns the `MaskLayout`, which flattens and checks action masks with NumPy."""
+        """Returns the `MaskLayout`, which flattens and checks masks with NumPy."""
         return mask_layouts.MaskLayout(repr(self), self.mask_size)
 
     def flatten_mask(self, mask: Any) -> np.ndarray:
-        """Returns an action mask of an environment as a flat array.
+        """Returns an environment's action mask as a flat array.
 
         Args:
-            mask: An action mask in the format of Gymnasium's `Space.sample(mask=…)`,
-                which is an array or a tuple of arrays. A mask of `None` makes every
-                action legal.
+            mask: Array or tuple of arrays, as Gymnasium's `Space.sample(mask=…)` takes
+                it, or `None` if every action is legal.
 
         Returns:
-            `[mask_size]` int8, the flat mask.
+            `[M]` int8.
 
         Raises:
-            ValueError: If the mask does not have `mask_size` valid entries: 0 or 1, or
-                for flags 0, 1 or 2.
+            ValueError: If the mask does not have `M` entries of 0 or 1, or for flags 0, 1
+                or 2.
         """
         return self.mask_layout.flatten(mask)
 
     def has_legal_action(self, mask: np.ndarray) -> Any:
-        """Returns `[...]` bool, whether each mask `[..., mask_size]` allows an action."""
+        """Returns `[...]` bool, whether each mask `[..., M]` allows an action."""
         return self.mask_layout.has_legal_action(mask)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
-        """Returns a bool array, True for each action that is legal under its mask.
+        """Returns which actions are legal under their masks.
 
         Args:
-            actions: `[T, B, …]` array of raw actions at `T` steps of `B` episodes.
-            mask: `[T, B, mask_size]` int8, the action masks.
+            actions: `[T, B, …]` array of raw actions.
+            mask: `[T, B, M]` int8.
 
         Returns:
             `[T, B]` bool.
@@ -262,13 +249,10 @@ class Head(keras.layers.Layer, abc.ABC):
         return np.ones(mask.shape[:-1], bool)
 
     def check_outputs(self, shape: Sequence[int | None]) -> None:
-        """Raises `ValueError` if the policy returns the wrong number of outputs.
+        """Raises `ValueError` unless the policy returns `(batch, P)` outputs.
 
         Args:
             shape: Shape of the policy outputs, batch axis first.
-
-        Raises:
-            ValueError: If the shape is not `(batch, outputs_size)`.
         """
         if len(shape) != 2 or shape[-1] != self.outputs_size:
             raise ValueError(
@@ -281,18 +265,13 @@ class Head(keras.layers.Layer, abc.ABC):
     def check_actions(self, actions: Any, lengths: np.ndarray, masks: Any = None) -> None:
         """Raises `ValueError` if the head cannot sample the actions of recorded episodes.
 
-        Args:
-            actions: `[T, B, …]` NumPy array of raw actions (before `to_environment`), at
-                `T` steps of `B` episodes.
-            lengths: `[B]` ints, the lengths of the episodes. Actions in the padding after
-                the last step of an episode are not checked.
-            masks: `[T, B, mask_size]` int8, the action masks. Without action masks,
-                `masks` is `None` or its last axis has the size 0.
+        The error names the first action that is invalid, or illegal under its mask, with
+        its step and episode.
 
-        Raises:
-            ValueError: If the head cannot sample one of the actions, or an action is
-                illegal under its mask. The error message contains the first invalid
-                action, its step and its episode.
+        Args:
+            actions: `[T, B, …]` NumPy array of raw actions.
+            lengths: `[B]` ints; actions after an episode's last step are not checked.
+            masks: `[T, B, M]` int8, or `None`.
         """
         valid = np.arange(len(actions))[:, None] < lengths
         is_valid = self.is_valid(actions).reshape(*valid.shape, -1).all(-1)
@@ -309,12 +288,7 @@ class Head(keras.layers.Layer, abc.ABC):
             )
 
     def check_space(self, space: gym.Space) -> None:
-        """Raises `ValueError` if the actions of the head do not belong to the space.
-
-        Raises:
-            ValueError: If `matches_space` returns False. The default implementation of
-                `matches_space` returns True.
-        """
+        """Raises `ValueError` if `matches_space` returns False."""
         if not self.matches_space(space):
             raise ValueError(
                 "`head` must sample actions of the action space of the environment. "
@@ -328,15 +302,12 @@ class Head(keras.layers.Layer, abc.ABC):
         return True
 
     def is_valid(self, actions: Any) -> Any:
-        """Returns a bool array, True for each number that a raw action may contain.
-
-        For a head with integer actions, True means that the head can sample the integer.
-        """
+        """Returns a bool array, True for each number that a raw action may contain."""
         return np.isfinite(actions)
 
 
 def constant(values: Any, like: tf.Tensor) -> tf.Tensor:
-    """Returns values as a tensor with the number type of another tensor."""
+    """Returns values as a tensor with the number type of another."""
     return tf.convert_to_tensor(values, dtype=like.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Defines the head `Bernoulli`, for independent binary actions."""
+"""`Bernoulli`, for independent binary actions."""
 
 import math
 from collections.abc import Sequence
@@ -23,13 +23,12 @@ class Bernoulli(base.Head):
 
         π(a|s) = Πₖ pₖ^aₖ (1 - pₖ)^(1 - aₖ),    p = 1 / (1 + exp(-z))
 
-    Given the observation, the `n` binary actions are independent of each other. An action
-    mask has one entry per binary action. A mask entry of 0 allows only the action 0, an
-    entry of 1 allows only the action 1, and an entry of 2 allows both actions.
+    Given the observation, they are independent. A mask has one entry for each: 0 allows
+    only the action 0, 1 only the action 1, and 2 allows both.
 
     Args:
         n: Positive int, the number of binary actions.
-        shape: Shape of the environment's action. `shape` defaults to `(n,)`.
+        shape: Shape of the environment's action, by default `(n,)`.
 
     Example:
 
@@ -114,9 +113,8 @@ class Bernoulli(base.Head):
 
 
 def _sigmoid(logits: Any) -> Any:
-    """Returns the sigmoid of logits, which are clipped to ±1e4.
+    """Returns the sigmoid of logits, clipped to ±1e4, where it is 0 or 1 in any type.
 
-    For larger |z|, the sigmoid is 0 or 1 in any number type, but LiteRT returns NaN for
-    some of the logits ±1.7e38 of masked actions.
+    LiteRT returns NaN for some of the logits ±1.7e38 of masked actions.
     """
     return tf.sigmoid(tf.clip_by_value(logits, -1e4, 1e4))

@@ -1,4 +1,4 @@
-"""Defines the head `Beta`, for bounded real actions with a Beta distribution."""
+"""`Beta`, for bounded real actions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,23 +23,18 @@ class Beta(box.BoxHead):
 
         y ~ Beta(α, β),    α = 1 + softplus(z),    a = low + (high - low) y
 
-    In the formula, z is a policy output. The first `A` policy outputs determine α, and
-    the other `A` outputs determine β by the same formula. Both parameters α and β of the
-    Beta distribution are above one. Because α and β are above one, the density of the
-    action has one peak, which is not at a bound. For all policy outputs, α - 1 and β - 1
-    lie between 1e-6 and 1e6. If all outputs are far below zero, the distribution of the
-    action is nearly uniform.
+    The first `A` policy outputs z determine α, the others β, by the same formula. Both
+    are above one, so the density has a single peak away from the bounds; α - 1 and β - 1
+    stay between 1e-6 and 1e6. Outputs far below zero give a nearly uniform action.
 
-    The raw action of `Beta` is y, a number in the open interval (0, 1). A sample of y
-    that would be rounded to 0 or 1 becomes the nearest number inside the interval. The
-    `log_prob` of the distribution is the log-density of y.
+    The raw action is y, inside (0, 1): samples that would round to 0 or 1 become the
+    nearest number inside. `log_prob` is the log-density of y.
 
     Args:
-        size: Positive int, `A`, the length of the action vector.
+        size: Positive int, `A`.
         low: Finite number, or `A` numbers, the lower bounds of the action.
-        high: Finite number, or `A` numbers, the upper bounds of the action.
-        shape, integer: Shape and type of the environment's action, as for the head
-            `Gaussian`.
+        high: Finite number, or `A` numbers, the upper bounds.
+        shape, integer: As for `Gaussian`.
 
     Example:
 
@@ -102,7 +97,7 @@ class Beta(box.BoxHead):
         return (actions > 0) & (actions < 1)
 
     def _excess(self, outputs: tf.Tensor) -> tuple[Any, Any]:
-        """Returns the tensors α - 1 and β - 1, with an entry per number of the action."""
+        """Returns α - 1 and β - 1 for each number of the action."""
         # LiteRT computes softplus as ln(1 + eˣ), which is infinite for x ≥ 89.
         softplus = tf.nn.softplus(tf.minimum(outputs, 40.0)) + tf.nn.relu(outputs - 40.0)
         excess = tf.minimum(softplus + _MIN_EXCESS, _MAX_EXCESS)
@@ -112,29 +107,24 @@ class Beta(box.BoxHead):
 def sample_beta(a: Any, b: Any, noise: Any) -> Any:
     """Samples from Beta(α, β) by rejection from a logistic distribution of the log-odds.
 
-    The sampler draws a proposal V = λ ln(u / (1 - u)) with a uniform random number u. V
-    proposes the sample y with the log-odds ln(y / (1 - y)) = V + ln(α / β). With another
-    uniform random number w, the sampler accepts the proposal V if the following
-    inequality holds:
+    A uniform u gives the proposal V = λ ln(u / (1 - u)), for the sample y with log-odds
+    ln(y / (1 - y)) = V + ln(α / β). A second uniform w accepts it if
 
         (α + β) [ln(p e^V + 1 - p) - p V] ≤ -ln(4 u (1 - u) w),    p = α / (α + β),
         λ² = (α + β - 2) / (2 α β - α - β).
 
-    As in Cheng's algorithm, the formulas of the sampler take the smaller parameter of the
-    Beta distribution as α. If β is smaller than α, the sampler exchanges α and β, and
-    returns 1 - y as the sample. The formulas of the sampler lose no digits if α and β are
-    near one or large. A proposal is rejected with a probability of at most 1 - e / 4.
-    `Beta` uses 31 proposals per sample, which are all rejected with a probability below
-    5e-16. If all proposals are rejected, the function returns the first proposal.
+    As in Cheng's algorithm, α is the smaller parameter; if β is smaller, the two are
+    exchanged and the sample is 1 - y. No digits are lost when α and β are near one or
+    large. A proposal is rejected with a probability of at most 1 - e / 4, all 31 of
+    `Beta` with one below 5e-16; then the first proposal is returned.
 
     Args:
-        a: `[...]` float above zero, the number α - 1.
-        b: `[...]` float above zero, the number β - 1.
-        noise: `[..., K, 2]` float, uniform random numbers on [0, 1), two for each of K
-            proposals.
+        a: `[...]` float above zero, α - 1.
+        b: `[...]` float above zero, β - 1.
+        noise: `[..., K, 2]` float, uniform on [0, 1), two for each of K proposals.
 
     Returns:
-        `[...]` float inside (0, 1), the samples.
+        `[...]` float inside (0, 1).
 
     Reference:
         Cheng (1978), Generating Beta variates with nonintegral shape parameters,
@@ -162,7 +152,7 @@ def sample_beta(a: Any, b: Any, noise: Any) -> Any:
 
 
 def _clip_to_open(y: Any) -> Any:
-    """Clips y to the open interval (0, 1); the log-density of y = 0 or y = 1 is -∞."""
+    """Clips y to the open interval (0, 1): at 0 and 1, the log-density is -∞."""
     limits = np.finfo(y.dtype.as_numpy_dtype)
     return tf.clip_by_value(y, limits.tiny, 1.0 - limits.epsneg)
 

@@ -1,4 +1,4 @@
-"""Defines bounds, shapes and rounding, which all heads for a `Box` share."""
+"""Bounds, shapes and rounding, which all heads for a `Box` share."""
 
 import math
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from tf_reinforce.support import validation
 
 
 class BoxHead(base.Head):
-    """A head for actions of `A` numbers, which have bounds in the environment.
+    """A head for actions of `A` numbers with bounds in the environment.
 
     Args:
-        size: Positive int, `A`, the length of the action vector.
+        size: Positive int, `A`.
         low: Number, or `A` numbers, the lower bounds of the environment's action.
-        high: Number, or `A` numbers, the upper bounds of the environment's action.
-        shape: Shape of the environment's action. `shape` defaults to `(size,)`.
-        integer: Bool, whether the environment takes integers. With `integer=True`, the
-            environment receives the nearest integer inside the bounds.
+        high: Number, or `A` numbers, the upper bounds.
+        shape: Shape of the environment's action, by default `(size,)`.
+        integer: Bool, whether the environment takes integers; it then receives the
+            nearest integer inside the bounds.
 
     Attributes:
-        setting_names: The names of the arguments of the head that a preset may contain.
+        setting_names: The arguments that a preset may contain.
         needs_finite_bounds: Bool, whether the head maps an interval to the bounds.
     """
 
@@ -65,7 +65,7 @@ class BoxHead(base.Head):
 
     @classmethod
     def from_space(cls, space: Any, **options: Any) -> Any:
-        """Returns a head with the bounds, the shape and the type of a `Box`.
+        """Returns a head with the bounds, shape and type of a `Box`.
 
         Args:
             space: `gymnasium.spaces.Box`.
@@ -85,7 +85,7 @@ class BoxHead(base.Head):
         return cls(len(low), **arguments, integer=space.dtype.kind != "f", **options)
 
     def _python_numbers(self, name: str, values: Any, convert: Any = float) -> Any:
-        """Returns a bound as one Python number or as a list of `size` Python numbers.
+        """Returns a bound as one Python number or a list of `size`.
 
         Python numbers represent the bounds of every number type exactly.
         """
@@ -101,31 +101,27 @@ class BoxHead(base.Head):
         return converted if array.ndim else converted[0]
 
     def bounds(self, like: Any) -> Any:
-        """Returns `low` and `high` in the number type of a tensor, rounded inwards.
-
-        The lower bound is rounded up and the upper bound is rounded down, so that both
-        rounded bounds lie inside the exact bounds.
-        """
+        """Returns `low` and `high` in a tensor's number type, both rounded inwards."""
         low, high = _round(self.low, like, 1), _round(self.high, like, -1)
         return base.constant(low, like), base.constant(high, like)
 
     def clip(self, actions: Any) -> Any:
-        """Clips actions `[..., size]` to the bounds of the environment's action."""
+        """Clips actions `[..., size]` to the environment's bounds."""
         low, high = self.bounds(actions)
         return tf.minimum(tf.maximum(actions, low), high)
 
     def rescale(self, fractions: Any, complements: Any) -> Any:
         """Maps numbers in [0, 1] to the interval from `low` to `high`.
 
-        For an integer action, the interval is wider by 0.5 at both ends, so that each
-        integer from `low` to `high` is the middle of an interval of width 1.
+        For integers, the interval is wider by 0.5 at both ends, so each of them is the
+        middle of an interval of width 1.
 
         Args:
             fractions: `[..., A]` float in [0, 1].
             complements: `[..., A]` float, one minus `fractions`.
 
         Returns:
-            `[..., A]` float, numbers between the bounds.
+            `[..., A]` float between the bounds.
         """
         low, high = self.bounds(fractions)
         if self.integer:
@@ -177,8 +173,7 @@ def _is_finite(value: Any) -> Any:
 def _exact(values: Any) -> Any:
     """Returns an array of Python numbers, for exact comparisons.
 
-    Python compares integers with floats exactly. NumPy would round integers to floats
-    before comparing them with floats.
+    Python compares integers with floats exactly; NumPy would round the integers first.
     """
     return np.asarray(np.asarray(values).tolist(), object)
 
@@ -186,7 +181,7 @@ def _exact(values: Any) -> Any:
 def _round(bound: Any, like: Any, direction: Any) -> Any:
     """Returns a bound in the number type of a tensor, rounded inwards.
 
-    The `direction` is 1 for a lower bound and -1 for an upper bound.
+    The `direction` is 1 for a lower and -1 for an upper bound.
     """
     exact = _exact(bound)
     # A bound beyond the range of the number type becomes infinite, and is then moved

@@ -1,4 +1,4 @@
-"""Defines the head `Categorical`, for one action among finitely many."""
+"""`Categorical`, for one action among finitely many."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tf_reinforce.support import validation
 
 
 class LogitsHead(base.Head):
-    """A head for choices among categories, with a logit and a mask entry for each.
+    """A head for choices among categories, each with a logit and a mask entry.
 
     Attributes:
         choices: Tuple of ints, the number of categories of each choice.
@@ -45,15 +45,14 @@ class Categorical(LogitsHead):
 
         π(a|s) = exp(zₐ) / Σₖ exp(zₖ),    a = arg maxₖ [zₖ - log(-log uₖ)]
 
-    A sample needs one uniform random number uₖ for each logit zₖ (Gumbel-max trick). The
-    policy outputs of `Categorical` are logits, not probabilities. The gradient of log π
-    with respect to the logits is the one-hot action minus the probabilities. Computed
-    from logits, the gradient is accurate even if a probability is close to 0 or 1.
+    A sample takes one uniform number uₖ for each logit zₖ (Gumbel-max trick). The outputs
+    are logits, not probabilities: the gradient of log π with respect to them, one-hot
+    action minus probabilities, stays accurate even for probabilities close to 0 or 1.
 
     Args:
-        size: Positive int, `K`, the number of actions.
-        start: Int, the lowest action of the environment, as in Gymnasium's
-            `Discrete(K, start)`. Raw actions of `Categorical` always count from 0.
+        size: Positive int, `K`.
+        start: Int, the environment's lowest action, as in Gymnasium's `Discrete(K,
+            start)`. Raw actions always count from 0.
 
     Example:
 
@@ -116,36 +115,30 @@ class Categorical(LogitsHead):
 def mask_logits(logits: Any, illegal: Any) -> Any:
     """Returns finite logits that give illegal actions the probability 0.
 
-    The probabilities of the legal actions keep their ratios and sum to one. The gradient
-    with respect to the logit of an illegal action is zero. An illegal action adds 0 to
-    the entropy.
+    The probabilities of the others keep their ratios and sum to one. An illegal action
+    adds nothing to the entropy, and its logit has gradient zero.
 
     Args:
-        logits: `[..., K]` float tensor, one logit per action.
-        illegal: `[..., K]` bool, True for an illegal action.
+        logits: `[..., K]` float tensor.
+        illegal: `[..., K]` bool.
 
     Returns:
-        `[..., K]` float logits. The logit of an illegal action is half the most negative
-        number of the float type.
+        `[..., K]` float; illegal logits become half the most negative number of the type.
     """
     return tf.where(illegal, tf.constant(logits.dtype.min / 2, logits.dtype), logits)
 
 
 def center_logits(logits: Any) -> Any:
-    """Subtracts the largest logit from all logits.
-
-    Adding noise to large logits would lose digits of the noise.
-    """
+    """Subtracts the largest logit: adding noise to large ones would lose its digits."""
     return logits - tf.reduce_max(logits, axis=-1, keepdims=True)
 
 
 def gumbel(noise: Any) -> Any:
-    """Converts uniform random numbers u to Gumbel noise.
+    """Converts uniform random numbers u to finite Gumbel noise.
 
-    `gumbel` replaces u = 0 by the smallest positive normal number. For u = 0, Gumbel
-    noise is -infinity, which would exclude an action even if its probability is one. For
-    u = 1, to which a float64 number may round in float32, Gumbel noise would be infinity,
-    and would select an illegal action. `gumbel` replaces u = 1 by the number before one.
+    u = 0 would give -∞ and exclude an action even of probability one; u = 1, to which a
+    float64 number may round in float32, would give ∞ and select an illegal one. Both are
+    replaced by the nearest number between.
     """
     limits = np.finfo(tf.as_dtype(noise.dtype).as_numpy_dtype)
     noise = tf.clip_by_value(noise, limits.tiny, 1.0 - limits.epsneg)

@@ -1,4 +1,4 @@
-"""Defines the head `ClippedGaussian`, for Gaussian actions clipped to bounds."""
+"""`ClippedGaussian`, for Gaussian actions clipped to bounds."""
 
 import math
 from collections.abc import Sequence
@@ -24,26 +24,21 @@ class ClippedGaussian(gaussian.GaussianHead):
         π(a|s) = Φ((low - μ) / σ) at low,    Φ((μ - high) / σ) at high,
                  N(a; μ, σ²) between
 
-    The environment receives the same action for all samples beyond a bound. The
-    probability of an action at a bound is the probability of all samples beyond the
-    bound. The policy gradient with `ClippedGaussian` has the same expectation as with
-    `Gaussian`, and never has a larger variance.
+    All samples beyond a bound have the same effect, so an action at the bound has their
+    total probability. The policy gradient has the same expectation as with `Gaussian`,
+    and never a larger variance.
 
-    The raw action of `ClippedGaussian` is the sample after clipping to the bounds. With
-    `integer=False`, the environment receives the raw action, so that the head can compute
-    the log-probability of the received action. Bounds are rounded inwards to the number
-    type of the action, both in samples and in `to_environment`.
-
-    The `mode` of `ClippedGaussian` is the clipped mean. The clipped mean is the median of
-    the action. A most likely action is not defined, because the probability of a bound
-    and the density between the bounds cannot be compared.
+    The raw action is the clipped sample, which is also what the environment receives
+    unless `integer=True`. Bounds are rounded inwards to the action's number type. The
+    `mode` is the
+    clipped mean, which is the median: a probability at a bound and a density between them
+    cannot be compared, so a most likely action is not defined.
 
     Args:
-        size: Positive int, `A`, the length of the action vector.
-        low: Number, or `A` numbers, the lower bounds. A bound of -∞ means no lower bound.
-        high: Number, or `A` numbers, the upper bounds. A bound of ∞ means no upper bound.
-        shape, integer, initial_scale, state_dependent_scale: The same arguments as those
-            of the head `Gaussian`.
+        size: Positive int, `A`.
+        low: Number, or `A` numbers, the lower bounds; -∞ for none.
+        high: Number, or `A` numbers, the upper bounds; ∞ for none.
+        shape, integer, initial_scale, state_dependent_scale: As for `Gaussian`.
 
     Example:
 
@@ -90,7 +85,7 @@ class ClippedGaussian(gaussian.GaussianHead):
 
 
 class _ClippedNormal(gaussian.TransformedNormal):
-    """The distribution of a clipped normal number, with a probability at each bound."""
+    """A clipped normal distribution, with a probability at each bound."""
 
     def __init__(
         self,
@@ -121,11 +116,7 @@ class _ClippedNormal(gaussian.TransformedNormal):
         return tf.minimum(tf.maximum(self.loc, self.low), self.high)
 
     def _entropy(self) -> Any:
-        """Returns the entropy of the clipped normal distribution.
-
-        Each bound with the probability P adds -P ln P to the integral of -p ln p between
-        the bounds, where p is the density.
-        """
+        """Returns ∫ -p ln p between the bounds, and -P ln P at each of them."""
         a = self._z_of_bound(self.low, -_MAX_Z)
         b = self._z_of_bound(self.high, _MAX_Z)
         atoms = [tf.math.xlogy(p, p) for p in (_cdf(a), _cdf(-b))]
@@ -141,7 +132,7 @@ class _ClippedNormal(gaussian.TransformedNormal):
         """Returns z = (bound - mean) / scale, limited to ±`_MAX_Z`.
 
         Args:
-            bound: `[..., A]` float, the bounds, which may be infinite.
+            bound: `[..., A]` float, may be infinite.
             infinite_z: Float, the result for an infinite bound.
         """
         finite = tf.abs(bound) <= bound.dtype.max

@@ -1,4 +1,4 @@
-"""Defines `Composite`, a head of several heads that are nested like the action space."""
+"""`Composite`, several heads that are nested like the action space."""
 
 import functools
 from typing import Any
@@ -21,15 +21,13 @@ class Composite(base.Head):
 
         π(a|s) = Π_leaves π_leaf(a_leaf|s)
 
-    Given the observation, the actions of the heads are independent of each other. The
-    policy returns the outputs for all heads, concatenated in the order of
-    `keras.tree.flatten`, which sorts keys. A flat action mask concatenates the masks of
-    the heads in the order of the policy outputs. Raw actions, noise and the actions of
-    the environment are nested like the heads.
+    Given the observation, their actions are independent. The policy returns the outputs
+    for all heads, concatenated in the order of `keras.tree.flatten`, which sorts keys;
+    flat action masks follow the same order. Raw actions, noise and the environment's
+    actions are nested like the heads.
 
     Args:
-        heads: Tuple or dict of heads, nested to any depth. The keys of dicts are strings
-            without "/".
+        heads: Tuple or dict of heads, nested to any depth. Keys are strings without "/".
 
     Example:
 
@@ -68,7 +66,7 @@ class Composite(base.Head):
 
     @property
     def heads(self) -> Any:
-        """Returns the heads, nested like the argument `heads` of the constructor."""
+        """Returns the heads, nested as they were passed."""
         return self._pack(list(self.leaves))
 
     @property
@@ -202,11 +200,10 @@ def _leaves(heads: Any) -> Any:
 
 
 class _JointDistribution(tfp.distributions.Distribution):
-    """The joint distribution of the independent actions of several heads.
+    """The joint distribution of several heads' independent actions.
 
-    TFP's own joint distributions cannot replace this class, because their `log_prob`
-    calls the method `sample` of each distribution. A distribution from
-    `Head.distribution` needs no method `sample`, because `Head.sample` samples actions.
+    TFP's own joint distributions call `sample` in `log_prob`, which a distribution from
+    `Head.distribution` does not need: `Head.sample` draws the actions.
     """
 
     def __init__(self, leaves: Any, pack: Any) -> None:

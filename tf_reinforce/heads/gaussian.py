@@ -1,4 +1,4 @@
-"""Defines the head `Gaussian`, and mean, scale and noise of all Gaussian heads."""
+"""`Gaussian`, and what all Gaussian heads share: mean, scale and noise."""
 
 import math
 from collections.abc import Sequence
@@ -22,29 +22,24 @@ _MAX_LOG_RATIO = math.log(100.0)  # L, the largest |log σ - log σ₀|
 class GaussianHead(box.BoxHead):
     """A head for a `Box` that samples x = μ(s) + σ ε with normal noise ε.
 
-    For an observation s, the policy returns the mean μ(s) of each of the `A` numbers of
-    the action. Each number of the action has one log σ, a weight of the head that does
-    not depend on the observation s. With `state_dependent_scale=True`, the policy returns
-    `[..., 2 A]` numbers, the `A` means and then `A` numbers z, which determine σ. A head
-    with `state_dependent_scale=True` has no weights, and computes σ by
+    The policy returns the mean μ(s) of each of the `A` numbers; each has one log σ, a
+    weight of the head. With `state_dependent_scale=True`, the head has no weights: the
+    policy returns `2 A` numbers, the means and then z, with
 
         log σ = log σ₀ + L tanh(z / L),    L = ln 100
 
-    The argument `initial_scale` is σ₀, the standard deviation for z = 0. A policy output
-    z near zero multiplies σ₀ by about e^z. For every policy output z, the standard
-    deviation σ lies between σ₀ / 100 and 100 σ₀.
+    so a z near zero multiplies σ₀ by about e^z, and σ stays within a factor of 100.
 
     Args:
-        size, low, high, shape, integer: The same arguments as those of `BoxHead`.
-        initial_scale: Positive float, or `A` positive floats, the standard deviation σ₀
-            before training, in the units of x.
-        state_dependent_scale: Bool, whether the policy also returns the numbers z, which
-            determine σ for each observation.
+        size, low, high, shape, integer: As for `BoxHead`.
+        initial_scale: Positive float, or `A` of them, the standard deviation σ₀ before
+            training, in units of x.
+        state_dependent_scale: Bool, whether σ depends on the observation.
 
     Attributes:
         in_action_units: Bool, whether x has the units of the environment's action. The
-            bounds of the action then determine `initial_scale` in `from_space`, and
-            offsets and scales of a default policy.
+            bounds then determine `initial_scale` in `from_space`, and offsets and scales
+            of a default policy.
     """
 
     in_action_units = True
@@ -75,11 +70,11 @@ class GaussianHead(box.BoxHead):
 
     @classmethod
     def from_space(cls, space: Any, **options: Any) -> Any:
-        """Returns a head with the bounds, the shape and the type of a `Box`.
+        """Returns a head with the bounds, shape and type of a `Box`.
 
-        The initial standard deviation is a quarter of the width between the bounds, or 1
-        if the width is 1e7 or more. For integers, it is at least 1/2, so that samples are
-        rounded to more than one integer.
+        The initial standard deviation is a quarter of the distance between the bounds, or
+        1 if that is 1e7 or more. For integers it is at least 1/2, so that samples round
+        to more than one of them.
         """
         if cls.in_action_units and "initial_scale" not in options:
             low, high = (np.ravel(x).tolist() for x in (space.low, space.high))
@@ -112,11 +107,10 @@ class GaussianHead(box.BoxHead):
         return self.parameters(outputs)["scale"] / base.constant(units, outputs)
 
     def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns offsets and scales that map the interval [-1, 1] to the bounds.
+        """Returns offsets and scales that map [-1, 1] to the bounds.
 
-        The offset is the middle of the bounds, and the scale is half their distance. If a
-        bound is infinite, or the bounds are 1e7 or more apart, the scale is 1, and the
-        offset is the number between the bounds that is nearest to zero.
+        If a bound is infinite, or they are 1e7 or more apart, the scale is 1, and the
+        offset is the number between them nearest to zero.
         """
         offsets, scales = super().output_scaling()
         if not self.in_action_units:
@@ -140,12 +134,11 @@ class GaussianHead(box.BoxHead):
         """Converts eligibilities of mean and log σ to those of the policy outputs.
 
         Args:
-            outputs: `[..., P]` float tensor, the policy outputs.
-            slopes: `eligibility.GaussianEligibility`, the derivatives of ln π with
-                respect to mean and log σ, `[..., A]` each.
+            outputs: `[..., P]` float tensor.
+            slopes: `eligibility.GaussianEligibility`, `[..., A]` each.
 
         Returns:
-            `[..., P]` float, the derivatives of ln π with respect to the policy outputs.
+            `[..., P]` float.
         """
         if not self.state_dependent_scale:
             return slopes.mean
@@ -175,24 +168,23 @@ class Gaussian(GaussianHead):
 
         a = μ(s) + σ ε,    ε ~ N(0, 1),    log σ is learned and does not depend on s
 
-    The raw action of `Gaussian` is the unclipped sample, and `log_prob` is the
-    log-density of the unclipped sample. Only the environment receives the clipped action.
-    The density of the unclipped distribution at a clipped action would bias the gradient.
-    In the head `ClippedGaussian`, raw action and `log_prob` belong to the clipped sample.
+    The raw action is the unclipped sample, and `log_prob` its log-density; only the
+    environment receives the clipped action. Taking the density at the clipped action
+    instead would bias the gradient. For a distribution of the clipped action, use
+    `ClippedGaussian`.
 
     Args:
-        size: Positive int, `A`, the length of the action vector.
+        size: Positive int, `A`.
         low: Number, or `A` numbers, the lower bounds of the environment's action.
-        high: Number, or `A` numbers, the upper bounds of the environment's action.
-        shape: Shape of the environment's action. `shape` defaults to `(size,)`.
-        integer: Bool, whether the environment takes integers. With `integer=True`, the
-            environment receives the nearest integer inside the bounds.
-        initial_scale: Positive float, or `A` positive floats, the standard deviation σ
-            before training, in the units of the action.
-        state_dependent_scale: Bool, whether σ depends on the observation. With
-            `state_dependent_scale=True`, the policy returns `[..., 2 A]` numbers, the
-            means and then numbers that change σ by at most a factor of 100. The class
-            `GaussianHead` states the formula of σ.
+        high: Number, or `A` numbers, the upper bounds.
+        shape: Shape of the environment's action, by default `(size,)`.
+        integer: Bool, whether the environment takes integers; it then receives the
+            nearest integer inside the bounds.
+        initial_scale: Positive float, or `A` of them, the standard deviation σ before
+            training, in units of the action.
+        state_dependent_scale: Bool, whether σ depends on the observation. The policy then
+            returns `2 A` numbers: the means, then numbers that change σ by at most a
+            factor of 100 (formula: `GaussianHead`).
 
     Example:
 
@@ -228,9 +220,9 @@ class Gaussian(GaussianHead):
 
 
 class TransformedNormal(tfp.distributions.Distribution):
-    """The distribution of a function of a normal random number, for any batch shape.
+    """The distribution of a function of a normal number, for any batch shape.
 
-    A subclass of `TransformedNormal` implements `_log_prob` and `_entropy`.
+    Subclasses implement `_log_prob` and `_entropy`.
     """
 
     def __init__(self, loc: tf.Tensor, scale: tf.Tensor, **parameters: Any) -> None:

@@ -1,4 +1,4 @@
-"""Defines the head `MultiCategorical`, for several categorical actions."""
+"""`MultiCategorical`, for several categorical actions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,14 +23,13 @@ class MultiCategorical(categorical.LogitsHead):
 
         π(a|s) = Π_d softmax(z_d)[a_d],    z = (z_1, …, z_D), concatenated
 
-    Given the observation, the `D` categorical actions are independent of each other.
+    Given the observation, they are independent.
 
     Args:
         sizes: `D` positive ints, the number of categories of each action.
-        start: Int or `D` ints, the lowest category of each action in the environment, as
-            in Gymnasium's `MultiDiscrete(sizes, start=start)`. Raw actions of
-            `MultiCategorical` always count from 0.
-        shape: Shape of the environment's action. `shape` defaults to `(D,)`.
+        start: Int or `D` ints, the environment's lowest categories, as in Gymnasium's
+            `MultiDiscrete(sizes, start=start)`. Raw actions always count from 0.
+        shape: Shape of the environment's action, by default `(D,)`.
 
     Example:
 
@@ -118,10 +117,9 @@ class MultiCategorical(categorical.LogitsHead):
         return (actions >= 0) & (actions < np.array(self.sizes))
 
     def _to_block(self, logits: Any) -> Any:
-        """Converts flat logits `[..., outputs_size]` to a padded block of logits.
+        """Pads flat logits `[..., P]` to a block `[..., D, K]`, a row for each action.
 
-        The block `[..., D, K]` has a row for each of D categorical actions. The number K
-        of columns is the largest number of categories of an action.
+        K is the largest number of categories.
         """
         block = tf.gather(logits, self._indices, axis=-1)
         return categorical.mask_logits(block, self._is_padding)

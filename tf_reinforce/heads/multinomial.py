@@ -1,4 +1,4 @@
-"""Defines the head `Multinomial`, for counts of categories."""
+"""`Multinomial`, for counts of categories."""
 
 import math
 from typing import Any
@@ -23,12 +23,12 @@ class Multinomial(categorical.LogitsHead):
 
         π(n|s) = N! Πₖ pₖ^nₖ / nₖ!,    p = softmax(z)
 
-    `Multinomial` is for environments whose action distributes N units over K categories,
-    for example a budget. The environment receives the counts of the categories.
+    For actions that distribute N units over K categories, for example a budget. The
+    environment receives the counts.
 
     Args:
-        categories: Positive int, `K`, the number of categories.
-        trials: Positive int, `N`, the number of draws.
+        categories: Positive int, `K`.
+        trials: Positive int, `N`.
 
     Example:
 
@@ -112,13 +112,11 @@ class Multinomial(categorical.LogitsHead):
 
 
 class _MultinomialWithEntropy(tfp.distributions.Multinomial):
-    """TFP's Multinomial with an entropy, and with log-probability -∞ for invalid counts.
+    """TFP's Multinomial with an entropy, integer counts, and -∞ for invalid ones.
 
-    The method `log_prob` also accepts integer counts. The count nₖ of category k in N
-    draws has a binomial distribution. With the probabilities p of the categories, the
-    entropy is H = -ln N! - N Σ p ln p + Σₖ E[ln nₖ!]. Each expectation E is a sum over
-    the N + 1 possible counts. The terms of the entropy nearly cancel, and are therefore
-    summed in float64.
+    The count nₖ of a category is binomial, so with the probabilities p the entropy is H =
+    -ln N! - N Σ p ln p + Σₖ E[ln nₖ!], in which each expectation sums over N + 1 counts.
+    The terms nearly cancel, and are therefore summed in float64.
     """
 
     def __init__(self, trials: int, logits: tf.Tensor) -> None:
@@ -147,10 +145,9 @@ class _MultinomialWithEntropy(tfp.distributions.Multinomial):
 
 
 def _log_probs_and_complements(logits: Any) -> Any:
-    """Returns ln p and ln(1 - p) in the shape of the logits, for p = softmax(logits).
+    """Returns ln p and ln(1 - p) for p = softmax(logits), both always finite.
 
-    Both logarithms are finite even if p rounds to one. If p rounds to one, a subtraction
-    1 - p would give zero, and the gradient of ln(1 - p) would be NaN.
+    If p rounds to one, a subtraction 1 - p would give zero, and a NaN gradient.
     """
     total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
     diagonal = tf.eye(logits.shape[-1], dtype=tf.bool)

@@ -1,4 +1,4 @@
-"""Defines the head `TanhGaussian`, for Gaussian actions squashed by tanh."""
+"""`TanhGaussian`, for Gaussian actions squashed by tanh."""
 
 import math
 from typing import Any
@@ -19,37 +19,31 @@ _LOGISTIC_NODES = np.arange(-20.0, 20.0 + _STEP, _STEP)
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class TanhGaussian(gaussian.GaussianHead):
-    """A head for `A` reals inside finite bounds. Policy outputs are means before tanh.
+    """`A` reals inside finite bounds, from `A` policy outputs (the means before tanh).
 
         x = μ(s) + σ ε,    y = tanh x,    a = low + (high - low) (1 + y) / 2
         ln π(y|s) = ln N(x; μ, σ²) - ln(1 - y²)
 
-    The raw action of `TanhGaussian` is x, the Gaussian sample before tanh. The head never
-    computes x from y = tanh x, because near a bound, rounding gives many x the same y.
-    `log_prob` takes the raw action x and returns the log-density of y = tanh x, which
-    does not depend on the bounds. The environment receives the action a, whose
-    log-density is the log-density of y minus Σ ln((high - low) / 2). The term ln(1 - y²)
-    of the log-density is accurate for every x, because the head computes ln(1 - tanh² x)
-    = 2 (ln 2 - x - softplus(-2 x)).
+    The raw action is x, and is never computed from y: near a bound, many x round to the
+    same y. `log_prob` takes x and returns the log-density of y, which does not depend on
+    the bounds; that of the environment's action a is smaller by Σ ln((high - low) / 2).
+    The term ln(1 - y²) = 2 (ln 2 - x - softplus(-2 x)) is accurate for every x.
 
-    The `entropy` of `TanhGaussian` is the entropy of y = tanh x, which has no closed
-    form. A numerical integral with fixed nodes computes the entropy of `TanhGaussian` and
-    its gradients, with an error of 1e-13 in float64 for every μ and σ.
+    The `entropy` of y has no closed form. A numerical integral with fixed nodes gives it
+    and its gradients, with an error of 1e-13 in float64 for every μ and σ.
 
-    The `mode` of `TanhGaussian` is the most likely x, which is the mean. The
-    environment's action for the mean of x is the median of all actions, because tanh is
-    increasing. The density of y = tanh x may be largest near -1 or 1, and a bound would
-    be a poor greedy action.
+    The `mode` is the most likely x, the mean, whose action in the environment is the
+    median. The density of y may be largest near ±1, but a bound would be a poor greedy
+    action.
 
     Args:
-        size: Positive int, `A`, the length of the action vector.
+        size: Positive int, `A`.
         low: Finite number, or `A` numbers, the lower bounds of the action.
-        high: Finite number, or `A` numbers, the upper bounds of the action.
-        initial_scale: Positive float, or `A` positive floats, the standard deviation σ of
-            x before training. For a raw action x between -0.55 and 0.55, the
-            environment's action is in the middle half between the bounds.
-        shape, integer, state_dependent_scale: The same arguments as those of the head
-            `Gaussian`.
+        high: Finite number, or `A` numbers, the upper bounds.
+        initial_scale: Positive float, or `A` of them, the standard deviation σ of x
+            before training. For x between -0.55 and 0.55, the action is in the middle
+            half.
+        shape, integer, state_dependent_scale: As for `Gaussian`.
 
     Example:
 
@@ -80,7 +74,7 @@ class TanhGaussian(gaussian.GaussianHead):
 
 
 class _TanhNormal(gaussian.TransformedNormal):
-    """The distribution of tanh x for a normal random number x; `log_prob` takes x."""
+    """The distribution of tanh x for a normal x; `log_prob` takes x."""
 
     def _log_prob(self, x: Any) -> Any:
         z = (x - self.loc) / self.scale
@@ -92,13 +86,11 @@ class _TanhNormal(gaussian.TransformedNormal):
         return normal_entropy - 2.0 * self._expected_log_cosh()
 
     def _expected_log_cosh(self) -> Any:
-        """Returns E[ln cosh x] for a normal x, computed by the trapezoid rule.
+        """Returns E[ln cosh x] for a normal x, by the trapezoid rule.
 
-        If the standard deviation σ of x is below 1, E[ln cosh x] is an integral over the
-        normal noise ε. If σ is at least 1, E[ln cosh x] is an integral over a logistic
-        random number t with the density sech²(t) / 2. For each t, the integrand is the
-        mean of |x + t| over x, the mean of a folded normal distribution. This integral is
-        correct because ln cosh x = E|x + t| - ln 2, an expectation over t.
+        For σ below 1, it integrates over the normal noise. For larger σ, it uses ln cosh
+        x = E|x + t| - ln 2 with a logistic t of density sech²(t) / 2: given t, the mean
+        of |x + t| over x is that of a folded normal distribution.
         """
         weights = _STEP * np.exp(-(_NORMAL_NODES**2) / 2) / math.sqrt(math.tau)
         scale = tf.minimum(self.scale, 1.0)[..., None]
