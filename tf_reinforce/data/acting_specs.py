@@ -1,4 +1,4 @@
-"""Describes the arrays of an agent that acts, without TensorFlow."""
+"""The arrays that an agent reads and returns when it acts, without TensorFlow."""
 
 import dataclasses
 from typing import NamedTuple
@@ -8,14 +8,14 @@ from tf_reinforce.data import action_masks
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-    """The shape and the number type of an array, without batch axis."""
+    """Shape and number type of an array, without batch axis."""
 
     shape: tuple
     dtype: str
 
 
 class ActingSpecs(NamedTuple):
-    """The arrays that an agent reads and returns when it acts."""
+    """What an agent reads and returns when it acts."""
 
     float_dtype: str  # the type of float observations and of the noise
     observations: list[ArraySpec]  # the arrays of an observation, without action masks

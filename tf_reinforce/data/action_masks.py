@@ -1,11 +1,8 @@
 """Finds the mask of legal actions in an observation or in `info`.
 
-An environment returns an action mask with every observation, in `info` or in the
-observation. The package flattens an action mask to `[..., M]` int8, in which M is the
-number of entries that the head of the policy expects. An entry of zero marks an illegal
-choice, except in a mask for `MultiBinary` actions. In a mask for `MultiBinary` actions,
-an entry of 0 or 1 is the only legal value of the flag, and an entry of 2 makes both
-values legal.
+An environment returns a mask with every observation. It is flattened to `[..., M]` int8,
+with the M entries that the policy's head expects. Zero marks an illegal choice; for
+`MultiBinary` actions, 0 or 1 is the flag's only legal value, and 2 allows both.
 """
 
 from collections.abc import Mapping
@@ -20,7 +17,7 @@ _KEYS = ("action_mask", "legal_actions", "avail_actions")
 
 
 def find(observation, info):
-    """Returns the path of an action mask with a common name, or `None`.
+    """Returns the path of a mask with a common name, or `None`.
 
     Args:
         observation: An observation or an observation space.
@@ -39,15 +36,14 @@ def find(observation, info):
 
 
 class MaskPath:
-    """The path of the action mask in `info` or in the observation.
+    """Where the action mask is: in `info` or in the observation.
 
     Args:
-        where: String, `"info/<key>"` or `"observation/<key>"`. A path of several
-            keys, for example `"observation/<key>/<key>"`, selects a nested part.
+        where: String, `"info/<key>"` or `"observation/<key>"`. Several keys, as in
+            `"observation/<key>/<key>"`, select a nested part.
 
     Raises:
-        ValueError: If `where` does not start with `"info/"` or `"observation/"`, or if a
-            key is empty.
+        ValueError: If `where` starts otherwise, or a key is empty.
 
     Example:
 
@@ -67,10 +63,10 @@ class MaskPath:
         self.observed = root == "observation"
 
     def lookup(self, observation, info):
-        """Returns the action mask unchanged, as the environment returned the mask.
+        """Returns the mask as the environment returned it.
 
         Raises:
-            KeyError: If the observation or `info` has no entry at the path of the mask.
+            KeyError: If there is none.
         """
         part = observation if self.observed else info
         for key in self._keys:
@@ -81,11 +77,10 @@ class MaskPath:
         return part
 
     def expect_in(self, observation_spec):
-        """Raises a `ValueError` if the observation spec has no entry at the mask's path.
+        """Raises `ValueError` if an observation mask is not in the observation spec.
 
         Args:
-            observation_spec: `tf.TensorSpec`, or a structure of `tf.TensorSpec`s. If the
-                mask is in `info`, the observation spec is not checked.
+            observation_spec: `tf.TensorSpec`, or a structure of them.
         """
         try:
             if self.observed:
@@ -98,7 +93,7 @@ class MaskPath:
             ) from None
 
     def lookup_env(self, env_index, observations, infos):
-        """Returns the action mask of one environment of a `VectorEnv`."""
+        """Returns the mask of one environment of a `VectorEnv`."""
         if self.observed:
             masks = self.lookup(observations, None)
             return nests.map_leaves(lambda part: part[env_index], masks)
@@ -108,10 +103,10 @@ class MaskPath:
 
 
 def _env_info(env_index, infos):
-    """Returns the `info` of one environment from the infos of a `VectorEnv`.
+    """Returns one environment's `info` from the infos of a `VectorEnv`.
 
-    For each key in `info`, a `VectorEnv` adds a bool array under the name `_<key>`, which
-    is True for environments that returned the key.
+    Beside each key, a `VectorEnv` adds `_<key>`, a bool array that is True for the
+    environments that returned the key.
     """
     if not isinstance(infos, dict):
         return infos[env_index]
@@ -121,11 +116,11 @@ def _env_info(env_index, infos):
 
 
 class MaskReader:
-    """Reads action masks from the outputs of environments, and flattens the masks.
+    """Reads action masks from what environments return, and flattens them.
 
     Args:
-        path: `MaskPath`, the place of the action mask in `info` or in the observation.
-        layout: `mask_layouts.MaskLayout`, the layout of the masks.
+        path: `MaskPath`.
+        layout: `mask_layouts.MaskLayout`.
     """
 
     def __init__(self, path, layout):
@@ -133,15 +128,15 @@ class MaskReader:
         self.layout = layout
 
     def read(self, observation, info):
-        """Returns `[M]` int8, the M entries of the action mask of one environment.
+        """Returns `[M]` int8, the mask of one environment.
 
         Raises:
-            KeyError: If the environment did not return an action mask.
-            ValueError: If the head does not accept the action mask.
+            KeyError: If the environment returned none.
+            ValueError: If the head does not accept it.
         """
         return self.layout.flatten(self._path.lookup(observation, info))
 
     def read_env(self, env_index, observations, infos):
-        """Returns `[M]` int8, the M mask entries of one environment of a `VectorEnv`."""
+        """Returns `[M]` int8, the mask of one environment of a `VectorEnv`."""
         mask = self._path.lookup_env(env_index, observations, infos)
         return self.layout.flatten(mask)

@@ -1,4 +1,4 @@
-"""Computes the statistics of finished episodes that appear in the logs."""
+"""Statistics of finished episodes for the logs."""
 
 import numpy as np
 
@@ -8,15 +8,13 @@ def batch_metrics(episodes, success=None):
 
     Args:
         episodes: `Episodes` of NumPy arrays.
-        success: `[B]` float, for each episode 1 for success and 0 for failure, or NaN if
-            the episode does not report success. `success=None` means that no episode
-            reports success.
+        success: `[B]` float, 1 for success, 0 for failure, NaN where an episode reports
+            neither; `None` if none does.
 
     Returns:
-        Dict of floats: `episode_return` (mean over episodes of the undiscounted sum of
-        rewards), `episode_return_min`, `episode_return_max`, `episode_return_std`
-        (population standard deviation), `episode_length` (mean, in steps), `episodes`,
-        `env_steps`, and `success` if the environment reports success.
+        Dict of floats: `episode_return` (mean undiscounted return), `episode_return_min`,
+        `episode_return_max`, `episode_return_std` (of the population), `episode_length`
+        (mean, in steps), `episodes`, `env_steps`, and `success` if it is reported.
     """
     return {
         **metrics(episode_returns(episodes), episodes.lengths),
@@ -39,10 +37,10 @@ def metrics(episode_returns, lengths):
 
 
 def success_metrics(success):
-    """Returns `{"success": success rate}`, or `{}` if no episode reports success.
+    """Returns `{"success": rate}`, or `{}` if no episode reports success.
 
-    If some episodes report success, the others did not succeed: many environments report
-    it only when the goal is reached.
+    If some do, the others did not succeed: many environments report it only when the goal
+    is reached.
     """
     if np.isnan(success).all():
         return {}
@@ -53,9 +51,9 @@ def episode_logs(episode_returns, lengths, terminated, first, update):
     """Yields the arguments of `EpisodeCallback.on_episode_end` for each episode.
 
     Args:
-        episode_returns, lengths, terminated: `[B]` arrays with one entry per episode.
-        first: Int, the number of the episode at index 0 of the arrays.
-        update: Int, the number of the update that uses the episodes.
+        episode_returns, lengths, terminated: `[B]` arrays.
+        first: Int, the number of the first of these episodes.
+        update: Int, the number of the update that uses them.
     """
     arrays = episode_returns.tolist(), lengths.tolist(), terminated.tolist()
     for index, (episode_return, length, is_terminated) in enumerate(
@@ -73,6 +71,6 @@ def episode_logs(episode_returns, lengths, terminated, first, update):
 
 
 def episode_returns(episodes):
-    """Returns `[B]` float64, the rewards of each episode, added up in time order."""
+    """Returns `[B]` float64, each episode's rewards added up in time order."""
     sums = np.cumsum(episodes.rewards, axis=0, dtype="float64")
     return sums[episodes.lengths - 1, np.arange(len(episodes.lengths))]

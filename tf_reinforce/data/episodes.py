@@ -1,4 +1,4 @@
-"""Defines the record of whole episodes, one episode per column."""
+"""The record of whole episodes, one per column."""
 
 import functools
 from typing import NamedTuple
@@ -11,11 +11,11 @@ from tf_reinforce.functional import shapes
 
 
 class Episodes(NamedTuple):
-    """Record of `B` whole episodes of at most `T` steps, one episode per column.
+    """`B` whole episodes of at most `T` steps, one episode per column.
 
-    `Episodes` contains recorded data only, and no computed values such as returns. Rows
-    after the last step of an episode are padding. Padding never changes an update or a
-    statistic, even if the padding is NaN.
+    It holds recorded data only, nothing computed such as returns. Rows after an episode's
+    last step are padding, which never changes an update or a statistic, even if it is
+    NaN.
 
     Example:
 
@@ -45,23 +45,22 @@ class Episodes(NamedTuple):
 
 
 class ValidSteps(NamedTuple):
-    """Indices of the `N` steps, not padding, in arrays of `T` rows and `B` episodes."""
+    """Indices of the `N` steps, without padding, in arrays of `T` rows, `B` episodes."""
 
     indices: tf.Tensor  # [N, 2]  (row, column) of each valid step, sorted by row
     shape: tf.Tensor  # [2]  the sizes T and B
 
     def gather(self, arrays):
-        """Returns the N valid steps, `[N, …]`, of each array in a structure of arrays.
+        """Returns the valid steps, `[N, …]`, of each array in a structure.
 
-        Each array has B columns and T or more rows, for example T + 1 rows of
-        observations. The result contains no row after the first T rows of the array.
+        Arrays have B columns and at least T rows. Rows beyond T are dropped.
         """
         return keras.tree.map_structure(
             lambda array: tf.gather_nd(array, self.indices), arrays
         )
 
     def zero_padding(self, arrays):
-        """Returns `[T, B, …]` arrays whose padding is replaced by zeros."""
+        """Returns `[T, B, …]` arrays with zeros for padding."""
         is_valid = self.scatter(tf.ones(tf.shape(self.indices)[:1], tf.int32)) > 0
 
         def zeroed(array):
@@ -72,12 +71,12 @@ class ValidSteps(NamedTuple):
         return keras.tree.map_structure(zeroed, arrays)
 
     def scatter(self, values):
-        """Returns a `[T, B]` array with N values at the N valid steps, else zeros."""
+        """Returns `[T, B]` with N values at the valid steps, else zeros."""
         return tf.scatter_nd(self.indices, values, self.shape)
 
 
 def valid(lengths, rows):
-    """Returns `[rows, B]` bools of B episodes: True for steps, and False for padding.
+    """Returns `[rows, B]` bools, False for padding.
 
     Example:
 
@@ -88,21 +87,19 @@ def valid(lengths, rows):
 
 
 def valid_steps(lengths, rows):
-    """Returns the `ValidSteps` of arrays of `rows` rows, from the lengths of episodes."""
+    """Returns the `ValidSteps` of arrays of `rows` rows, from the episodes' lengths."""
     is_valid = valid(lengths, rows)
     return ValidSteps(tf.cast(tf.where(is_valid), tf.int32), tf.shape(is_valid))
 
 
 def trim(episodes, rows=None):
-    """Returns the `Episodes` without the rows that are padding in every episode.
+    """Removes rows that are padding in every episode.
 
-    The loss of trimmed episodes does not depend on the number of removed rows, not even
-    in the last bit.
+    Their number does not change the loss, not even in the last bit.
 
     Args:
-        episodes: `Episodes` with padding.
-        rows: Int, the number of rows to keep. `rows` defaults to the length of the
-            longest episode.
+        episodes: `Episodes`.
+        rows: Int, the rows to keep, by default the longest episode's length.
     """
     rows = tf.reduce_max(episodes.lengths) if rows is None else rows
 
@@ -118,7 +115,7 @@ def trim(episodes, rows=None):
 
 
 def concatenate(records):
-    """Returns one `Episodes` object with the episodes of several objects, in order.
+    """Joins several `Episodes` in order.
 
     Args:
         records: List of `Episodes`, whose arrays have the same number of rows.
@@ -138,7 +135,7 @@ def concatenate(records):
 
 
 def select_episodes(episodes, begin, end):
-    """Returns the episodes `begin` to `end - 1` of `Episodes`, as new `Episodes`."""
+    """Returns the episodes `begin` to `end - 1`."""
 
     def columns(arrays):
         return keras.tree.map_structure(lambda array: array[:, begin:end], arrays)
@@ -154,11 +151,10 @@ def select_episodes(episodes, begin, end):
 
 
 def specs(observation_spec, action_spec, mask_size):
-    """Returns the `tf.TensorSpec`s of `Episodes` with any number of steps and episodes.
+    """Returns the `tf.TensorSpec`s of `Episodes` of any size.
 
     Args:
-        observation_spec, action_spec, mask_size: Arguments with the same meaning as in
-            `validate`.
+        observation_spec, action_spec, mask_size: As in `validate`.
     """
     spec = tf.TensorSpec
 
@@ -180,25 +176,21 @@ def specs(observation_spec, action_spec, mask_size):
 def validate(episodes, observation_spec, action_spec, mask_size=0):
     """Returns `Episodes` as NumPy arrays of the expected types, or raises an error.
 
-    `validate` compares every shape with the specs, because TensorFlow broadcasts arrays
-    of different shapes without a warning. For example, actions `[T, B, 1]` of T
-    steps and B episodes, in place of `[T, B]`, could cause a wrong update. `validate`
-    broadcasts no array.
+    Every shape is compared with the specs, because TensorFlow broadcasts without a
+    warning: actions `[T, B, 1]` instead of `[T, B]` could cause a wrong update.
 
     Args:
         episodes: `Episodes` of arrays or tensors.
-        observation_spec: `tf.TensorSpec` of one observation, or a structure of
-            `tf.TensorSpec`s.
-        action_spec: `tf.TensorSpec` of one raw action (as sampled, before clipping), or a
-            structure of `tf.TensorSpec`s. Float actions are never converted to integers.
-        mask_size: Int, the number `M` of entries of an action mask, or zero if the agent
-            does not mask actions.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
+        action_spec: The same for one raw action, as sampled before clipping. Float
+            actions are never converted to integers.
+        mask_size: Int, the entries `M` of an action mask; zero if the agent has none.
 
     Returns:
         `Episodes` of NumPy arrays, with rewards in float64 and masks `[T, B, M]`.
 
     Raises:
-        ValueError: If a field of `episodes` has a wrong shape, type or value.
+        ValueError: If a field has a wrong shape, type or value.
     """
     rewards = shapes.unmasked("rewards", episodes.rewards)
     if rewards.ndim != 2 or rewards.size == 0:

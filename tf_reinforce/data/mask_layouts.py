@@ -1,8 +1,7 @@
 """Checks and flattens action masks with NumPy.
 
-An action mask marks the legal choices of one action. Each head, a distribution over
-actions, has a mask layout, which states how many entries the flat mask has and which
-values are valid.
+A mask marks the legal choices of one action. Each head has a layout, which says how many
+entries the flat mask has and which values are valid.
 """
 
 import numpy as np
@@ -13,12 +12,11 @@ OFF, ON, FREE = 0, 1, 2  # entries of a mask of flags: must be 0, must be 1, may
 
 
 class MaskLayout:
-    """The layout of masks whose entries are 0 for illegal choices and else 1.
+    """Masks whose entries are 0 for illegal choices, else 1.
 
     Args:
-        owner: String, the name of the head in error messages.
-        size: Int, `M`, the number of entries of a flat mask. Zero means that the head
-            does not support masks.
+        owner: String, the head's name in error messages.
+        size: Int, `M`, the entries of a flat mask; zero if the head takes no masks.
     """
 
     def __init__(self, owner, size):
@@ -26,15 +24,14 @@ class MaskLayout:
         self.size = size
 
     def flatten(self, mask):
-        """Returns an action mask of an environment as a flat array `[M]` int8.
+        """Returns an environment's mask as a flat array `[M]` int8.
 
         Args:
-            mask: An action mask in the format of Gymnasium's `Space.sample(mask=…)`,
-                which is an array or a tuple of arrays. A mask of `None` makes every
-                action legal.
+            mask: Array or tuple of arrays, as Gymnasium's `Space.sample(mask=…)` takes
+                it, or `None` if every action is legal.
 
         Raises:
-            ValueError: If the mask does not have M entries of 0 or 1.
+            ValueError: If it does not have M entries of 0 or 1.
         """
         if mask is None:
             return np.ones(self.size, "int8")
@@ -56,24 +53,23 @@ class MaskLayout:
         return np.ones(masks.shape[:-1], bool)
 
     def parts(self):
-        """Returns a list of the layouts of all parts, in the order of the flat mask."""
+        """Returns the layouts of all parts, in the order of the flat mask."""
         return [self]
 
     def choices(self):
-        """Returns a pair `(first, end)` of entries for each choice among categories.
+        """Returns the entries `(first, end)` of each choice among categories.
 
-        A mask allows an action only if at least one entry of each choice is not zero.
+        A mask allows an action only if each choice has an entry that is not zero.
         """
         return []
 
 
 class ChoicesMask(MaskLayout):
-    """The layout of masks for one or more choices among categories.
+    """Masks for one or more choices among categories.
 
     Args:
-        owner: String, the name of the head in error messages.
-        sizes: Tuple of ints, the number of categories of each choice. An action is legal
-            if each of its choices is legal.
+        owner: String, the head's name in error messages.
+        sizes: Tuple of ints, the categories of each choice. All choices must be legal.
     """
 
     def __init__(self, owner, sizes):
@@ -99,7 +95,7 @@ class ChoicesMask(MaskLayout):
 
 
 class FlagsMask(MaskLayout):
-    """The layout of masks for flags: 0 or 1 is the only legal value, 2 allows both."""
+    """Masks for flags: 0 or 1 is the only legal value, 2 allows both."""
 
     def flatten(self, mask):
         if mask is None:
@@ -118,10 +114,10 @@ class FlagsMask(MaskLayout):
 
 
 class NestedMask(MaskLayout):
-    """The layout of masks for nested actions: the flat masks of all parts in a row.
+    """Masks for nested actions: the flat masks of all parts in a row.
 
     Args:
-        owner: String, the name of the head in error messages.
+        owner: String, the head's name in error messages.
         layouts: Nested dicts and tuples of `MaskLayout`s.
     """
 
@@ -152,10 +148,7 @@ class NestedMask(MaskLayout):
 
 
 def _flatten_parts(mask):
-    """Returns the masks of all choices as a list.
-
-    A flat mask of all choices becomes a list with one element.
-    """
+    """Returns the masks of all choices; a flat mask of all is the only entry."""
     is_nested = isinstance(mask, (tuple, list)) and any(
         isinstance(part, (tuple, list, np.ndarray)) for part in mask
     )

@@ -1,4 +1,4 @@
-"""Splits the steps of a batch into minibatches."""
+"""Splits a batch's steps into minibatches."""
 
 from typing import NamedTuple
 
@@ -9,9 +9,7 @@ from tf_reinforce.support import compiled_steps
 
 
 class Minibatches(NamedTuple):
-    """A permutation of `N` steps, split into minibatches of nearly equal size.
-
-    The sizes of any two minibatches differ by at most one step.
+    """A permutation of `N` steps, split into minibatches that differ by at most one step.
 
     Example:
 
@@ -26,29 +24,24 @@ class Minibatches(NamedTuple):
 
     @classmethod
     def split(cls, permutation, size):
-        """Splits a permutation into minibatches of about `size` steps.
-
-        For N steps, the number of minibatches is N / `size`, rounded to an integer of at
-        least 1.
+        """Splits a permutation into N / `size` minibatches, rounded to at least 1.
 
         Args:
             permutation: `[N]` int32 tensor, the indices of the steps in random order.
-            size: Positive int, the approximate number of steps of a minibatch, or `None`
-                for one minibatch of all steps.
+            size: Positive int, the approximate steps of a minibatch, or `None` for one.
         """
         steps = tf.size(permutation, tf.int64)
         size = tf.maximum(steps if size is None else tf.constant(size, tf.int64), 1)
         return cls(permutation, tf.maximum((steps + size // 2) // size, 1), steps)
 
     def minibatch(self, index, offsets=None):
-        """Returns `[n]` int32, the indices of the n steps of one minibatch.
+        """Returns `[n]` int32, the indices of the steps of one minibatch.
 
         Args:
             index: Scalar int, the number of the minibatch.
-            offsets: `[C]` int64, the numbers from 0 to C - 1, from the method
-                `offsets`, or `None`. With `offsets`, the result is `[C]`: the n indices,
-                and then N for padding. XLA compiles a program for each number of steps
-                in a minibatch, so that XLA needs minibatches of few sizes.
+            offsets: `[C]` int64 from `offsets()`, or `None`. With it, the result is
+                `[C]`: the n indices, then N for padding. XLA compiles a program for each
+                size, so it needs minibatches of few sizes.
         """
         index = tf.cast(index, tf.int64)
         begin = index * self.num_steps // self.count
@@ -62,9 +55,9 @@ class Minibatches(NamedTuple):
     def offsets(self):
         """Returns `[C]` int64, the numbers from 0 to C - 1, for `minibatch`.
 
-        C is at least the number of steps of each minibatch, and a multiple of a power of
-        two, so that minibatches of about the same size have the same C. The result is 68
-        for minibatches of 63 to 66 steps.
+        C is at least the size of each minibatch, and a multiple of a power of two, so
+        that
+        similar sizes share it: minibatches of 63 to 66 steps all have C = 68.
         """
         largest = -(-self.num_steps // self.count)
         unit = compiled_steps.power_of_two(tf.maximum(largest // 24, 1))
@@ -77,7 +70,7 @@ class Minibatches(NamedTuple):
 
 
 def call_repeatedly(times, body):
-    """Calls `body(index)` for the indices 0 to `times - 1`, one after the other."""
+    """Calls `body(index)` for the indices 0 to `times - 1` in order."""
 
     def step(index):
         body(index)
@@ -90,17 +83,13 @@ def call_repeatedly(times, body):
 def call_on_rows(function, inputs):
     """Calls a function on a batch of N rows, also if N is zero.
 
-    If a batch has no rows, TensorFlow's convolutions can return a tensor of the wrong
-    shape. `call_on_rows` therefore replaces an empty batch by one row of zeros, and
-    removes this row from the result of the function.
+    With no rows, TensorFlow's convolutions can return a wrong shape. So an empty batch is
+    replaced by a row of zeros, which is removed from the result.
 
     Args:
-        function: Function from a structure of `[N, …]` tensors to a structure of
-            `[N, …]` tensors. The result of `function` may contain `None`.
-        inputs: Structure of `[N, …]` tensors. The inputs are not copied unless N is zero.
-
-    Returns:
-        The result of `function` for the N rows of `inputs`.
+        function: Function from a structure of `[N, …]` tensors to another, which may
+            contain `None`.
+        inputs: Structure of `[N, …]` tensors, not copied unless N is zero.
     """
     count = tf.shape(keras.tree.flatten(inputs)[0])[0]
     padding = tf.cast(tf.equal(count, 0), tf.int32)

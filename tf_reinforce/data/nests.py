@@ -1,12 +1,12 @@
 """Flattens and rebuilds nested dicts and tuples without Keras.
 
-The order of the leaves is the order of `keras.tree.flatten`, which sorts the keys of
-dicts. Processes that play episodes use `nests`, because they do not import Keras.
+Leaves have the order of `keras.tree.flatten`, which sorts the keys of dicts. Processes
+that play episodes do not import Keras.
 """
 
 
 def flatten(nest):
-    """Returns the leaves of nested dicts, tuples and lists as a list.
+    """Returns the leaves of nested dicts, tuples and lists.
 
     Example:
 
@@ -21,7 +21,7 @@ def flatten(nest):
 
 
 def map_leaves(function, nest):
-    """Returns nested dicts and tuples with `function(leaf)` in place of each leaf.
+    """Returns the nest with `function(leaf)` for each leaf.
 
     Example:
 
@@ -36,7 +36,7 @@ def map_leaves(function, nest):
 
 
 def pack(nest, leaves):
-    """Returns a list of leaves, in the order of `flatten`, nested like `nest`.
+    """Returns leaves, in the order of `flatten`, nested like `nest`.
 
     Example:
 

@@ -1,12 +1,11 @@
 """Derives random numbers from a seed, a purpose, and the numbers of update and episode.
 
-A stream is the purpose of random numbers, for example training or evaluation. Each stream
-has several substreams, for example `"training/action"` for the noise of actions. The key
-of a random number consists of a seed, a substream and counters, for example the numbers
-of update and episode. Different keys give independent random numbers. The package seeds
-no global generator, and keeps no generator longer than one episode or one call. To draw
-the same random numbers as an uninterrupted run, a resumed run needs only the seed and the
-numbers of update and episode.
+A stream is a purpose, for example training or evaluation; its substreams, such as
+`"training/action"`, are purposes within it. A random number's key is the seed, a
+substream, and counters such as update and episode. Different keys give independent
+numbers. No global generator is seeded, and none lives longer than an episode or a call:
+to draw the numbers of an uninterrupted run, a resumed one needs only the seed and the
+counters.
 """
 
 import dataclasses
@@ -40,14 +39,14 @@ _BLOCK_SIZE = 16  # episodes whose words are computed together
 
 @dataclasses.dataclass(frozen=True)
 class NoiseSpec:
-    """The distribution and shape of the noise of one action or one environment step."""
+    """Distribution and shape of the noise of one action or one environment step."""
 
     kind: str  # "uniform" on [0, 1), zero included, or "normal"
     shape: tuple
 
 
 class StreamKey(NamedTuple):
-    """The key that determines all random numbers of one update or one evaluation."""
+    """What determines all random numbers of one update or one evaluation."""
 
     seed: int  # the master seed
     stream: str  # `"training"`, `"validation"` or `"evaluation"`
@@ -58,12 +57,9 @@ def seed_sequence(seed, substream, *counters):
     """Returns the NumPy seed sequence for a seed, a substream and counters.
 
     Args:
-        seed: Int, the master seed of all random numbers of the agent.
+        seed: Int, the agent's master seed.
         substream: One of `SUBSTREAMS`.
-        *counters: Ints, for example the numbers of the update and of the episode.
-
-    Returns:
-        `np.random.SeedSequence`.
+        *counters: Ints, for example the numbers of update and episode.
 
     Raises:
         ValueError: If the substream is unknown.
@@ -79,7 +75,7 @@ def seed_sequence(seed, substream, *counters):
 
 
 def generator(seed, substream, *counters):
-    """Returns a new NumPy generator, seeded by `seed_sequence` with the same arguments.
+    """Returns a new NumPy generator with the seed sequence of the same arguments.
 
     Example:
 
@@ -93,17 +89,17 @@ def generator(seed, substream, *counters):
 
 
 class EpisodeSeeds:
-    """The reset seeds and action noise of the episodes of one update or evaluation.
+    """Reset seeds and action noise for the episodes of one update or evaluation.
 
-    The seeds of 16 episodes are computed together, because a separate NumPy seed sequence
-    for each episode would take as long as three steps of CartPole.
+    The seeds of 16 episodes are computed together: a seed sequence for each would take as
+    long as three steps of CartPole.
 
     Args:
-        seed: Int, the master seed of all random numbers of the agent.
+        seed: Int, the agent's master seed.
         stream: `"training"`, `"validation"` or `"evaluation"`.
         update: Int, the number of the update.
-        group_size: Int, the number of consecutive episodes with the same reset seed.
-            Episodes with the same reset seed have different noise for their actions.
+        group_size: Int, how many consecutive episodes share a reset seed. Their actions
+            have different noise.
 
     Example:
 
@@ -131,8 +127,8 @@ class EpisodeSeeds:
     def action_generator(self, episode, part=0):
         """Returns the `np.random.Generator` of the noise for one part of an action.
 
-        All parts of an action use one sequence of random numbers. In this sequence, each
-        part of the action begins about 2.1e38 numbers after the previous part.
+        All parts use one sequence of random numbers, each about 2.1e38 numbers after the
+        part before.
         """
         bits = np.random.PCG64(_Words(self.seed_words("action", episode)))
         return np.random.Generator(bits.jumped(part) if part else bits)
@@ -147,7 +143,7 @@ class EpisodeSeeds:
 
 
 class _Words(np.random.bit_generator.ISeedSequence):
-    """Seed sequence that gives four precomputed integers to NumPy's generator `PCG64`."""
+    """A seed sequence that gives `PCG64` four precomputed integers."""
 
     def __init__(self, words):
         self._words = words
@@ -160,12 +156,12 @@ def rollout_keys(seed, stream, update):
     """Returns the four keys that `counter_noise` needs for one update or evaluation.
 
     Args:
-        seed: Int, the master seed of all random numbers of the agent.
+        seed: Int, the agent's master seed.
         stream: `"training"`, `"validation"`, `"evaluation"` or `"vector"`.
         update: Int, the number of the update.
 
     Returns:
-        `[4, 2]` uint32 array, the keys for resets, transitions, actions and minibatches.
+        `[4, 2]` uint32 array, for resets, transitions, actions and minibatches.
     """
     words = seed_sequence(seed, f"{stream}/tensors", update).generate_state(8, np.uint32)
     return words.reshape(4, 2)

@@ -26,11 +26,9 @@ UNBOUNDED_WIDTH = 1e7
 
 
 def check_observation_space(space):
-    """Returns the observation space, or raises an error if a part is not supported.
+    """Returns the space, or raises `ValueError` if a part is not supported.
 
-    Raises:
-        ValueError: If a part of the space is not supported, or if two parts would give
-            inputs of the policy with equal names.
+    Two parts whose names would be equal are refused as well.
     """
     nested = to_nest(space)
     for part in (space, *nests.flatten(nested)):
@@ -47,11 +45,7 @@ def check_observation_space(space):
 
 
 def check_action_space(space):
-    """Returns the action space, or raises an error if a part is not supported.
-
-    Raises:
-        ValueError: If no head exists for a part of the action space.
-    """
+    """Returns the space, or raises `ValueError` if no head exists for a part."""
     nested = to_nest(space)
     for part in nests.flatten(nested):
         is_leaf = isinstance(part, _LEAVES) and 0 not in part.shape
@@ -74,8 +68,8 @@ def action_names(nested):
         nested: Nested tuples and dicts of leaves.
 
     Raises:
-        ValueError: If a tuple or dict is empty, a key is not a string or contains "/",
-            or two leaves have the same name.
+        ValueError: If a tuple or dict is empty, a key is no string or contains "/", or
+            two leaves have the same name.
 
     Example:
 
@@ -115,13 +109,13 @@ def _check_keys(nested, root):
 
 
 def names(structure, path=(), root="observation"):
-    """Returns the name of each leaf of a structure: the keys to the leaf, joined by '_'.
+    """Returns each leaf's name: the keys that lead to it, joined by '_'.
 
     Args:
         structure: A leaf, or nested tuples and dicts of leaves.
         path: Tuple of the keys that lead to `structure`.
-        root: String, the name of the leaf if the structure is a single leaf, and the
-            prefix of a name that would begin with an index.
+        root: String, the name of a single leaf, and the prefix of names that would begin
+            with an index.
 
     Example:
 
@@ -142,7 +136,7 @@ def names(structure, path=(), root="observation"):
 def safe_name(name):
     """Returns a valid TensorFlow name of letters, digits, `_` and `.`.
 
-    Any other character becomes `_`, and a `_` at the start of the name becomes `key_`.
+    Any other character becomes `_`, and a leading `_` becomes `key_`.
 
     Example:
 
@@ -153,12 +147,10 @@ def safe_name(name):
 
 
 def to_config(space):
-    """Returns a space as a config of numbers, strings, lists and dicts.
-
-    The config of `None` is `None`.
+    """Returns a space as numbers, strings, lists and dicts; `None` for `None`.
 
     Raises:
-        ValueError: If the config format does not support the type of the space.
+        ValueError: If the space has another type.
 
     Example:
 
@@ -200,10 +192,10 @@ def _to_plain(name, value):
 
 
 def from_config(config):
-    """Returns the space from a config that `to_config` made.
+    """Returns the space from a config of `to_config`.
 
     Raises:
-        ValueError: If the `kind` in the config is unknown, or an entry is invalid.
+        ValueError: If the `kind` is unknown, or an entry is invalid.
     """
     if config is None or isinstance(config, gym.Space):
         return config
@@ -286,15 +278,11 @@ def _array(name, value, shape, kinds):
 
 
 def check_same_spaces(agent_spaces, environment_spaces):
-    """Raises an error if the spaces of agent and environment differ.
+    """Raises `ValueError` if the spaces of agent and environment differ.
 
     Args:
-        agent_spaces: `(observation space, action space)` of the agent. A space of the
-            agent that is `None` is not compared.
-        environment_spaces: `(observation space, action space)` of the environment.
-
-    Raises:
-        ValueError: If the observation spaces or the action spaces differ.
+        agent_spaces: `(observation space, action space)`; `None` is not compared.
+        environment_spaces: The same for the environment.
     """
     pairs = zip(("observation", "action"), agent_spaces, environment_spaces, strict=True)
     for name, expected, received in pairs:
@@ -307,19 +295,19 @@ def check_same_spaces(agent_spaces, environment_spaces):
 
 
 def sample_observations(space, float_dtype, count, rng):
-    """Returns `count` random observations without extreme values, in stacked arrays.
+    """Returns random observations without extreme values, in stacked arrays.
 
-    Random float observations are standard normal numbers, clipped to the bounds of the
-    space. Random integers of a `Box` are at most 255 above the lower bound.
+    Floats are standard normal numbers, clipped to the space's bounds; integers of a `Box`
+    are at most 255 above the lower bound.
 
     Args:
         space: A Gymnasium observation space.
         float_dtype: The float type of the observations.
-        count: Positive int, the number of observations and length of the leading axis.
-        rng: `np.random.Generator` that draws the observations.
+        count: Positive int, the length of the leading axis.
+        rng: `np.random.Generator`.
 
     Returns:
-        The structure of the space, with an array `[count, …]` for each leaf.
+        The space's structure, with an array `[count, …]` for each leaf.
     """
 
     def sample(part):
@@ -338,19 +326,17 @@ _EDGES = 0.0, 1.0, -1.0, 1e3, -1e3, -np.inf, np.inf
 
 
 def edge_observations(space, float_dtype):
-    """Returns seven observations, at 0, ±1, ±1000 and the bounds of the space.
+    """Returns seven observations, at 0, ±1, ±1000 and the space's bounds.
 
-    `edge_observations` clips every number to the bounds of the space. Bounds that are
-    infinite, or 1e7 or more apart, are limited to ±1000. The bounds of a discrete space
-    are its first and its last value.
+    Every number is clipped to the bounds. Those that are infinite, or 1e7 or more apart,
+    are limited to ±1000. A discrete space is bounded by its first and last value.
 
     Args:
         space: A Gymnasium observation space.
         float_dtype: The float type of the observations.
 
     Returns:
-        The structure of the space, with an array `[7, …]` of the seven observations for
-        each leaf.
+        The space's structure, with an array `[7, …]` for each leaf.
 
     Example:
 
@@ -387,8 +373,7 @@ def _sample_box(box, shape, float_dtype, rng):
 def middle_and_half(low, high):
     """Returns the middle of two bounds and half their distance.
 
-    If the bounds are equal, infinite, or 1e7 or more apart, the middle is 0 and half the
-    distance is 1.
+    They are 0 and 1 if the bounds are equal, infinite, or 1e7 or more apart.
 
     Example:
 
@@ -418,10 +403,9 @@ def to_nest(space):
 
 
 def is_quantity(space):
-    """Returns whether the numbers of a space are quantities, which can be normalized.
+    """Returns whether a space's numbers are quantities, which can be normalized.
 
-    All other numbers are categories, flags, or the pixels of an image: uint8 numbers with
-    at least two axes.
+    Others are categories, flags, or an image's pixels: uint8 with at least two axes.
 
     Example:
 

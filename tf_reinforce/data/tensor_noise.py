@@ -1,4 +1,4 @@
-"""Computes random numbers as tensors, from keys and counters."""
+"""Random numbers as tensors, from keys and counters."""
 
 import math
 
@@ -7,17 +7,14 @@ import tensorflow as tf
 
 
 def stateless_noise(seed, kind, shape, dtype, part=0):
-    """Returns a tensor of noise that depends only on the arguments.
+    """Returns noise that depends only on the arguments.
 
     Args:
         seed: Scalar int tensor.
-        kind: `"uniform"` on [0, 1), or `"normal"` with mean 0 and standard deviation 1.
+        kind: `"uniform"` on [0, 1), or `"normal"`.
         shape: Int vector tensor.
-        dtype: Float dtype of the result.
-        part: Int, the index of a part of an action. Different parts have different noise.
-
-    Returns:
-        Float tensor of the given shape.
+        dtype: Float type of the result.
+        part: Int, the index of a part of an action; each has its own noise.
     """
     sample = {
         "uniform": tf.random.stateless_uniform,
@@ -30,24 +27,23 @@ def stateless_noise(seed, kind, shape, dtype, part=0):
 def counter_noise(key, parts, episodes, step, dtype):
     """Returns the noise of episodes at one step, from keys and episode numbers.
 
-    The noise of an episode does not depend on the other episodes of the batch. Uniform
-    noise has the same bits in eager mode, in a graph and under XLA. Under XLA, normal
-    noise may differ in the last bits from normal noise in eager mode, because XLA and
-    TensorFlow compute `erfinv` in different ways. TensorFlow's own generators are not
-    used: philox returns other numbers under XLA than in eager mode, and threefry exists
+    An episode's noise does not depend on the rest of the batch. Uniform noise has the
+    same bits in eager mode, in a graph and under XLA; normal noise may differ in the last
+    bits under XLA, which computes `erfinv` in another way. TensorFlow's own generators do
+    not
+    serve: philox returns other numbers under XLA than in eager mode, and threefry exists
     only under XLA.
 
     Args:
-        key: `[2]` uint32, one key for all episodes, or `[B, 2]` uint32, one key for each
-            episode.
+        key: `[2]` uint32 for all episodes, or `[B, 2]` with one key for each.
         parts: List of `NoiseSpec`, one for each part of the noise.
-        episodes: `[B]` int tensor, numbers of episodes below 2**32.
-        step: Scalar int tensor, or `[B]` int tensor, the number of the step. The number
-            of steps, times the number of random numbers per step, must be below 2**32.
+        episodes: `[B]` int tensor, numbers below 2**32.
+        step: Scalar or `[B]` int tensor, the number of the step. The number of steps,
+            times the random numbers per step, must be below 2**32.
         dtype: Float type of the noise.
 
     Returns:
-        List of noise tensors `[B, *shape]`, one for each of `parts`.
+        List of tensors `[B, *shape]`, one for each of `parts`.
 
     Example:
 
@@ -82,14 +78,13 @@ def counter_noise(key, parts, episodes, step, dtype):
 
 
 def uniform_from_words(high, low, dtype):
-    """Returns uniform numbers k / 2ⁿ in [0, 1), with random integers k of n bits.
+    """Returns k / 2ⁿ in [0, 1), with random integers k of n bits.
 
-    The number n of significand bits is 24 for 32-bit floats and 53 for 64-bit floats.
+    n is 24 for 32-bit floats and 53 for 64-bit floats, the bits of their significands.
 
     Args:
-        high: uint32 tensor, random words with the higher bits of the integers k.
-        low: uint32 tensor, random words with the lower bits of the integers k, or `None`
-            for 32-bit floats.
+        high: uint32 tensor, random words with the higher bits of k.
+        low: uint32 tensor with the lower bits, or `None` for 32-bit floats.
         dtype: Float type of the result.
     """
     if low is None:
@@ -100,11 +95,10 @@ def uniform_from_words(high, low, dtype):
 
 
 def normal_from_words(high, low, dtype):
-    """Returns standard normal numbers from the arguments of `uniform_from_words`.
+    """Returns standard normal numbers; takes the arguments of `uniform_from_words`.
 
-    A normal number is the inverse normal distribution function at a probability p. With n
-    significand bits and a random integer k of n - 1 bits, p = (k + 1/2) / 2ⁿ⁻¹. A normal
-    number is always finite, because the probability p is never 0 or 1.
+    Each is the inverse distribution function at p = (k + 1/2) / 2ⁿ⁻¹ for a random integer
+    k of n - 1 bits. It is always finite, because p is never 0 or 1.
     """
     if low is None:
         doubled = (tf.cast(_right_shift(high, 9), dtype) + 0.5) * 2.0**-22
@@ -120,16 +114,15 @@ _ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 
 
 def threefry(key, first, second):
-    """Returns two random words for each pair of counters, by the generator Threefry-2x32.
+    """Returns two random words for each pair of counters (Threefry-2x32).
 
     Args:
-        key: `[2]` uint32, or `[B, 2]` uint32 with one key for each of B rows.
+        key: `[2]` uint32, or `[B, 2]` with one key for each of B rows.
         first: `[B, 1]` uint32, the first counter of each row.
-        second: `[B, N]` or `[1, N]` uint32, the N second counters of each row or of all
-            rows.
+        second: `[B, N]` or `[1, N]` uint32, the second counters.
 
     Returns:
-        Two tensors `[B, N]` uint32, the two words of each pair of counters.
+        Two tensors `[B, N]` uint32.
     """
     key = tf.convert_to_tensor(key)
     keys = [key[..., 0, None], key[..., 1, None]]

@@ -1,4 +1,4 @@
-"""Describes observations as `tf.TensorSpec`s."""
+"""Observations as `tf.TensorSpec`s."""
 
 import keras
 import numpy as np
@@ -13,13 +13,10 @@ def observation_spec(space, float_dtype, keeps_float64=False):
     Args:
         space: A Gymnasium observation space.
         float_dtype: The float type in which the policy computes. Float observations are
-            recorded in the type of the policy, so that acting and learning use the same
-            bits. Integer observations keep their own type.
-        keeps_float64: Bool, whether float64 observations keep their type, too. Rounding
-            before the normalization would lose small differences of large numbers.
-
-    Returns:
-        A `tf.TensorSpec`, or dicts and tuples of `tf.TensorSpec`s, nested like the space.
+            recorded in it, so acting and learning use the same bits; integers keep
+            theirs.
+        keeps_float64: Bool, whether float64 observations stay float64. Rounding before
+            the normalization would lose small differences of large numbers.
 
     Example:
 
@@ -40,11 +37,11 @@ def observation_spec(space, float_dtype, keeps_float64=False):
 
 
 def normalized_shapes(observation_spec, is_normalized):
-    """Returns the shapes of normalized arrays with a batch axis, and `()` of others.
+    """Returns the shapes of normalized arrays with a batch axis, and `()` for others.
 
     Args:
         observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
-        is_normalized: List of bools, one for each array of an observation.
+        is_normalized: List of bools, one for each array.
 
     Example:
 
@@ -59,7 +56,7 @@ def normalized_shapes(observation_spec, is_normalized):
 
 
 def with_floats(observation_spec, is_normalized, float_dtype):
-    """Returns a spec in which normalized arrays have the float type of the policy.
+    """Returns a spec in which normalized arrays have the policy's float type.
 
     Args:
         observation_spec, is_normalized: As in `normalized_shapes`.
@@ -77,9 +74,8 @@ def specs_from_shapes(shapes, float_dtype):
     """Returns an observation spec from shapes, for an agent without observation space.
 
     Args:
-        shapes: Shape with the batch axis first, or dicts and tuples of such shapes.
-        float_dtype: The float type of every observation, because shapes contain no
-            types.
+        shapes: Shape with the batch axis first, or dicts and tuples of them.
+        float_dtype: The float type of every observation; shapes contain no types.
 
     Example:
 
@@ -96,15 +92,7 @@ def specs_from_shapes(shapes, float_dtype):
 
 
 def expect_shapes(agent_spec, environment_spec):
-    """Raises an error if the observations of agent and environment differ in shape.
-
-    Args:
-        agent_spec, environment_spec: Observation specs, as `observation_spec` returns
-            them.
-
-    Raises:
-        ValueError: If the shapes of the observations differ.
-    """
+    """Raises `ValueError` if agent and environment differ in observation shapes."""
     expected, received = (
         keras.tree.map_structure(lambda leaf: tuple(leaf.shape), spec)
         for spec in (agent_spec, environment_spec)
