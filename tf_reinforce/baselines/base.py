@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_reinforce.support import compiled_steps
-from tf_reinforce.support import fixed_arguments
+from tf_reinforce.support import compilation
 
 
 class BaselineBatch(NamedTuple):
@@ -31,8 +30,8 @@ class BaselineBatch(NamedTuple):
         is_padding = self.is_padding
         if is_padding is not None:
             is_padding = tf.gather(is_padding, indices)
-        fraction = compiled_steps.count_steps(indices, is_padding)
-        fraction /= compiled_steps.count_steps(self.returns, self.is_padding)
+        fraction = compilation.count_steps(indices, is_padding)
+        fraction /= compilation.count_steps(self.returns, self.is_padding)
         batch = self._gather(indices)
         return batch._replace(
             episodes=tf.cast(self.episodes, fraction.dtype) * fraction,
@@ -40,7 +39,7 @@ class BaselineBatch(NamedTuple):
         )
 
     def padded(self, rows: tf.Tensor) -> "BaselineBatch":
-        """Returns a batch of R rows for XLA, see `compiled_steps.padded_rows`.
+        """Returns a batch of R rows for XLA, see `compilation.padded_rows`.
 
         Rows beyond the N steps repeat the first step and are marked as padding.
 
@@ -92,7 +91,7 @@ class Baseline(keras.layers.Layer, abc.ABC):
     minibatch_size: int | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        fixed_arguments.expect_changeable(self, name, value)
+        compilation.expect_changeable(self, name, value)
         super().__setattr__(name, value)
 
     @property

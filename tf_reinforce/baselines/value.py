@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_reinforce.baselines import base
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
-from tf_reinforce.support import compiled_steps
+from tf_reinforce.support import compilation
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import replicas
 from tf_reinforce.support import validation
@@ -190,8 +190,8 @@ class Value(base.Baseline):
         is_checked = not self._gradients_follow(baseline_batch)
         steps = functools.partial(self._minibatch_steps, is_checked)
         if baseline_batch.jit_compile:
-            rows = compiled_steps.padded_rows(tf.size(baseline_batch.returns))
-            program = compiled_steps.compiled(steps)
+            rows = compilation.padded_rows(tf.size(baseline_batch.returns))
+            program = compilation.compiled(steps)
             program(baseline_batch.padded(rows), batches.padded(rows), batches.offsets())
         else:
             steps(baseline_batch, batches)

@@ -17,7 +17,7 @@ from tf_reinforce.cli import plot
 from tf_reinforce.cli import tools
 from tf_reinforce.cli import train
 from tf_reinforce.cli import tune
-from tf_reinforce.support import interrupts
+from tf_reinforce.support import startup
 from tf_reinforce.support import version
 
 # Options of other programs, and what to use instead.
@@ -115,7 +115,7 @@ def main(arguments=None):
     options = make_parser().parse_args(list(map(_escape_negative, arguments)))
     options.command_line = shlex.join(["tf-reinforce", *arguments])
     try:
-        with _plain_messages(), interrupts.kept():
+        with _plain_messages(), startup.kept():
             code = options.command(options)
         sys.stdout.flush()
         return code

@@ -15,7 +15,6 @@ from tf_reinforce.cli import train_seeds
 from tf_reinforce.cli import train_settings
 from tf_reinforce.experiments import run_config
 from tf_reinforce.settings import schema
-from tf_reinforce.support import learner_cluster
 from tf_reinforce.support import startup
 
 INTERRUPTED = 130  # exit code after Ctrl-C
@@ -68,7 +67,7 @@ def train(options):
     preset. If TF_CONFIG describes several learner processes, they train one agent
     together, and only the chief writes files and prints.
     """
-    cluster = learner_cluster.from_environment(os.environ)
+    cluster = startup.learner_cluster(os.environ)
     if cluster is None or cluster.number == 0:
         return _train(options, cluster)
     options.run_dir = options.export = None

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from tf_reinforce.support import compiled_steps
+from tf_reinforce.support import compilation
 
 
 class Minibatches(NamedTuple):
@@ -60,7 +60,7 @@ class Minibatches(NamedTuple):
         similar sizes share it: minibatches of 63 to 66 steps all have C = 68.
         """
         largest = -(-self.num_steps // self.count)
-        unit = compiled_steps.power_of_two(tf.maximum(largest // 24, 1))
+        unit = compilation.power_of_two(tf.maximum(largest // 24, 1))
         return tf.range(-(-(largest + unit // 2) // unit) * unit)
 
     def padded(self, rows):

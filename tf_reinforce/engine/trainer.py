@@ -24,10 +24,9 @@ from tf_reinforce.engine.update import train_step
 from tf_reinforce.policies import actor
 from tf_reinforce.policies import models
 from tf_reinforce.settings import config
-from tf_reinforce.support import compiled_steps
+from tf_reinforce.support import compilation
 from tf_reinforce.support import locks
 from tf_reinforce.support import replicas
-from tf_reinforce.support import tracing
 from tf_reinforce.support import validation
 
 _PROGRAMS = 8  # programs of each kind that are kept
@@ -459,7 +458,7 @@ class Trainer:
         A recurrent policy reads whole episodes, and would do so for every part. A loss
         that a layer adds may be a sum over the rows of a call.
         """
-        has_losses = compiled_steps.has_losses_of_inputs(self.estimator.policy)
+        has_losses = compilation.has_losses_of_inputs(self.estimator.policy)
         return self.actor.recurrent is None and not has_losses
 
     def train_step(self, rollout=None):
@@ -515,7 +514,7 @@ class Trainer:
             return "recurrent"
         key = network, setting
         if key not in self._obstacles:
-            self._obstacles[key] = compiled_steps.obstacle(
+            self._obstacles[key] = compilation.obstacle(
                 estimator.forward if is_policy else estimator.baseline_values,
                 estimator.policy if is_policy else estimator.baseline.model,
                 self.actor.observation_spec,
@@ -551,7 +550,7 @@ class Trainer:
             unique = functools.partial(make_function())
             traced = tf.function(unique, input_signature=signature, autograph=False)
             self.graphs[name] = key, traced.get_concrete_function()
-            tracing.release(self.graphs[name][1].graph)
+            compilation.release(self.graphs[name][1].graph)
         return self.graphs[name][1]
 
 

@@ -20,8 +20,8 @@ from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.engine.collect import xla_rollout
 from tf_reinforce.engine.update import program as update_program
 from tf_reinforce.engine.update import train_step
+from tf_reinforce.support import compilation
 from tf_reinforce.support import optimizers
-from tf_reinforce.support import tracing
 from tf_reinforce.support import validation
 
 _POLL_SECONDS = 0.1  # between two looks at signals and at the time of a checkpoint
@@ -304,7 +304,7 @@ class _SeedProgram:
         graph = tf.function(self._updates, input_signature=signature, autograph=False)
         with xla_rollout.explain_compile_errors():
             self._graph = graph.get_concrete_function()
-        tracing.release(self._graph.graph)
+        compilation.release(self._graph.graph)
 
     def write_to(self, agent, index):
         """Assigns the stacked weights of the agent number `index` to `agent`."""

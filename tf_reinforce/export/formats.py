@@ -19,7 +19,7 @@ from tf_reinforce.export import policy_functions
 from tf_reinforce.export import runtimes
 from tf_reinforce.support import files
 from tf_reinforce.support import startup
-from tf_reinforce.support import user_warnings
+from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
 
@@ -154,7 +154,7 @@ def _warn_of_rounding(actor):
         shift, factor = (np.abs(weight.numpy()) for weight in weights[2:])
         change = float(np.max(shift * factor, initial=0.0)) * 2.0**-24
         if change > 0.01:
-            user_warnings.warn(
+            validation.warn(
                 "LiteRT computes in float32, which rounds the observations by up to "
                 f"{change:.2g} of their standard deviation before they are normalized. "
                 "Export to the format 'tf_saved_model' or 'onnx' instead."

@@ -14,7 +14,7 @@ import tensorflow_probability as tfp
 
 from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
-from tf_reinforce.support import fixed_arguments
+from tf_reinforce.support import compilation
 from tf_reinforce.support import validation
 
 
@@ -60,7 +60,7 @@ class Head(keras.layers.Layer, abc.ABC):
     support: Support | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        fixed_arguments.expect_changeable(self, name, value)
+        compilation.expect_changeable(self, name, value)
         super().__setattr__(name, value)
 
     def action_spec(self, dtype: Any) -> Any:

@@ -8,7 +8,7 @@ from tf_reinforce.data import spaces
 from tf_reinforce.policies import call_modes
 from tf_reinforce.policies import models
 from tf_reinforce.policies import recurrent
-from tf_reinforce.support import user_warnings
+from tf_reinforce.support import validation
 
 
 def normalized_arrays(space, keras_models, with_integers):
@@ -35,13 +35,13 @@ def normalized_arrays(space, keras_models, with_integers):
             refused.append(name)
         flags.append(flag and not (is_integer and is_refused))
     if refused:
-        user_warnings.warn(
+        validation.warn(
             f"`normalize_observations=True` leaves {', '.join(refused)} unchanged, "
             "because a model has an integer input for it. To normalize these integers, "
             'pass `dtype="float32"` to `keras.Input`.'
         )
     elif with_integers and not any(flags):
-        user_warnings.warn(
+        validation.warn(
             "`normalize_observations=True` has no effect, because the observations "
             f"contain only categories, flags or images. Received: {space!r}. Omit it."
         )
@@ -135,7 +135,7 @@ def check_call_modes(keras_models, observation_spec, recurrent_policy):
         differing += modes.differing
         updating.append(modes.updating)
     if differing:
-        user_warnings.warn(
+        validation.warn(
             f"The layers {', '.join(differing)} run in inference mode, also during "
             "training, because actions and updates must use the same policy.",
         )

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.data import tensor_specs
-from tf_reinforce.support import user_warnings
+from tf_reinforce.support import validation
 
 
 def build(model, shapes, spec, name):
@@ -139,7 +139,7 @@ def warn_bounded_logits(policy, head):
         if is_logit[start:stop].any()
     ]
     if ends:
-        user_warnings.warn(
+        validation.warn(
             f"The outputs of the policy are logits of {head!r}, so the last layer must "
             f"be linear (`activation=None`). Received: {' and '.join(ends)}. The head "
             "applies softmax or sigmoid itself. Remove the activation of the last layer."
@@ -207,7 +207,7 @@ def warn_if_not_loadable(model):
     for layer_class, problem in problems.items():
         if problem is not None:
             name = layer_class.__name__
-            user_warnings.warn(
+            validation.warn(
                 f"The class {name} {problem}. Expected: {name}.__init__(self, ..., "
                 "**kwargs), which calls super().__init__(**kwargs), and `get_config`, "
                 "which returns all other arguments. Correct the class, and save again.",

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tf_reinforce.support import fixed_arguments
+from tf_reinforce.support import compilation
 from tf_reinforce.support import validation
 
 __all__ = [
@@ -67,7 +67,7 @@ class RunningNormalization(keras.layers.Layer):
             self.clip = validation.within("clip", clip, 1e-300, 1e300)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        fixed_arguments.expect_changeable(self, name, value)
+        compilation.expect_changeable(self, name, value)
         super().__setattr__(name, value)
 
     def build(self, observations_shape: Any) -> None:
@@ -212,7 +212,7 @@ class RunningScale(keras.layers.Layer):
         self.epsilon = validation.within("epsilon", epsilon, 1e-300, 1e300)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        fixed_arguments.expect_changeable(self, name, value)
+        compilation.expect_changeable(self, name, value)
         super().__setattr__(name, value)
 
     def build(self, shape: Any = None) -> None:

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.types import experimental
 
 from tf_reinforce.functional import shapes
-from tf_reinforce.support import user_warnings
+from tf_reinforce.support import validation
 
 
 class RewardFunction:
@@ -106,7 +106,7 @@ def find(name):
     """
     function = keras.saving.get_registered_object(name)
     if function is None:
-        user_warnings.warn(
+        validation.warn(
             f"The function {name!r} of the saved model is not known, so the model can "
             "predict, but not train. Decorate the function with "
             "@keras.saving.register_keras_serializable(), or pass "

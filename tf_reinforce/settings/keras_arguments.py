@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from tf_reinforce.support import interrupts
+from tf_reinforce.support import startup
 from tf_reinforce.support import validation
 
 _P = ParamSpec("_P")
@@ -53,7 +53,7 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
         except TypeError as error:
             names = list(signature.parameters)[1:]
             raise TypeError(_text(method.__name__, names, kwargs, error)) from None
-        with interrupts.kept():
+        with startup.kept():
             return method(*args, **kwargs)
 
     return call

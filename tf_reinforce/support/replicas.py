@@ -5,7 +5,7 @@ import os
 
 import tensorflow as tf
 
-from tf_reinforce.support import learner_cluster
+from tf_reinforce.support import startup
 
 # TensorFlow's class MultiWorkerMirroredStrategy has another `__name__`.
 _SUPPORTED = {
@@ -37,7 +37,7 @@ def learner_strategy() -> tf.distribute.Strategy:
     >>> with tfr.learner_strategy().scope():
     ...     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(8,))
     """
-    cluster = learner_cluster.from_environment(os.environ)
+    cluster = startup.learner_cluster(os.environ)
     if cluster is None:
         return tf.distribute.get_strategy()
     try:
@@ -63,7 +63,7 @@ def check_strategy(strategy):
     """Raises `ValueError` if agents do not support a strategy, or `None`."""
     if strategy is not None and not isinstance(strategy, tuple(_SUPPORTED.values())):
         raise ValueError(
-            f"An agent does not support the strategy {_name(strategy)}, but only "
+            f"An agent does not support the strategy {type(strategy).__name__}, but only "
             f"{', '.join(_SUPPORTED)}."
         )
 
@@ -84,12 +84,6 @@ def check_same_scope(strategy, parts):
                 "head, baseline, optimizer and agent in one `with strategy.scope():`, or "
                 "all without."
             )
-
-
-def _name(strategy):
-    """Returns the name of a strategy in `tf.distribute`."""
-    names = [name for name, kind in _SUPPORTED.items() if isinstance(strategy, kind)]
-    return names[0] if names else type(strategy).__name__
 
 
 def check_outside_scope(method):

@@ -1,4 +1,4 @@
-"""Imports TensorFlow, and removes start-up messages from standard error.
+"""Imports TensorFlow without its messages, and keeps Ctrl-C from being lost in libraries.
 
 The C++ code of TensorFlow, CUDA and LiteRT prints messages when it starts. No log level
 suppresses those that are printed before the log level is read, so they are removed from
@@ -7,13 +7,14 @@ file descriptor 2, which is standard error.
 
 import contextlib
 import importlib
+import json
 import os
 import re
+import signal
 import sys
 import tempfile
 import threading
-
-from tf_reinforce.support import interrupts
+from typing import NamedTuple
 
 # CUDA's error 100 means that the machine has no GPU, and error 303 means that it has no
 # driver. Other CUDA errors are printed.
@@ -49,7 +50,7 @@ def import_tensorflow():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules:
         with (
-            interrupts.kept(at_once=False),
+            kept(at_once=False),
             quiet_first_import(),
             _without_packages(_UNUSED),
         ):
@@ -129,3 +130,93 @@ def without_messages(pattern=_STARTUP_MESSAGE):
 def _flush():
     with contextlib.suppress(Exception):  # `sys.stderr` may be any object, or closed
         sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def kept(*, at_once=True):
+    """Keeps the `KeyboardInterrupt` of a SIGINT in a `with` block from being changed.
+
+    Python raises it between any two instructions. TensorFlow turns one that arrives while
+    it traces a function into a `TypeError`, and a module may discard one during its
+    import.
+
+    Args:
+        at_once: Bool, whether the handler of SIGINT is called when the signal arrives. An
+            error that follows a `KeyboardInterrupt` is then replaced by it. If False, the
+            handler is called when the block ends, so nothing in the block is interrupted.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not callable(handler):
+        yield
+        return
+    received = []
+
+    def handle(*signal_and_frame):
+        received.append(signal_and_frame)
+        if at_once:
+            handler(*signal_and_frame)
+            received.pop()  # the handler has raised nothing
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    except Exception:
+        if received and at_once:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if received and not at_once:
+            handler(*received[0])
+
+
+class LearnerCluster(NamedTuple):
+    """The processes that train one agent together.
+
+    Attributes:
+        hosts: Tuple of strings `"host:port"`, one for each process.
+        number: Int, the number of the current process. Process 0 is the chief.
+    """
+
+    hosts: tuple[str, ...]
+    number: int
+
+
+def learner_cluster(environ):
+    """Returns the `LearnerCluster` of `TF_CONFIG`, or `None` for one process.
+
+    TensorFlow has a resolver for it, but the command line needs it before the import.
+
+    Raises:
+        ValueError: If `TF_CONFIG` is invalid, or describes other kinds of processes.
+
+    Example:
+
+    >>> cluster = {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}
+    >>> task = {"type": "worker", "index": 1}
+    >>> environ = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+    >>> learner_cluster(environ).number
+    1
+    """
+    text = environ.get("TF_CONFIG") or "{}"
+    try:
+        config = json.loads(text)
+        if config in ({}, {"cluster": {}}):
+            return None
+        jobs, task = config["cluster"], config["task"]
+        hosts = {
+            (job, index): host
+            for job in sorted(jobs, key=("chief", "worker").index)
+            for index, host in enumerate(jobs[job])
+        }
+        number = [*hosts].index((task["type"], int(task["index"])))
+        if not all(host.partition(":")[2] for host in hosts.values()):
+            raise ValueError
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            'TF_CONFIG must be {"cluster": {"worker": ["host:port", …]}, "task": '
+            '{"type": "worker", "index": N}}, or unset for one process. Jobs: chief, worker. '
+            f"Received: TF_CONFIG={text!r}"
+        ) from error
+    return LearnerCluster(tuple(hosts.values()), number) if len(hosts) > 1 else None

@@ -1,15 +1,47 @@
-"""Validates arguments of public functions, and raises errors for invalid values."""
+"""Checks the arguments of public functions, and warns at the line that called them."""
 
 import difflib
 import itertools
 import math
 import numbers
 import os
+import pathlib
+import site
 import sys
+import sysconfig
+import warnings
 
 MAX_SIZE = 2**24  # of one axis, for example the number of actions
 MAX_LAYERS, MAX_WEIGHTS = 256, 2**26  # of a default network: 256 MiB in float32
 MAX_REPEATS = 10**4  # in files, of the passes, and of the updates in one call
+
+# Folders of the package, of installed packages and of Python's own modules.
+LIBRARIES = tuple(
+    f"{folder}{os.sep}"
+    for folder in {
+        str(pathlib.Path(__file__).parents[1]),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+        *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")),
+    }
+)
+
+
+def warn(text):
+    """Warns with a `UserWarning` at the innermost line outside of libraries.
+
+    A warning at a line of Keras or of this package would show this line to the user.
+    """
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARIES):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
+
+
+def _error(name, expected, value, kind=ValueError):
+    """Returns the error that an argument does not have the expected value."""
+    text = f"`{name}` must be {expected}. Received: {name}={value!r}"
+    return kind(f"{text} of type {type(value).__name__}" if kind is TypeError else text)
 
 
 def whole_number(name, value, low=-math.inf, high=math.inf):
@@ -24,9 +56,7 @@ def whole_number(name, value, low=-math.inf, high=math.inf):
     if not is_int or not low <= value <= high:
         bounds = "" if low == -math.inf else f" of at least {low}"
         bounds += "" if high == math.inf else f" and at most {high}"
-        raise ValueError(
-            f"`{name}` must be a whole number{bounds}. Received: {name}={value!r}"
-        )
+        raise _error(name, f"a whole number{bounds}", value)
     return int(value)
 
 
@@ -54,7 +84,7 @@ def boolean(name, value):
     The string "false" raises an error, because Python's `bool("false")` is True.
     """
     if not _is_boolean(value):
-        raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")
+        raise _error(name, "True or False", value)
     return bool(value)
 
 
@@ -85,24 +115,16 @@ def check_seed(seed):
     7
     """
     if _is_boolean(seed) or not isinstance(seed, numbers.Integral):
-        raise TypeError(
-            "`seed` must be a whole number, so that the run is repeatable. "
-            f"Received: seed={seed!r} of type {type(seed).__name__}"
-        )
+        raise _error("seed", "a whole number", seed, TypeError)
     if not 0 <= seed < 2**63:
-        raise ValueError(
-            f"`seed` must lie in [0, 2**63). Received: seed={seed}. Use a seed that is "
-            "not negative and has at most 63 bits."
-        )
+        raise _error("seed", "in [0, 2**63)", seed)
     return int(seed)
 
 
 def positive_ints(name, values):
     """Returns `values` as a list; raises `ValueError` unless all are positive ints."""
     if not isinstance(values, (list, tuple)):
-        raise ValueError(
-            f"`{name}` must be a list of whole numbers. Received: {name}={values!r}"
-        )
+        raise _error(name, "a list of whole numbers", values)
     return [positive_int(name, value) for value in values]
 
 
@@ -118,9 +140,8 @@ def layer_sizes(name, values, inputs=1, outputs=1):
     weights = sum((before + 1) * after for before, after in pairs)
     if weights > MAX_WEIGHTS or len(sizes) > MAX_LAYERS:
         raise ValueError(
-            f"`{name}` must be the sizes of a network with at most {MAX_LAYERS} layers "
-            f"and {MAX_WEIGHTS:,} weights. Received: {name}={repr(values)[:100]}, which "
-            f"needs {weights:,}. Build a larger policy with Keras: tfr.Reinforce(policy)"
+            f"`{name}` allows {MAX_LAYERS} layers and {MAX_WEIGHTS:,} weights. Received: "
+            f"{weights:,} weights. For a larger policy, pass a model to tfr.Reinforce"
         )
     return sizes
 
@@ -128,61 +149,48 @@ def layer_sizes(name, values, inputs=1, outputs=1):
 def within(name, value, low, high):
     """Returns `value` as a float, or raises `ValueError` unless it is in [low, high]."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    # Python's `math.isfinite` fails for an int that is no float, for example 10**400.
     value = value.item() if is_number and hasattr(value, "item") else value  # of NumPy
-    is_finite = is_number and abs(value) <= sys.float_info.max
-    if not is_finite or not low <= value <= high:
+    limit = sys.float_info.max  # `math.isfinite` fails for the int 10**400
+    if not is_number or not max(low, -limit) <= value <= min(high, limit):
         bounds = f" of at least {low}" if low > -math.inf else ""
         bounds = f" in [{low}, {high}]" if high < math.inf else bounds
-        raise ValueError(
-            f"`{name}` must be a finite number{bounds}. Received: {name}={value!r}"
-        )
+        raise _error(name, f"a finite number{bounds}", value)
     return float(value)
 
 
 def finite_numbers(name, values):
     """Returns `values` as floats; raises `ValueError` unless they are finite numbers."""
     if not isinstance(values, (list, tuple)) or not values:
-        raise ValueError(
-            f"`{name}` must be a list of one or more numbers. Received: {name}={values!r}"
-        )
+        raise _error(name, "a list of one or more numbers", values)
     return [within(name, value, -math.inf, math.inf) for value in values]
 
 
 def one_of(name, value, allowed):
     """Returns `value`, or raises `ValueError` unless `allowed` contains the value."""
     if value not in allowed:
-        raise ValueError(f"`{name}` must be one of {allowed}. Received: {name}={value!r}")
+        raise _error(name, f"one of {allowed}", value)
     return value
 
 
 def instance(name, value, kind):
     """Returns `value`, or raises `TypeError` unless it is an instance of `kind`."""
     if not isinstance(value, kind):
-        raise TypeError(
-            f"`{name}` must be a {kind.__module__.split('.')[0]}.{kind.__name__}. "
-            f"Received: {name}={value!r} of type {type(value).__name__}"
-        )
+        expected = f"a {kind.__module__.split('.')[0]}.{kind.__name__}"
+        raise _error(name, expected, value, TypeError)
     return value
 
 
 def path(name, value):
     """Returns a path as a string, or raises `TypeError` if `value` is not a path."""
     if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(
-            f"`{name}` must be a path: a string or a pathlib.Path. "
-            f"Received: {name}={value!r} of type {type(value).__name__}"
-        )
+        raise _error(name, "a path: a string or a pathlib.Path", value, TypeError)
     return os.fspath(value)
 
 
 def stream(name, value):
     """Returns `value`, or raises `TypeError` unless it is a text stream or `None`."""
     if value is not None and not hasattr(value, "write"):
-        raise TypeError(
-            f"`{name}` must be a text stream, for example sys.stderr, or None. "
-            f"Received: {name}={value!r} of type {type(value).__name__}"
-        )
+        raise _error(name, "a text stream or None", value, TypeError)
     return value
 
 

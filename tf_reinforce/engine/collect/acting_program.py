@@ -20,7 +20,6 @@ import tensorflow as tf
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import litert_runner
-from tf_reinforce.support import interrupts
 from tf_reinforce.support import startup
 
 log = logging.getLogger("tf_reinforce")
@@ -197,7 +196,7 @@ class ActingProgram:
         layout: `litert_runner.Layout` of the arguments and results.
     """
 
-    @interrupts.kept(at_once=False)  # Ctrl-C is no reason to leave LiteRT
+    @startup.kept(at_once=False)  # Ctrl-C is no reason to leave LiteRT
     def __init__(self, actor, examples, noise, deterministic):
         self._variables = actor.variables
         self._act_function = _ActFunction(actor, deterministic)

@@ -18,7 +18,7 @@ from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import env_outputs
 from tf_reinforce.settings import config
-from tf_reinforce.support import user_warnings
+from tf_reinforce.support import validation
 
 
 def check_arguments(env_kwargs):
@@ -359,7 +359,7 @@ class SyncEnvs(BatchedEnvs):
         ends += [self._episode_end(env_index, False) for env_index in env_indices]
         if env_indices and self._warn_at_limit:
             self._warn_at_limit = False
-            user_warnings.warn(
+            validation.warn(
                 "An episode was truncated because the episode did not end within "
                 f"{self.max_episode_steps:,} steps. Give the environment a time limit, "
                 "or pass `max_episode_steps`.",

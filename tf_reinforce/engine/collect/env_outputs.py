@@ -12,7 +12,7 @@ import numpy as np
 
 from tf_reinforce.data import nests
 from tf_reinforce.data import spaces
-from tf_reinforce.support import user_warnings
+from tf_reinforce.support import validation
 
 
 class IndexedFault(Exception):
@@ -267,7 +267,7 @@ def place(error):
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((*user_warnings.LIBRARIES, "<"))
+        if not frame.filename.startswith((*validation.LIBRARIES, "<"))
     ]
     if not frames:
         return ""

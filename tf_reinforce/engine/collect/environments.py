@@ -16,7 +16,7 @@ from tf_reinforce.engine.collect import acting_program
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import results
 from tf_reinforce.settings import config
-from tf_reinforce.support import user_warnings
+from tf_reinforce.support import validation
 
 
 class CollectionRequest(NamedTuple):
@@ -204,7 +204,7 @@ class HostEnvironments(Environments):
         """Warns once of dropped episodes, and once of observations outside bounds."""
         if self._warns_of_faults and collected.faults.dropped_episodes:
             self._warns_of_faults = False
-            user_warnings.warn(
+            validation.warn(
                 "An episode was dropped, and another episode replaced it. "
                 f"{collected.faults.first}. This biases the gradient and the returns "
                 "towards episodes without faults. The log key `dropped_episodes` counts "
@@ -215,7 +215,7 @@ class HostEnvironments(Environments):
             if text is not None:
                 self._warns_of_bounds = False
                 name = "" if self.spec is None else f"{self.spec.id}, "
-                user_warnings.warn(f"{name}{text}")
+                validation.warn(f"{name}{text}")
 
 
 def to_collected(arrays, actor, stepping, seconds, faults):
@@ -246,7 +246,7 @@ def to_collected(arrays, actor, stepping, seconds, faults):
 def warn_of_close(text):
     """Warns that an environment could not be closed, with a text that says which."""
     text = f"{text[:1].upper()}{text[1:]}"
-    user_warnings.warn(f"{text}. The episodes are complete.")
+    validation.warn(f"{text}. The episodes are complete.")
 
 
 def warn_of_copy(model):
@@ -255,7 +255,7 @@ def warn_of_copy(model):
     Args:
         model: `keras.Model` that is among the arguments of the environments.
     """
-    user_warnings.warn(
+    validation.warn(
         f"The environments contain copies of the {type(model).__name__} {model.name!r}, "
         "with its present weights. If it changes in training, set its weights with "
         "`env_attrs` (docs/howto_changing_environments.md). If not, let the callable "

@@ -26,7 +26,7 @@ from tf_reinforce.engine.collect import environments
 from tf_reinforce.engine.collect import results
 from tf_reinforce.envs import checks
 from tf_reinforce.envs import legal_actions
-from tf_reinforce.support import tracing
+from tf_reinforce.support import compilation
 
 _PROGRAMS: dict[str, object] = {}  # concrete functions, by their digest
 
@@ -639,7 +639,7 @@ def shared(function, signature):
     )
     with tf.init_scope():  # independent of a graph that calls the function
         concrete = traced.get_concrete_function()
-    tracing.release(concrete.graph)
+    compilation.release(concrete.graph)
     if concrete.captured_inputs:
         return concrete
     return _PROGRAMS.setdefault(digest(concrete), concrete)

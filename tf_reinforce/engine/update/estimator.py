@@ -19,7 +19,7 @@ from tf_reinforce.functional import losses
 from tf_reinforce.functional import returns as return_functions
 from tf_reinforce.policies import call_modes
 from tf_reinforce.policies import models
-from tf_reinforce.support import compiled_steps
+from tf_reinforce.support import compilation
 
 # The scalars that describe a policy gradient.
 METRICS = (
@@ -66,8 +66,8 @@ class Batch(NamedTuple):
         is_padding = self.is_padding
         if is_padding is not None:
             is_padding = tf.gather(is_padding, indices)
-        share = compiled_steps.count_steps(indices, is_padding)
-        share /= compiled_steps.count_steps(self.returns, self.is_padding)
+        share = compilation.count_steps(indices, is_padding)
+        share /= compilation.count_steps(self.returns, self.is_padding)
         return self._replace(
             **self._at(indices),
             is_padding=is_padding,
@@ -121,7 +121,7 @@ class Batch(NamedTuple):
         """Returns the mean over the steps of `[N]` values that are zero for padding."""
         if self.is_padding is None:
             return tf.reduce_mean(values)
-        count = compiled_steps.count_steps(values, self.is_padding)
+        count = compilation.count_steps(values, self.is_padding)
         return tf.reduce_sum(values) / tf.cast(count, values.dtype)
 
     def without_padding(self, values, other=0.0):

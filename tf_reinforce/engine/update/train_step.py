@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_reinforce.data import minibatches
 from tf_reinforce.engine.update import estimator
 from tf_reinforce.functional import losses
-from tf_reinforce.support import compiled_steps
+from tf_reinforce.support import compilation
 from tf_reinforce.support import replicas
 
 # The scalars that describe an update.
@@ -297,12 +297,12 @@ class TrainStep:
         XLA compiles a program for each combination of shapes. Batch and minibatches are
         therefore padded.
         """
-        rows = compiled_steps.padded_rows(tf.size(batch.returns))
+        rows = compilation.padded_rows(tf.size(batch.returns))
         padding = rows - tf.size(batch.returns)
         first = tf.repeat(behavior_log_probs[:1], padding)
         behavior_log_probs = tf.concat([behavior_log_probs, first], axis=0)
         permutations = tf.pad(permutations, [[0, 0], [0, padding]])
-        program = compiled_steps.compiled(self._gradient_steps)
+        program = compilation.compiled(self._gradient_steps)
         return program(
             batch.padded(rows),
             behavior_log_probs,

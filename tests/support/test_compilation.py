@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import envs
-from tf_reinforce.support import tracing
+from tf_reinforce.support import compilation
 
 
 @tf.custom_gradient
@@ -68,7 +68,7 @@ def test_graph_is_freed_only_if_it_is_released(function, released):
     concrete = traced(function)
     result = concrete(tf.constant(3.0)).numpy()
     if released:
-        tracing.release(concrete.graph)
+        compilation.release(concrete.graph)
         assert concrete(tf.constant(3.0)).numpy() == result
     del concrete
     assert (num_graphs() == before) == released

@@ -8,7 +8,7 @@ import warnings
 import keras
 
 import tf_reinforce as tfr
-from tf_reinforce.support import user_warnings
+from tf_reinforce.support import validation
 
 
 def test_warning_of_fit_has_the_line_that_calls_fit():
@@ -25,8 +25,8 @@ def test_warning_of_fit_has_the_line_that_calls_fit():
 
 def test_warning_outside_of_any_program_is_raised_too():
     """On the command line, all frames may belong to libraries."""
-    path = user_warnings.LIBRARIES[0] + "command.py"
-    source = "from tf_reinforce.support import user_warnings; user_warnings.warn('text')"
+    path = validation.LIBRARIES[0] + "command.py"
+    source = "from tf_reinforce.support import validation; validation.warn('text')"
     code = (
         "import warnings; warnings.simplefilter('always')\n"
         f"exec(compile({source!r}, {path!r}, 'exec'))"
@@ -38,7 +38,7 @@ def test_warning_outside_of_any_program_is_raised_too():
 
 
 def test_folder_with_a_similar_name_is_no_library():
-    package = pathlib.Path(user_warnings.__file__).parents[1]
+    package = pathlib.Path(validation.__file__).parents[1]
     path = str(package.with_name(f"{package.name}_experiments") / "train.py")
-    assert not path.startswith(user_warnings.LIBRARIES)
-    assert str(package / "agent.py").startswith(user_warnings.LIBRARIES)
+    assert not path.startswith(validation.LIBRARIES)
+    assert str(package / "agent.py").startswith(validation.LIBRARIES)

@@ -1,0 +1,157 @@
+"""Prepares gradient steps for XLA, and what tracing needs of layers and of memory.
+
+XLA compiles a program for each combination of shapes. The number of steps N of a batch is
+different in each update, so arrays of N steps are padded to a power of two.
+"""
+
+import functools
+import inspect
+import itertools
+
+import keras
+import tensorflow as tf
+import tensorflow_probability as tfp
+from tensorflow.python.framework import ops
+
+_CONVOLUTIONS = "Conv2D", "Conv3D", "DepthwiseConv2d"  # how operations' names begin
+
+
+def obstacle(call, model, observation_spec, is_requested):
+    """Returns why XLA does not compile the gradient steps of a model, `""` if it does.
+
+    On a CPU, XLA runs the gradients of convolutions several times slower than TensorFlow,
+    and all other layers at least as fast. The choice follows from the operations of the
+    model and not from measured times, which would differ between two equal trainings.
+
+    Args:
+        call: Function of a batch of observations that calls the model.
+        model: Keras model.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
+        is_requested: Bool, whether the user wants XLA also where it is slower.
+    """
+    if not all(layer.supports_jit for layer in model._flatten_layers()):
+        return "layers without XLA"
+    spec = tf.nest.map_structure(
+        lambda leaf: tf.TensorSpec((None, *leaf.shape), leaf.dtype), observation_spec
+    )
+    graph = tf.function(call, autograph=False).get_concrete_function(spec).graph
+    release(graph)
+    # Such losses can depend on the inputs of a call, which padding would change.
+    if has_losses_of_inputs(model):
+        return "losses of layers"
+    if is_requested or tf.config.list_logical_devices("GPU"):
+        return ""
+    definition = graph.as_graph_def()
+    functions = [function.node_def for function in definition.library.function]
+    nodes = itertools.chain(definition.node, *functions)
+    return "convolutions" if any(n.op.startswith(_CONVOLUTIONS) for n in nodes) else ""
+
+
+def compiled(function):
+    """Returns a function of tensors that XLA compiles when it is called."""
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
+def has_losses_of_inputs(model):
+    """Returns whether the last call of a model has added losses that are no regularizers.
+
+    Such losses come from `add_loss` or an `activity_regularizer`. The regularizers of
+    weights do not depend on the inputs.
+    """
+    regularized = [v for v in model.trainable_variables if v.regularizer is not None]
+    return len(model.losses) > len(regularized)
+
+
+def padded_rows(count):
+    """Returns the smallest power of two above `count`, as a scalar int32.
+
+    The array of `padded_rows(N)` rows has at least one row of padding, whose index is N.
+    """
+    return tf.cast(power_of_two(tf.cast(count, tf.int64)), tf.int32)
+
+
+def power_of_two(count):
+    """Returns the smallest power of two above a scalar int64 of at least 0."""
+    powers = tf.constant([2**exponent for exponent in range(62)], tf.int64)
+    return tf.reduce_min(tf.where(powers > count, powers, powers[-1]))
+
+
+def count_steps(array, is_padding):
+    """Returns the number of steps, without padding, in an array `[N]`, as an int32.
+
+    Args:
+        array: `[N]` tensor.
+        is_padding: `[N]` bool, or `None` if no step is padding.
+    """
+    if is_padding is None:
+        return tf.size(array)
+    return tf.math.count_nonzero(~is_padding, dtype=tf.int32)
+
+
+def release(graph):
+    """Removes the references of registries and caches to a graph, after its tracing.
+
+    Without these references, the graph is freed together with its traced function.
+    TensorFlow keeps the gradient functions of `tf.custom_gradient` in a registry. For
+    example, Keras optimizers and TensorFlow Probability use `tf.custom_gradient`.
+    TensorFlow Probability keeps symbolic tensors in the cache of its bijectors.
+
+    After the call, a gradient tape cannot differentiate through the traced function.
+
+    Args:
+        graph: `tf.Graph` of a concrete function, which contains all gradients that the
+            function computes.
+    """
+    definition = graph.as_graph_def()
+    # The branches of conditions and the bodies of loops are functions of this graph. All
+    # other functions can be those of a `tf.function` that is used elsewhere too.
+    own = [
+        function.node_def
+        for function in definition.library.function
+        if not function.signature.name.startswith("__")
+    ]
+    for node in itertools.chain(definition.node, *own):
+        name = node.attr["_gradient_op_type"].s.decode()
+        if name.startswith("CustomGradient-"):
+            ops.gradient_registry._registry.pop(name, None)
+    cache = tfp.bijectors.Bijector._cache.storage
+    for key in list(cache):
+        if any(map(tf.is_symbolic_tensor, tf.nest.flatten(key()))):
+            cache.pop(key, None)
+
+
+def expect_changeable(part, name, value):
+    """Raises an error if an argument of a built Keras layer would be changed.
+
+    Traced programs contain arguments of layers as constants. Programs traced before a
+    change of an argument would use the old value, and programs traced later the new
+    value. The weights, `trainable` and `optimizer` of a built layer may change.
+
+    Args:
+        part: Keras layer of an agent whose argument would be changed.
+        name: String, the name of the attribute that would be set.
+        value: The new value of the attribute, for the error message.
+
+    Raises:
+        AttributeError: If `part` is built, and `name` is an argument of the constructor
+            of its class or of a base class.
+    """
+    if getattr(part, "built", False) and name in _fixed_arguments(type(part)):
+        kind = type(part).__name__
+        raise AttributeError(
+            f"`{name}` of a {kind} is fixed once the {kind} is built. Received: "
+            f"{name}={value!r}. Make another agent, and copy the weights."
+        )
+
+
+@functools.cache
+def _fixed_arguments(layer_class):
+    """Returns the argument names of the constructors of a layer class and its bases."""
+    bases = layer_class.__mro__[: layer_class.__mro__.index(keras.layers.Layer)]
+    names = {
+        name
+        for base in bases
+        if "__init__" in vars(base)
+        for name in inspect.signature(base.__init__).parameters
+    }
+    return frozenset(names - {"self", "args", "kwargs", "name", "optimizer"})
