@@ -16,9 +16,14 @@ import filelock
 from tf_reinforce.support import locks
 from tf_reinforce.support import validation
 
-# The file in an export that lists all files of the export.
-EXPORT_MARK = "tf_reinforce_export.json"
+EXPORT_MARK = "tf_reinforce_export.json"  # the file that lists an export's files
 _MAX_MARK_BYTES = 2**20
+# The error numbers of a disk that is full, read-only or broken.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
+
+# The names of temporary folders: `.NAME.RANDOM.tmp`, for the file or folder NAME.
+_TEMPORARY_NAME = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
+_PREVIOUS = "before"  # in a temporary folder, the folder that is being replaced
 
 
 @contextlib.contextmanager
@@ -26,15 +31,12 @@ def atomic_write(path, overwrite=True):
     """Yields a temporary path to write to, and then moves the written file to `path`.
 
     An existing file at `path` stays unchanged if the process is killed, the disk is full
-    or an exception is raised. An incomplete file can only be in the temporary folder. If
-    a process is killed while it writes `path`, the next call of `atomic_write` for `path`
-    removes the temporary folder of the killed process.
+    or an exception is raised. The next call for `path` removes what a killed process has
+    left in its temporary folder.
 
     Args:
-        path: Path of the file. The folder of the file is created if the folder does not
-            exist.
-        overwrite: Bool, whether to replace an existing file. With `overwrite=False`, an
-            existing file raises an error.
+        path: Path of the file, whose folder is created if it does not exist.
+        overwrite: Bool, whether to replace an existing file.
 
     Yields:
         Path of the file to write, in a temporary folder beside `path`.
@@ -53,11 +55,9 @@ def atomic_write(path, overwrite=True):
     >>> path.read_text()
     '1 2 3'
     """
-    path = os.path.abspath(os.fspath(path))
+    path = os.path.abspath(path)
     if os.path.exists(path) and not overwrite:
-        raise FileExistsError(
-            f"The file {path} exists. To replace an existing file, pass overwrite=True."
-        )
+        raise FileExistsError(f"{path} exists. To replace it, pass overwrite=True.")
     # In a temporary folder, the file keeps its extension, which Keras requires, and Keras
     # may write more than one file.
     with explain_failed_write(path), _temporary_folder(path) as temporary_folder:
@@ -85,15 +85,17 @@ def atomic_model_file(filepath, overwrite, ending, what, model=None):
     overwrite = validation.boolean("overwrite", overwrite)
     if not path.endswith(ending):
         raise ValueError(
-            f"`filepath` of {what} must be a name that ends in {ending}. Received: "
-            f"filepath={path!r}"
+            f"`filepath` of {what} must be one that ends in {ending}. Received: {path!r}"
         )
     with atomic_write(path, overwrite) as temporary:
         if model is not None:
             optimizer = getattr(model, "optimizer", None)
             variables = [*model.variables, *getattr(optimizer, "variables", ())]
-            sizes = [x.value.dtype.size * math.prod(x.shape) for x in variables]
-            expect_space(temporary, sum(sizes) + 2**12 * len(sizes))
+            sizes = [x.value.dtype.size * math.prod(x.shape) + 2**12 for x in variables]
+            # HDF5 ends the process if the disk is full while it closes a file.
+            if sizes and hasattr(os, "posix_fallocate"):  # not on macOS
+                with open(temporary, "wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, sum(sizes))
         yield temporary
 
 
@@ -110,7 +112,7 @@ def atomic_folder(path):
     Raises:
         OSError: As in `atomic_write`.
     """
-    path = os.path.abspath(os.fspath(path))
+    path = os.path.abspath(path)
     with explain_failed_write(path), _temporary_folder(path) as temporary_folder:
         new = os.path.join(temporary_folder, "new")
         previous = os.path.join(temporary_folder, _PREVIOUS)
@@ -136,7 +138,7 @@ def remove_folder(path):
     The folder is first renamed to a temporary folder, which the next call of a function
     of the module `files` for the same path removes.
     """
-    path = os.path.abspath(os.fspath(path))
+    path = os.path.abspath(path)
     with _temporary_folder(path) as temporary_folder:
         os.rename(path, os.path.join(temporary_folder, "old"))
 
@@ -150,14 +152,6 @@ def remove_leftovers(folder):
     for name in os.listdir(folder):
         if _TEMPORARY_NAME.fullmatch(name):
             _remove_if_unused(os.path.join(folder, name))
-
-
-# The error numbers of a disk that is full, read-only or broken.
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
-
-# The names of temporary folders: `.NAME.RANDOM.tmp`, for the file or folder NAME.
-_TEMPORARY_NAME = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
-_PREVIOUS = "before"  # in a temporary folder, the folder that is being replaced
 
 
 @contextlib.contextmanager
@@ -224,23 +218,20 @@ def explain_failed_write(
     try:
         yield
     except Exception as error:
-        number, cause = getattr(error, "errno", None), getattr(error, "strerror", None)
-        if type(error).__module__.startswith("tensorflow."):
-            # TensorFlow's errors of a failed write contain the cause in their text.
+        number = getattr(error, "errno", None)
+        if type(error).__module__.startswith("tensorflow."):  # its text has the cause
             number = next((n for n in DISK_ERRORS if os.strerror(n) in str(error)), None)
-            cause = number and os.strerror(number)
         is_failed_write = isinstance(error, OSError) or number is not None
-        if not is_failed_write or hasattr(error, "explained"):
+        is_other = numbers is not None and number not in numbers
+        if not is_failed_write or is_other or hasattr(error, "explained"):
             raise
-        if numbers and number not in numbers:
-            raise
+        cause = os.strerror(number) if number else error or type(error).__name__
         message = (
-            f"{path} could not be written: {cause or error or type(error).__name__}. "
+            f"{path} could not be written: {cause}. "
             f"{consequence} Free space or change the permissions, and try again."
         )
         # With an error number, `OSError` makes an error of the type of `error`.
-        arguments = [message] if number is None else [number, message]
-        explained = OSError(*arguments)
+        explained = OSError(number, message) if number else OSError(message)
         explained.explained = True
         raise explained from error
 
@@ -262,10 +253,8 @@ def atomic_replace_folder(path):
     with atomic_folder(path) as new:
         os.rmdir(new)
         yield new
-        digests = {name: _digest(os.path.join(new, name)) for name in _files_in(new)}
-        with open(os.path.join(new, EXPORT_MARK), "w") as file:
-            text = json.dumps({"files": digests}, indent=2, sort_keys=True)
-            file.write(text + "\n")
+        text = json.dumps({"files": _digests(new)}, indent=2, sort_keys=True) + "\n"
+        pathlib.Path(new, EXPORT_MARK).write_text(text)
 
 
 def expect_replaceable_folder(path):
@@ -278,59 +267,42 @@ def expect_replaceable_folder(path):
         ValueError: If `path` is a file, or a folder that contains files which no earlier
             call of `atomic_replace_folder` has written, or which have changed since.
     """
-    path = os.path.abspath(os.fspath(path))
+    path = os.path.abspath(path)
     if os.path.exists(path) and not os.path.isdir(path):
+        raise ValueError(f"An export is a folder. Received: the file {path}")
+    mark, listed = pathlib.Path(path, EXPORT_MARK), {}
+    # The list of a stranger may name any file, but cannot contain the digest of a file
+    # that the user adds later.
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        expect_regular_file(mark, _MAX_MARK_BYTES)
+        listed = dict(json.loads(mark.read_text())["files"])
+    others = [item[0] for item in _digests(path).items() if item not in listed.items()]
+    if {*others} - {EXPORT_MARK} or mark.is_symlink():
         raise ValueError(
-            "The path of an export must be a folder, not a file. Received: the file "
-            f"{path}"
-        )
-    listed = _read_mark(path)
-    other_names = [
-        name
-        for name in _files_in(path) - {EXPORT_MARK}
-        if name not in listed or listed[name] != _digest(os.path.join(path, name))
-    ]
-    if other_names or os.path.islink(os.path.join(path, EXPORT_MARK)):
-        raise ValueError(
-            "The folder of an export must be new, empty or an earlier export. "
-            f"Received: {path}, which contains other or changed files "
-            f"({', '.join(sorted(other_names)[:3])}). No file was replaced. Choose "
-            "another folder."
+            "The folder of an export must be new, empty or an earlier export. Received: "
+            f"{path}, which contains other or changed files "
+            f"({', '.join(sorted({*others} - {EXPORT_MARK})[:3])}). No file was replaced."
         )
 
 
-def _files_in(folder):
-    """Returns the relative paths of all files, links and empty folders in a folder."""
-    return {
-        str(path.relative_to(folder))
-        for path in pathlib.Path(folder).rglob("*")
-        if path.is_symlink() or not path.is_dir() or not any(path.iterdir())
-    }
+def _digests(folder):
+    """Returns the SHA-256 digests of all files in a folder, by their relative paths.
 
-
-def _read_mark(folder):
-    """Returns the files that an export lists, with their digests.
-
-    The list of a stranger may name any file, but cannot contain the digest of a file that
-    the user adds later.
+    It is `None` for an empty folder, and `""` for a link or a file that is not regular.
     """
-    path = os.path.join(folder, EXPORT_MARK)
-    try:
-        expect_regular_file(path)
-        with open(path) as file:
-            return dict(json.loads(file.read(_MAX_MARK_BYTES))["files"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return {}
-
-
-def _digest(path):
-    """Returns the SHA-256 digest of a regular file; `None` for an empty folder."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        return None
-    if os.path.islink(path) or not os.path.isfile(path):
-        return ""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digests = {}
+    for path in pathlib.Path(folder).rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            if any(path.iterdir()):
+                continue
+            digest = None
+        elif path.is_file() and not path.is_symlink():
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        else:
+            digest = ""
+        digests[str(path.relative_to(folder))] = digest
+    return digests
 
 
 def expect_no_pattern(path):
@@ -338,24 +310,12 @@ def expect_no_pattern(path):
 
     TensorFlow reads the path of a SavedModel as a pattern of file names.
     """
-    path = os.path.abspath(os.fspath(path))
-    characters = sorted(set(path) & set("*?[\\"))
-    if characters:
+    path = os.path.abspath(path)
+    if {*path} & {*"*?[\\"}:
         raise ValueError(
-            "The path of a SavedModel must not contain the characters * ? [ \\, because "
-            "TensorFlow would read them as a pattern and not find the files. Received: "
-            f"{path}. Choose another folder, or the format onnx or litert."
+            "The path of a SavedModel must not contain * ? [ \\, which TensorFlow takes "
+            f"for a pattern. Received: {path}. Choose another folder or format."
         )
-
-
-def expect_space(path, size):
-    """Raises an `OSError` unless a new file of `size` bytes can be written to `path`.
-
-    HDF5 ends the process if the disk is full while it closes a file.
-    """
-    with open(path, "wb") as file:
-        if hasattr(os, "posix_fallocate"):  # not on macOS
-            os.posix_fallocate(file.fileno(), 0, size)
 
 
 def expect_regular_file(path, max_bytes=None):
@@ -368,14 +328,11 @@ def expect_regular_file(path, max_bytes=None):
     """
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no file {path}.")
-    if not os.path.isfile(path):
-        raise ValueError(
-            f"{path} must be a regular file, not a folder, pipe, device or socket."
-        )
     size = os.path.getsize(path)
-    if max_bytes is not None and size > max_bytes:
+    if not os.path.isfile(path) or (max_bytes is not None and size > max_bytes):
+        limit = "" if max_bytes is None else f" of at most {max_bytes} bytes"
         raise ValueError(
-            f"{path} must have at most {max_bytes} bytes. Received: {size} bytes"
+            f"{path} must be a regular file{limit}, not a folder, pipe, device or socket."
         )
 
 
@@ -387,7 +344,7 @@ def expect_no_link(path):
     if os.path.islink(path):
         raise ValueError(
             f"{path} must not be a symbolic link, because the training writes to it. "
-            f"Received: a link to {os.readlink(path)}. Replace the link by its target."
+            "Replace the link by its target."
         )
 
 
@@ -408,14 +365,10 @@ def expect_empty_folder(path):
     Args:
         path: `pathlib.Path` of a run directory.
     """
-    if path.exists() and (not path.is_dir() or any(map(_is_content, path.iterdir()))):
+    names = {x.name for x in path.iterdir()} if path.is_dir() else set()
+    names = {x for x in names - {locks.FILE_NAME} if not _TEMPORARY_NAME.fullmatch(x)}
+    if names or (path.exists() and not path.is_dir()):
         raise FileExistsError(
             f"{path} is not an empty folder, and existing runs are not overwritten. "
-            "Choose another folder with --run-dir, or, if it is a run, continue it with "
-            f"--resume {path}."
+            f"Choose another --run-dir, or continue the run with --resume {path}."
         )
-
-
-def _is_content(path):
-    """Returns whether a file or folder is neither a lock nor a temporary folder."""
-    return path.name != locks.FILE_NAME and not _TEMPORARY_NAME.fullmatch(path.name)

@@ -52,8 +52,7 @@ class FolderLock:
             self._lock.acquire()
         except filelock.Timeout:
             raise FolderLocked(
-                f"Another training uses the folder {self.folder}. Wait until it ends, or "
-                "end it, or choose another folder."
+                f"Another training uses the folder {self.folder}. Choose another one."
             ) from None
         return self
 
@@ -85,12 +84,10 @@ class TrainingLock:
     @contextlib.contextmanager
     def hold(self, method):
         """Holds the lock in a `with` block of the method with a name."""
-        expect_usable_tensorflow()
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(
                 f"`{method}` cannot change the {self._model} now, because {self._owner} "
-                "trains it. Wait until that call has ended, or use a copy from "
-                "`copy.deepcopy`."
+                "trains it. Wait until that call has ended, or use `copy.deepcopy`."
             )
         before, thread = self._owner, threading.current_thread().name
         self._owner = f"`{method}` in the thread {thread!r}"
@@ -132,11 +129,9 @@ def expect_usable_tensorflow():
     """
     if _tensorflow_lost_threads:
         raise RuntimeError(
-            "This process was forked from one in which TensorFlow had already run, and "
-            "TensorFlow would hang in it. Start it with "
-            '`multiprocessing.get_context("spawn")` or as a subprocess, and load the '
-            "agent or model from a file there; or fork before the first use of "
-            "TensorFlow."
+            "This process was forked after TensorFlow had run, which would hang in it. "
+            'Start it with `multiprocessing.get_context("spawn")`, and load the model '
+            "from a file there, or fork before the first use of TensorFlow."
         )
 
 

@@ -216,7 +216,7 @@ def learner_cluster(environ):
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             'TF_CONFIG must be {"cluster": {"worker": ["host:port", …]}, "task": '
-            '{"type": "worker", "index": N}}, or unset for one process. Jobs: chief, worker. '
+            '{"type": "worker", "index": N}}, or unset; jobs: chief, worker. '
             f"Received: TF_CONFIG={text!r}"
         ) from error
     return LearnerCluster(tuple(hosts.values()), number) if len(hosts) > 1 else None

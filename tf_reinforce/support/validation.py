@@ -89,9 +89,7 @@ def boolean(name, value):
 
 
 def _is_boolean(value):
-    # Only a program that has imported NumPy can pass a `numpy.bool_`.
-    numpy = sys.modules.get("numpy")
-    return isinstance(value, bool) or (numpy and isinstance(value, numpy.bool_))
+    return type(value).__name__ == "bool"  # also that of NumPy, without its import
 
 
 def check_seed(seed):
@@ -140,8 +138,9 @@ def layer_sizes(name, values, inputs=1, outputs=1):
     weights = sum((before + 1) * after for before, after in pairs)
     if weights > MAX_WEIGHTS or len(sizes) > MAX_LAYERS:
         raise ValueError(
-            f"`{name}` allows {MAX_LAYERS} layers and {MAX_WEIGHTS:,} weights. Received: "
-            f"{weights:,} weights. For a larger policy, pass a model to tfr.Reinforce"
+            f"`{name}` may describe {MAX_LAYERS} layers and {MAX_WEIGHTS:,} weights. "
+            f"Received: {name}={repr(values)[:100]}, which needs {weights:,}. For larger "
+            "policies, pass a Keras model to tfr.Reinforce."
         )
     return sizes
 
