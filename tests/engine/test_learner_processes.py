@@ -20,7 +20,6 @@ import tf_reinforce as tfr
 from tf_reinforce.callbacks import evaluation
 from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import loop
-from tf_reinforce.engine import recorder
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.experiments import video_recorder
@@ -210,39 +209,29 @@ class Team:
         return rows
 
     def agree(self, stops, signals, losses):
-        """Returns `(ends, stop_training, signal)` of each process, or its error."""
+        """Returns `(stop_training, signal)` of each process, or its error."""
 
         def run(number):
-            agent = types.SimpleNamespace(stop_training=stops[number])
-            stop = types.SimpleNamespace(
-                received=[x for x in signals[number : number + 1] if x]
-            )
-            record = recorder.Recorder.__new__(recorder.Recorder)
-            record.checkpoints, record._stop = types.SimpleNamespace(), stop
             facts = {"loss": losses[number], "weights": [np.ones(2), np.zeros(3)]}
+            own = stops[number], signals[number], lambda: facts
             try:
-                ends = self.members[number].agree_on_end(agent, record, lambda x: facts)
+                return self.members[number].agree_on_end(*own)
             except ValueError as error:
                 return str(error)
-            return ends, agent.stop_training, record.signal
 
         return list(self.pool.map(run, range(len(self.members))))
 
 
 @pytest.mark.parametrize("count, replicas", [(2, 1), (2, 2), (3, 1), (3, 2)])
 def test_processes_agree_on_the_end_for_every_order_of_ranks(count, replicas):
-    """The stop or signal of any process ends all, also that of the last one.
-
-    A process that has received a signal keeps it; the others receive the largest one.
-    """
+    """The stop or signal of any process ends all, also that of the last one."""
     team = Team(count, replicas)
     ranks = itertools.product(
         itertools.product([False, True], repeat=count),
         itertools.product([0, 2, 15], repeat=count),
     )
     for stops, signals in ranks:
-        ends = any(stops) or any(signals)
-        expected = [(ends, any(stops), own or max(signals)) for own in signals]
+        expected = [(any(stops), max(signals))] * count
         assert team.agree(stops, signals, [1.0] * count) == expected
     losses = [1.0] * (count - 1) + [1.0 + 2**-52]
     for number, error in enumerate(team.agree([False] * count, [0] * count, losses)):

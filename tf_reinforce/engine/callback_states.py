@@ -1,18 +1,18 @@
 """Saves and restores the states of Keras callbacks, and the lengths of their logs."""
 
 import collections
+import contextlib
 import copy
 import hashlib
 import inspect
 import json
 import logging
 import os
-import types
 from collections.abc import Mapping
 
 import keras
-import numpy as np
 
+from tf_reinforce.engine import checkpoints
 from tf_reinforce.support import files
 
 log = logging.getLogger("tf_reinforce")
@@ -22,8 +22,6 @@ _BEFORE = "_attributes_before_training"
 # Attributes that belong to a process or to a call of `fit`, and not to a training.
 _OF_PROCESS = {*vars(keras.callbacks.Callback()), "_is_tracing", "_profiler_started"}
 _OF_PROCESS |= {_BEFORE}
-
-
 # Keras' callbacks with a monitor set this function, and negate `min_delta`, at the end of
 # the first epoch.
 _MONITOR = "monitor_op"
@@ -37,42 +35,98 @@ class CallbackStates:
     and lists, tuples, sets and dicts of them. Other objects, such as files and functions,
     are no state. Texts and paths that the constructor received are options.
 
+    A state belongs to the callback of the same class, and of the same number among the
+    callbacks of this class. The order of the calls is `check`, `restore_logs`, `begin`
+    (after `on_train_begin`, which resets callbacks and empties logs), `set`.
+
     Args:
         callbacks: List of Keras callbacks, before `on_train_begin`.
     """
 
     def __init__(self, callbacks):
-        self.callbacks = callbacks
+        counts = collections.Counter()
+        self._callbacks = {}  # from names such as "EarlyStopping 0"
         for callback in callbacks:
             _check_methods(callback)
+            kind = type(callback).__name__
+            self._callbacks[f"{kind} {counts[kind]}"] = callback
+            counts[kind] += 1
         self._used = [x for x in callbacks if _BEFORE in vars(x)]
         for callback in callbacks:
             if _BEFORE not in vars(callback):
                 has_state = hasattr(callback, "get_state")
-                before = {} if has_state else copy.deepcopy(dict(_attributes(callback)))
+                before = {} if has_state else copy.deepcopy(_attributes(callback))
                 setattr(callback, _BEFORE, before)
-        self._constants = [
-            {name: _digest(value) for name, value in vars(callback)[_BEFORE].items()}
-            for callback in callbacks
-        ]
-        self._appending = [(x, x.append) for x in callbacks if _log_path(x) is not None]
+        self._constants = {
+            name: {key: digest for key, (_, digest) in vars(callback)[_BEFORE].items()}
+            for name, callback in self._callbacks.items()
+        }
+        self._appending = {}
 
-    def rewind(self):
-        """Undoes the changes of an earlier call, in a notebook, to the same callbacks."""
+    def check(self, states):
+        """Raises a `ValueError` if a log file is no regular file, or has lost rows.
+
+        Args:
+            states: Result of `get` at a checkpoint. A training without a checkpoint
+                passes an empty list.
+        """
+        sizes = {state["name"]: state.get("log_bytes") or 0 for state in states}
+        for name, callback in self._callbacks.items():
+            path = _log_path(callback)
+            if path is None:
+                continue
+            files.expect_no_link(path)
+            if os.path.exists(path):
+                files.expect_regular_file(path)
+            size = os.path.getsize(path) if os.path.isfile(path) else 0
+            if size < sizes.get(name, 0):
+                raise ValueError(
+                    f"The log file {path} has lost rows: it has {size} bytes, and had "
+                    f"{sizes[name]} at the checkpoint. Restore the file, or train in a "
+                    "new folder."
+                )
+
+    def restore_logs(self, states):
+        """Removes log rows after a checkpoint, and lets callbacks append further rows.
+
+        Changes of an earlier call, in a notebook, to the same callbacks are undone.
+        """
         for callback in self._used:
-            for name, value in copy.deepcopy(vars(callback)[_BEFORE]).items():
+            for name, (value, _) in copy.deepcopy(vars(callback)[_BEFORE]).items():
                 if name != _MONITOR and not _is_parameter(callback, name):
-                    _set_attribute(callback, name, _unpack(value))
+                    _set_attribute(callback, name, value)
+        for state in states:
+            callback = self._callbacks.get(state["name"])
+            if callback is not None and state.get("log_bytes") is not None:
+                os.truncate(_log_path(callback), state["log_bytes"])
+                self._appending[state["name"]] = callback.append
+                callback.append = True
 
     def begin(self):
         """Marks the end of `on_train_begin`, which may have changed attributes."""
-        for callback, append in self._appending:  # `truncate_logs` has changed it
-            callback.append = append
-        for constants, callback in zip(self._constants, self.callbacks, strict=True):
+        for name, append in self._appending.items():
+            self._callbacks[name].append = append
+        for name, constants in self._constants.items():
             if constants:
-                now = {name: _digest(value) for name, value in _attributes(callback)}
-                for name in [x for x in constants if now.get(x) != constants[x]]:
-                    del constants[name]
+                now = _attributes(self._callbacks[name])
+                self._constants[name] = {
+                    key: digest
+                    for key, (_, digest) in now.items()
+                    if constants.get(key) == digest
+                }
+
+    def set(self, states):
+        """Restores the states. A state without a callback is named in the log."""
+        for state in states:
+            if state["name"] in self._callbacks:
+                _set_state(self._callbacks[state["name"]], state)
+        missing = [x["name"] for x in states if x["name"] not in self._callbacks]
+        if missing:
+            log.warning(
+                "The checkpoint contains states of callbacks that were not passed to "
+                "`fit`: %s. Pass the callbacks of the interrupted training.",
+                ", ".join(missing),
+            )
 
     def get(self):
         """Returns the states of all callbacks that have a state.
@@ -83,21 +137,43 @@ class CallbackStates:
             List of dicts of JSON values and NumPy arrays.
         """
         states = []
-        constants = dict(zip(map(id, self.callbacks), self._constants, strict=True))
-        for name, callback in _named(self.callbacks):
-            state = {"attributes": {}}
+        for name, callback in self._callbacks.items():
             if isinstance(callback, keras.callbacks.ProgbarLogger):
                 continue  # whether there is one depends on `verbose`
+            state = {"attributes": {}}
             if hasattr(callback, "get_state"):
                 state["state"] = callback.get_state()
             else:
-                state["attributes"] = _changed(callback, constants[id(callback)])
+                constants = self._constants[name]
+                state["attributes"] = {
+                    key: value
+                    for key, (value, digest) in _attributes(callback).items()
+                    if constants.get(key) != digest
+                }
             path = _log_path(callback)
             if path is not None:
                 state["log_bytes"] = _flushed_size(path)
             if path is not None or any(state.values()):
                 states.append({"name": name, **state})
         return states
+
+
+def is_valid(states):
+    """Returns whether states from a file have the form of `CallbackStates.get`."""
+    return isinstance(states, list) and all(
+        isinstance(state, dict)
+        and isinstance(state.get("name"), str)
+        and isinstance(state.get("attributes"), dict)
+        and type(state.get("log_bytes") or 0) is int
+        and (state.get("log_bytes") or 0) >= 0
+        and (state["name"] != "History 0" or _is_history(state["attributes"]))
+        for state in states
+    )
+
+
+def _is_history(attributes):
+    epoch, history = attributes.get("epoch", []), attributes.get("history", {})
+    return isinstance(epoch, (list, tuple)) and isinstance(history, Mapping)
 
 
 def _check_methods(callback):
@@ -110,40 +186,32 @@ def _check_methods(callback):
     present = [x for x in ("get_state", "set_state") if hasattr(callback, x)]
     if len(present) == 1:
         raise TypeError(
-            "With `resume`, a callback with a state must have the methods `get_state()` "
-            "and `set_state(state)`. Received: the callback "
-            f"{type(callback).__name__}, which only has `{present[0]}`."
+            "With `resume`, a callback with a state needs `get_state()` and "
+            f"`set_state(state)`. Received: the callback {type(callback).__name__}, "
+            f"which only has `{present[0]}`."
         )
 
 
 def _attributes(callback):
-    """Yields the names and packed values of the attributes that may be a state."""
+    """Returns a dict of the attributes that may be a state, as `(value, digest)`."""
+    result = {}
     for name, value in vars(callback).items():
         if name in _OF_PROCESS or _is_option(callback, name):
             continue
         if name == _MONITOR:
             value = value is not None  # a function
-        try:
-            yield name, _pack(value)
-        except (TypeError, RecursionError):
-            continue  # an object that is no data
+        with contextlib.suppress(TypeError, RecursionError):  # an object that is no data
+            result[name] = value, _digest(value)
+    return result
 
 
-def _changed(callback, constants):
-    """Returns the attributes that differ from their values before the training."""
-    return {
-        name: value
-        for name, value in _attributes(callback)
-        if constants.get(name) != _digest(value)
-    }
-
-
-def _digest(packed):
-    def of_array(array):
-        content = hashlib.sha256(array.tobytes()).hexdigest()
-        return [array.dtype.name, array.shape, content]
-
-    return hashlib.sha256(json.dumps(packed, default=of_array).encode()).hexdigest()
+def _digest(value):
+    """Returns a SHA-256 digest; raises `TypeError` if a value is no data."""
+    arrays = []
+    digest = hashlib.sha256(json.dumps(checkpoints.encode(value, arrays)).encode())
+    for array in arrays:
+        digest.update(repr((array.dtype.name, array.shape)).encode() + array.tobytes())
+    return digest.hexdigest()
 
 
 def _is_option(callback, name):
@@ -162,88 +230,14 @@ def _is_parameter(callback, name):
     return any(name.lstrip("_") in names for names in parameters)
 
 
-def check_logs(callbacks, states):
-    """Raises a `ValueError` if a log file is no regular file, or has lost rows.
-
-    Args:
-        callbacks: List of Keras callbacks.
-        states: Result of `CallbackStates.get` at a checkpoint. A training without a
-            checkpoint passes an empty list.
-    """
-    expected = {
-        id(x): state.get("log_bytes") or 0 for x, state in _matches(callbacks, states)
-    }
-    for callback in callbacks:
-        path = _log_path(callback)
-        if path is None:
-            continue
-        files.expect_no_link(path)
-        if os.path.exists(path):
-            files.expect_regular_file(path)
-        size = os.path.getsize(path) if os.path.isfile(path) else 0
-        if size < expected.get(id(callback), 0):
-            raise ValueError(
-                f"The log file {path} has lost rows: it has {size} bytes, and had "
-                f"{expected[id(callback)]} at the checkpoint. Restore the file, or train "
-                "in a new folder."
-            )
-
-
-def is_valid(states):
-    """Returns whether states from a file have the form of `CallbackStates.get`."""
-    return isinstance(states, list) and all(
-        isinstance(state, dict)
-        and isinstance(state.get("name"), str)
-        and isinstance(state.get("attributes"), dict)
-        and type(state.get("log_bytes") or 0) is int
-        and (state.get("log_bytes") or 0) >= 0
-        and (state["name"] != "History 0" or _is_history(**state["attributes"]))
-        for state in states
-    )
-
-
-def _is_history(epoch=(), history=types.MappingProxyType({}), **_):
-    return isinstance(epoch, (list, tuple)) and isinstance(history, Mapping)
-
-
-def truncate_logs(callbacks, states):
-    """Removes log rows after a checkpoint, and makes the callbacks append further rows.
-
-    The function is called before `on_train_begin`, which would empty a log file.
-    """
-    for callback, state in _matches(callbacks, states):
-        if state.get("log_bytes") is not None:
-            callback.append = True
-            os.truncate(_log_path(callback), state["log_bytes"])
-
-
-def set_states(callbacks, states):
-    """Restores the states of callbacks; called after `on_train_begin`, which resets them.
-
-    A callback is matched by its class, and by its number among callbacks of this class. A
-    state without a callback is named in the log. A callback without a state starts anew.
-    """
-    used = []
-    for callback, state in _matches(callbacks, states):
-        used.append(state["name"])
-        _set_state(callback, state)
-    missing = [state["name"] for state in states if state["name"] not in used]
-    if missing:
-        log.warning(
-            "The checkpoint contains states of callbacks that were not passed to `fit`: "
-            "%s. Pass the callbacks of the interrupted training.",
-            ", ".join(missing),
-        )
-
-
 def _set_state(callback, state):
-    fixed = {*_OF_PROCESS, _MONITOR}
     try:
         if state["attributes"].get(_MONITOR):
             callback._set_monitor_op()
         for name, value in state["attributes"].items():
-            if name not in fixed and not _is_option(callback, name):
-                _set_attribute(callback, name, _unpack(value))
+            fixed = name == _MONITOR or name in _OF_PROCESS
+            if not fixed and not _is_option(callback, name):
+                _set_attribute(callback, name, value)
         if "state" in state:
             callback.set_state(state["state"])
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -276,23 +270,6 @@ def _fill(current, value):
         current[key] = new
 
 
-def _named(callbacks):
-    """Yields `(name, callback)`, with names such as `"EarlyStopping 0"`."""
-    counts = collections.Counter()
-    for callback in callbacks:
-        name = type(callback).__name__
-        yield f"{name} {counts[name]}", callback
-        counts[name] += 1
-
-
-def _matches(callbacks, states):
-    """Yields `(callback, state)` for each callback with a state in a checkpoint."""
-    by_name = {state["name"]: state for state in states}
-    for name, callback in _named(callbacks):
-        if name in by_name:
-            yield callback, by_name[name]
-
-
 def _log_path(callback):
     """Returns the path of the log file that a callback appends rows to, or `None`."""
     has_log = hasattr(callback, "append") and hasattr(callback, "filename")
@@ -306,61 +283,3 @@ def _flushed_size(path):
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         return os.fstat(file.fileno()).st_size
-
-
-# In a packed value, the dict {_KIND: name, _VALUE: list or array} stands for an object.
-_KIND, _VALUE = "tf_reinforce.kind", "tf_reinforce.value"
-_COLLECTIONS = {
-    kind.__name__: kind for kind in (tuple, set, frozenset, collections.deque)
-}
-
-
-def _pack(value):
-    """Returns a value as dicts with texts as keys, lists, numbers, texts and arrays.
-
-    Raises:
-        TypeError: If the value is another object, or contains one.
-    """
-    if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
-        value = keras.ops.convert_to_numpy(value)
-    if isinstance(value, (np.ndarray, np.generic)):
-        if value.dtype.kind not in "biuf" and value.dtype.name != "bfloat16":
-            raise TypeError(f"an array of {value.dtype} is no data")
-        is_array = isinstance(value, np.ndarray)
-        return value if is_array else {_KIND: "scalar", _VALUE: np.asarray(value)}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, dict):
-        if all(isinstance(key, str) for key in value):
-            return {key: _pack(x) for key, x in value.items()}
-        return {_KIND: "dict", _VALUE: [[_pack(k), _pack(x)] for k, x in value.items()]}
-    if isinstance(value, list):
-        if value and all(type(x) is float for x in value):  # takes less space
-            return {_KIND: "floats", _VALUE: np.array(value)}
-        return [_pack(x) for x in value]
-    if type(value) is collections.deque and value.maxlen is not None:
-        return {_KIND: "bounded deque", _VALUE: [value.maxlen, *map(_pack, value)]}
-    kind = type(value).__name__
-    if type(value) is _COLLECTIONS.get(kind):
-        items = sorted(value) if isinstance(value, (set, frozenset)) else value
-        return {_KIND: kind, _VALUE: [_pack(x) for x in items]}
-    raise TypeError(f"{kind} is no data")
-
-
-def _unpack(value):
-    """Inverts `_pack`; a variable or tensor becomes an array."""
-    if isinstance(value, dict) and value.keys() == {_KIND, _VALUE}:
-        kind, content = value[_KIND], value[_VALUE]
-        if kind == "floats":
-            return content.tolist()
-        if kind == "scalar":
-            return content[()]
-        items = [_unpack(x) for x in content]
-        if kind == "dict":
-            return {key: x for key, x in items}
-        if kind == "bounded deque":
-            return collections.deque(items[1:], maxlen=items[0])
-        return _COLLECTIONS[kind](items)
-    if isinstance(value, dict):
-        return {key: _unpack(x) for key, x in value.items()}
-    return [_unpack(x) for x in value] if isinstance(value, list) else value

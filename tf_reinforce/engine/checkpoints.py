@@ -1,5 +1,6 @@
 """Writes and reads checkpoints, which contain the state of a whole training."""
 
+import collections
 import contextlib
 import copy
 import hashlib
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -31,10 +33,6 @@ _MAX_MANIFEST_BYTES = 256 * 2**20
 _NAME = re.compile(r"[0-9]{8,}")
 
 log = logging.getLogger("tf_reinforce")
-
-# Of two threads that start a training with one `Checkpoints`, one is refused. The lock is
-# not an attribute of `Checkpoints`, because a lock cannot be copied to another process.
-_start_lock = threading.Lock()
 
 
 class NewerFormat(ValueError):
@@ -126,7 +124,7 @@ class Checkpoints:
         self.is_writer = True  # whether the current process writes checkpoints
         self.last_words = None  # see `interruption.GracefulStop`
         self._lock = locks.FolderLock(self.path)
-        self._is_training = False
+        self._training_lock = threading.Lock()
         self._last_time, self._last_epoch = time.monotonic(), 0
 
     @contextlib.contextmanager
@@ -156,18 +154,16 @@ class Checkpoints:
         Raises:
             locks.FolderLocked: If another training or another process uses the folder.
         """
-        with _start_lock:
-            if self._is_training:
-                raise locks.FolderLocked(
-                    f"Another training uses the folder {self.path} through the same "
-                    "tfr.Checkpoints. Wait until it ends, or choose another folder."
-                )
-            self._is_training = True
+        if not self._training_lock.acquire(blocking=False):
+            raise locks.FolderLocked(
+                f"Another training uses the folder {self.path} through the same "
+                "tfr.Checkpoints. Wait until it ends, or choose another folder."
+            )
         try:
             with self.open():
                 yield self
         finally:
-            self._is_training = False
+            self._training_lock.release()
 
     @property
     def _folder(self):
@@ -277,7 +273,7 @@ def write_state(folder, header, state):
         state: Nested dicts and lists of JSON values and NumPy arrays.
     """
     arrays: list[np.ndarray] = []
-    encoded = _encode(state, arrays)
+    encoded = encode(state, arrays)
     content = b"".join(array.tobytes() for array in arrays)
     manifest = {
         version.FORMAT_KEY: version.FORMAT,
@@ -331,7 +327,7 @@ def _read(path):
         np.frombuffer(content, dtype, math.prod(shape), start).reshape(shape).copy()
         for (dtype, shape), start in zip(specs, offsets.tolist())
     ]
-    return Checkpoint(path, manifest, _decode(manifest["state"], arrays))
+    return Checkpoint(path, manifest, decode(manifest["state"], arrays))
 
 
 def _current(path, manifest):
@@ -364,33 +360,80 @@ def _spec(name, shape):
     return dtype, tuple(shape)
 
 
-# In the JSON of a state, the dict {_ARRAY: N} stands for array number N.
-_ARRAY = "tf_reinforce.array"
+# In the JSON of a state, the dict {_ARRAY: N} stands for array number N, and the dict
+# {_KIND: name, _VALUE: content} for another object.
+_ARRAY, _KIND, _VALUE = (f"tf_reinforce.{x}" for x in ("array", "kind", "value"))
+_COLLECTIONS = {
+    kind.__name__: kind for kind in (tuple, set, frozenset, collections.deque)
+}
 
 
-def _encode(state, arrays):
-    """Returns the state as JSON values, and appends its NumPy arrays to a list."""
-    if isinstance(state, dict) and all(isinstance(key, str) for key in state):
-        return {key: _encode(value, arrays) for key, value in state.items()}
-    if isinstance(state, (np.ndarray, np.generic)):
-        arrays.append(np.asarray(state))
-        return {_ARRAY: len(arrays) - 1}
-    if isinstance(state, (list, tuple)):
-        return [_encode(value, arrays) for value in state]
-    if state is None or isinstance(state, (bool, int, float, str)):
+def encode(state, arrays):
+    """Returns a state as JSON values, and appends its arrays to a list.
+
+    Args:
+        state: Nested dicts, lists, tuples, sets and deques of numbers, strings, arrays,
+            tensors and Keras variables.
+        arrays: List, to which NumPy arrays are appended.
+
+    Raises:
+        TypeError: If the state is another object, or contains one.
+    """
+
+    def encoded(value):
+        return encode(value, arrays)
+
+    def of_kind(name, content):
+        return {_KIND: name, _VALUE: content}
+
+    is_scalar = isinstance(state, np.generic)  # a NumPy float64 is also a float
+    if state is None or isinstance(state, (int, float, str)) and not is_scalar:
         return state
+    if isinstance(state, keras.Variable) or keras.ops.is_tensor(state):
+        state = keras.ops.convert_to_numpy(state)
+    is_array = isinstance(state, np.ndarray)
+    if (is_array or is_scalar) and state.dtype.kind in "biufcV":
+        arrays.append(np.asarray(state))
+        entry = {_ARRAY: len(arrays) - 1}
+        return entry if is_array else of_kind("scalar", entry)
+    if isinstance(state, dict):
+        if all(isinstance(key, str) for key in state):
+            return {key: encoded(value) for key, value in state.items()}
+        return of_kind("dict", [list(map(encoded, item)) for item in state.items()])
+    if isinstance(state, list):
+        if state and all(type(x) is float for x in state):  # takes less space
+            return of_kind("floats", encoded(np.array(state)))
+        return list(map(encoded, state))
+    if type(state) is collections.deque and state.maxlen is not None:
+        return of_kind("bounded deque", [state.maxlen, *map(encoded, state)])
+    kind = type(state).__name__
+    if type(state) is _COLLECTIONS.get(kind):
+        items = sorted(state) if isinstance(state, (set, frozenset)) else state
+        return of_kind(kind, list(map(encoded, items)))
     raise TypeError(
-        "The state of a callback must consist of dicts with strings as keys, lists, "
-        f"numbers, strings and NumPy arrays. Received: {state!r}. Change `get_state`."
+        "The state of a callback must consist of dicts, lists, tuples, sets, numbers, "
+        f"strings and arrays. Received: {state!r}. Change `get_state`."
     )
 
 
-def _decode(state, arrays):
-    """Inverts `_encode`."""
-    if isinstance(state, dict):
-        if state.keys() == {_ARRAY}:
-            return arrays[state[_ARRAY]]
-        return {key: _decode(value, arrays) for key, value in state.items()}
+def decode(state, arrays):
+    """Inverts `encode`; a variable or tensor becomes an array."""
     if isinstance(state, list):
-        return [_decode(value, arrays) for value in state]
-    return state
+        return [decode(value, arrays) for value in state]
+    if not isinstance(state, dict):
+        return state
+    if state.keys() == {_ARRAY}:
+        return arrays[state[_ARRAY]]
+    content = {key: decode(value, arrays) for key, value in state.items()}
+    if content.keys() != {_KIND, _VALUE}:
+        return content
+    kind, content = content[_KIND], content[_VALUE]
+    if kind == "floats":
+        return content.tolist()
+    if kind == "scalar":
+        return content[()]
+    if kind == "dict":
+        return dict(content)
+    if kind == "bounded deque":
+        return collections.deque(content[1:], maxlen=content[0])
+    return _COLLECTIONS[kind](content)

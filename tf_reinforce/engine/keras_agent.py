@@ -1,6 +1,7 @@
 """Builds, saves and loads an agent as a Keras model."""
 
 import dataclasses
+import math
 import os
 import threading
 from typing import Any
@@ -14,7 +15,6 @@ from tf_reinforce.data import action_masks
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_specs
-from tf_reinforce.engine import linear_rates
 from tf_reinforce.engine import trainer
 from tf_reinforce.export import live_policy
 from tf_reinforce.policies import compatibility
@@ -470,7 +470,7 @@ class KerasAgent(keras.Model):
         rates = config.pop("learning_rates", [])
         defaults = config.pop("fit_defaults", {"env_kwargs": {}})
         agent = cls(**config)
-        agent._learning_rates = linear_rates.check_schedules(rates, agent.baseline)
+        agent._learning_rates = _check_rates(rates, agent.baseline)
         agent._fit_defaults = toml_files.check_defaults(defaults)
         agent.observation_space, agent.action_space = map(spaces.from_config, own_spaces)
         if agent.action_space is not None and agent.head is not None:
@@ -532,3 +532,19 @@ class KerasAgent(keras.Model):
         if self.built:
             self._build_optimizer()
         self._learning_rates = rates
+
+
+def _check_rates(schedules, baseline):
+    """Returns the linear learning rates from a config, or raises `ValueError`."""
+    names = ["optimizer", "baseline.optimizer"][: 1 + hasattr(baseline, "optimizer")]
+    if not isinstance(schedules, list) or not all(
+        isinstance(x, list) and len(x) == 3 and x[0] in names for x in schedules
+    ):
+        raise ValueError(
+            f"`learning_rates` must be a list of [optimizer, first, last], with {names}. "
+            f"Received: {repr(schedules)[:100]}"
+        )
+    for name, *rates in schedules:
+        for rate in rates:
+            validation.within(f"learning_rates of {name}", rate, 0, math.inf)
+    return schedules

@@ -68,12 +68,11 @@ class SingleProcess:
     """
 
     is_chief = True
-    own_callbacks: Callable[[], list] = staticmethod(list)
+    own_callbacks: Callable[[list], list] = staticmethod(list)
     explain_lost = staticmethod(contextlib.nullcontext)
 
-    def agree_on_end(self, agent, record, get_facts):
-        """Returns whether the training ends before the next update."""
-        return agent.stop_training or record.interrupted
+    def agree_on_end(self, stopped, signal, get_facts):
+        return stopped, signal
 
 
 class LearnerProcesses:
@@ -113,42 +112,57 @@ class LearnerProcesses:
             if not isinstance(x, _WRITERS) and not getattr(x, "chief_only", False)
         ]
 
-    def agree_on_end(self, agent, record, get_facts):
-        """Returns whether the training ends before the next update, on all processes.
-
-        If one process has received a signal, or a callback of one process has set
-        `stop_training`, all processes end after the same update.
+    def agree_on_end(self, stopped, signal, get_facts):
+        """Returns the arguments of all processes, so that they end after one update.
 
         Args:
-            agent: `Reinforce`. The method sets the attribute `stop_training`.
-            record: `recorder.Recorder`.
-            get_facts: Function from `agent` to a dict of numbers and arrays, which must
-                be equal in all processes.
+            stopped: Bool, whether a callback of this process has set `stop_training`.
+            signal: Int, the number of the signal that this process received, or zero.
+            get_facts: Function that returns a dict of numbers and arrays, which must be
+                equal in all processes.
+
+        Returns:
+            Whether a callback of any process has, and the largest number of a signal.
 
         Raises:
             ValueError: If the numbers or arrays differ between the processes.
         """
-        facts = get_facts(agent)
-        values = [_digest(facts), int(agent.stop_training), record.signal]
-        rows = self.gather(values)
+        facts = get_facts()
+        rows = self.gather([_digest(facts), int(stopped), signal])
         different = np.flatnonzero(rows[:, 0] != rows[0, 0])
         if len(different):
             other = different[0] * len(self.hosts) // len(rows)
+            numbers = {k: x for k, x in facts.items() if isinstance(x, (int, float))}
             raise ValueError(
                 f"Process {other} ({self.hosts[other]}) of the training differs from "
                 f"process 0 ({self.hosts[0]}) in its {', '.join(facts)}. Use equal code, "
                 "packages, arguments of `fit`, environments and, with `resume`, one "
-                f"folder. Received, in process {self.number}: {_summary(facts)}"
+                f"folder. Received, in process {self.number}: {json.dumps(numbers)}"
             )
-        agent.stop_training = bool(rows[:, 1].any())
-        record.interrupt(int(rows[:, 2].max()))
-        return agent.stop_training or record.interrupted
+        return bool(rows[:, 1].any()), int(rows[:, 2].max())
 
     def gather(self, values):
         """Returns `[R, K]` int64, the K ints of each of the R replicas."""
         if self._gather is None:
-            self._gather = _make_gather(self.strategy, len(values))
+            spec = [tf.TensorSpec((len(values),), tf.int64)]
+            traced = tf.function(self._gathered, input_signature=spec, autograph=False)
+            with self.strategy.scope():
+                self._gather = traced.get_concrete_function()
         return self._gather(tf.constant(values, tf.int64)).numpy()
+
+    def _gathered(self, values):
+        def on_replica():
+            context = tf.distribute.get_replica_context()
+            row = tf.one_hot(
+                context.replica_id_in_sync_group,
+                self.strategy.num_replicas_in_sync,
+                dtype=tf.int64,
+            )
+            rows = row[:, None] * values[None]
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
+
+        results = self.strategy.run(on_replica)
+        return self.strategy.experimental_local_results(results)[0]
 
     @contextlib.contextmanager
     def explain_lost(self):
@@ -169,29 +183,6 @@ class LearnerProcesses:
             ) from error
 
 
-def _make_gather(strategy, count):
-    """Returns a function that gathers `count` ints of each replica."""
-
-    def gather(values):
-        def on_replica():
-            context = tf.distribute.get_replica_context()
-            row = tf.one_hot(
-                context.replica_id_in_sync_group,
-                strategy.num_replicas_in_sync,
-                dtype=tf.int64,
-            )
-            rows = row[:, None] * values[None]
-            return context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
-
-        return strategy.experimental_local_results(strategy.run(on_replica))[0]
-
-    traced = tf.function(
-        gather, input_signature=[tf.TensorSpec((count,), tf.int64)], autograph=False
-    )
-    with strategy.scope():
-        return traced.get_concrete_function()
-
-
 def _digest(facts):
     """Returns a checksum of numbers and arrays, an int below 2³²."""
     digest = 0
@@ -199,12 +190,6 @@ def _digest(facts):
         for array in keras.tree.flatten(value):
             digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
     return digest
-
-
-def _summary(facts):
-    """Returns the numbers of `facts` as JSON, without arrays."""
-    numbers = {k: x for k, x in facts.items() if isinstance(x, (int, float))}
-    return json.dumps(numbers)
 
 
 def _is_reachable(host):

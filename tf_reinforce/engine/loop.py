@@ -1,14 +1,16 @@
 """Runs the epochs of `fit` and calls Keras callbacks."""
 
 import contextlib
+import operator
+from typing import NamedTuple
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.engine import agent_state
 from tf_reinforce.engine import learner_processes
-from tf_reinforce.engine import linear_rates
 from tf_reinforce.engine import recorder
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
@@ -103,14 +105,17 @@ def run_loop(
     epoch_calls = _EpochCalls(callbacks, validate, freq, progress)
 
     def continues():
-        if processes.agree_on_end(agent, record, epoch_calls.facts):
+        end_now = agent.stop_training, record.signal, epoch_calls.facts
+        agent.stop_training, signal = processes.agree_on_end(*end_now)
+        record.interrupt(signal)
+        if agent.stop_training or signal:
             return False
         return progress.epoch < epochs if end is None else agent.env_steps < end
 
-    with processes.explain_lost(), record, callbacks.notified_of_errors():
+    with processes.explain_lost(), record.stop, callbacks.notified_of_errors():
         while continues():
             # A callback of the user may then replace a learning rate.
-            rates = linear_rates.LinearRates.of(agent, epochs, progress.epoch, end)
+            rates = LinearRates.of(agent, epochs, progress.epoch, end)
             rates.set(agent)
             epoch_calls.begin()
             limit = callbacks.updates_until_due(progress.epoch, epochs, validate and freq)
@@ -129,6 +134,69 @@ def run_loop(
     callbacks.on_train_end(epoch_calls.logs)
     record.raise_if_interrupted()
     return agent.history
+
+
+class LinearRates(NamedTuple):
+    """Learning rates of the next updates of a training.
+
+    Attributes:
+        schedules: Tuple of `(optimizer, first, last)`: the attribute path of an optimizer
+            of the agent, for example `"baseline.optimizer"`, and its first and its last
+            learning rate.
+        end: Int, the number of updates or of environment steps of the agent at which the
+            learning rates reach `last`.
+        by_steps: Bool, whether `end` is a number of environment steps.
+    """
+
+    schedules: tuple = ()
+    end: int = 1
+    by_steps: bool = False
+
+    @classmethod
+    def of(cls, agent, epochs, epoch=0, end_env_steps=None):
+        """Returns the rates of an agent that is trained to the end of a `fit`.
+
+        Args:
+            agent: `Reinforce`.
+            epochs, epoch: Ints, the numbers of the last epoch and of that which begins,
+                unless `end_env_steps` is given.
+            end_env_steps: Int, the environment steps of the agent at which training ends.
+        """
+        if not agent._learning_rates:
+            return cls()
+        by_steps = end_env_steps is not None
+        # A callback may restore an earlier state of the agent, and change its counters.
+        end = end_env_steps if by_steps else agent.updates + epochs - epoch
+        return cls(tuple(map(tuple, agent._learning_rates)), end, by_steps)
+
+    def set(self, agent):
+        """Sets the learning rates of the next update."""
+        if not self.schedules:
+            return
+        share = min((agent.env_steps if self.by_steps else agent.updates) / self.end, 1.0)
+        for path, first, last in self.schedules:
+            optimizer = operator.attrgetter(path)(agent)
+            value = first + (last - first) * share
+            variable = optimizer.learning_rate
+            if isinstance(variable, keras.Variable):
+                # An assignment through Keras takes three times as long.
+                variable.value.assign(value, read_value=False)
+            else:
+                optimizer.learning_rate = value  # raises an error for a schedule
+
+    def set_in_graph(self, agent, progress, end):
+        """Sets the learning rates in a graph, to the same bits as `set`.
+
+        Args:
+            agent: Object with the attributes that the schedules name.
+            progress, end: Scalar int64 tensors, the number of updates or of environment
+                steps of the agent, and the attribute `end`.
+        """
+        share = tf.minimum(tf.cast(progress, tf.float64) / tf.cast(end, tf.float64), 1.0)
+        for path, first, last in self.schedules:
+            variable = operator.attrgetter(path)(agent).learning_rate
+            value = first + tf.constant(last - first, tf.float64) * share
+            variable.value.assign(tf.cast(value, variable.dtype))
 
 
 class CallbackList(keras.callbacks.CallbackList):
@@ -220,7 +288,7 @@ class _EpochCalls:
         self.logs = {}
         self._facts = {}
 
-    def facts(self, agent):
+    def facts(self):
         """Returns numbers and arrays that are equal in all processes, as a dict.
 
         Before the first update, these are the weights of the agent. After an update,
@@ -228,7 +296,9 @@ class _EpochCalls:
         """
         if self._facts:
             return self._facts
-        weights = [np.asarray(x.numpy()) for x in agent_state.variables(agent)]
+        weights = [
+            np.asarray(x.numpy()) for x in agent_state.variables(self.callbacks.model)
+        ]
         return {"number of epochs": self.progress.epoch, "weights": weights}
 
     def begin(self):
@@ -290,13 +360,13 @@ def _callback_list(agent, processes, callbacks, budget, verbose):
 
 def _updates_until_validation(epoch, epochs, freq):
     """Returns the number of updates until the next validation or the last epoch."""
-    max_updates = _MAX_UPDATES_PER_CALL if epochs is None else epochs - epoch
+    limit = _MAX_UPDATES_PER_CALL
+    if epochs is not None:
+        limit = min(epochs - epoch, limit)
     if freq:
-        max_updates = next(
-            (n for n in range(1, max_updates + 1) if _is_due(epoch + n, freq)),
-            max_updates,
-        )
-    return min(max_updates, _MAX_UPDATES_PER_CALL)
+        due = (n for n in range(1, limit + 1) if _is_due(epoch + n, freq))
+        limit = next(due, limit)
+    return limit
 
 
 def _is_due(epoch, freq):

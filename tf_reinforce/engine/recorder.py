@@ -18,9 +18,6 @@ from tf_reinforce.support import version
 
 log = logging.getLogger("tf_reinforce")
 
-# The parts of the state in a checkpoint of `fit`.
-_STATE = ("progress", "variables", "callbacks")
-
 # Parts of a description of a training that may differ when the training continues.
 _MAY_DIFFER = ("versions", "flags")
 # The options that the checkpoint of an earlier version may lack, by parts.
@@ -69,8 +66,6 @@ class Progress:
 class Recorder:
     """Writes the state of a training to checkpoints, and restores the newest one.
 
-    As a context manager, it receives the signals that end the training.
-
     Args:
         checkpoints: `checkpoints.Checkpoints`, which is open, or `None` for a training
             without `resume`: nothing is then restored, written or received.
@@ -80,50 +75,39 @@ class Recorder:
             A checkpoint of a training with another description is refused.
         variables: Function that returns a list of all variables that the training reads
             or changes. Both functions are called when the model is built.
+
+    Attributes:
+        stop: Context manager that receives the signals which end the training.
     """
 
     def __init__(self, checkpoints, model, callbacks, describe, variables):
         self.checkpoints = checkpoints
         self.model = model
-        self.callbacks = callbacks
         self.describe = describe
         self.variables = variables
         self._checkpoint = None  # the newest one
         self._header = None
         self._written = None  # the `Progress` of the newest checkpoint
+        self.stop, self._received = contextlib.nullcontext(), []
         if checkpoints is not None:
             self._states = callback_states.CallbackStates(callbacks)
-            self._stop = checkpoints.graceful_stop()
-
-    def __enter__(self):
-        if self.checkpoints is not None:
-            self._stop.__enter__()
-        return self
-
-    def __exit__(self, *error):
-        if self.checkpoints is not None:
-            self._stop.__exit__(*error)
+            self.stop = checkpoints.graceful_stop()
+            self._received = self.stop.received
 
     @property
     def signal(self):
         """Returns the number of the signal that ends the training, or zero."""
-        received = [] if self.checkpoints is None else self._stop.received
-        return int(received[0]) if received else 0
-
-    @property
-    def interrupted(self):
-        """Returns whether a signal has asked the training to stop."""
-        return self.signal != 0
+        return int(self._received[0]) if self._received else 0
 
     def interrupt(self, number):
         """Stops the training as after a signal of another process, unless it is zero."""
-        if number and self.checkpoints is not None and not self.interrupted:
-            self._stop.received.append(number)
+        if number and not self._received:
+            self._received.append(number)
 
     def raise_if_interrupted(self):
         """Raises `KeyboardInterrupt` after SIGINT, or `Terminated` after SIGTERM."""
-        if self.interrupted:
-            self._stop.raise_if_received(
+        if self._received:
+            self.stop.raise_if_received(
                 f"a checkpoint is in {self.checkpoints.path}, and the same call of `fit` "
                 "continues"
             )
@@ -162,24 +146,27 @@ class Recorder:
         if self.checkpoints is None:
             return progress
         result = dataclasses.replace(self._written or self.read(progress))
-        self._header = _to_plain(self.describe())
-        rates = _learning_rates(self.model)
+        header, rates = _to_plain(self.describe()), _learning_rates(self.model)
+        self._header = {**header, _RATES: rates}
         if self._checkpoint is None:
-            self._header[_RATES] = rates
-            callback_states.check_logs(self.callbacks, [])
+            self._states.check([])
             return result
-        path, header, state = self._checkpoint
-        check_same_training(path, header, self._header)
+        path, stored, state = self._checkpoint
+        check_same_training(path, stored, header)
         # A model that has been trained since may have other rates than at the start.
-        self._header[_RATES] = header.get(_RATES, rates)
+        self._header[_RATES] = stored.get(_RATES, rates)
         steps = optimizers.step_count(self.model.optimizer)[1]
         if steps == result.first_optimizer_step:
             _compare(path, _RATES, self._header[_RATES], rates)
-        _check_variables(path, state, self.variables())
-        callback_states.check_logs(self.callbacks, state["callbacks"])
+        received = [
+            isinstance(x, np.ndarray) and (x.shape, x.dtype.name)
+            for x in state["variables"]
+        ]
+        if received != [(tuple(x.shape), x.dtype) for x in self.variables()]:
+            raise _invalid(path)
+        self._states.check(state["callbacks"])
         self.assign_variables()
-        self._states.rewind()
-        callback_states.truncate_logs(self.callbacks, state["callbacks"])
+        self._states.restore_logs(state["callbacks"])
         return result
 
     def assign_variables(self):
@@ -199,7 +186,7 @@ class Recorder:
         self._states.begin()
         if self._checkpoint is not None:
             state = self._checkpoint.state
-            callback_states.set_states(self.callbacks, state["callbacks"])
+            self._states.set(state["callbacks"])
             self.assign_variables()
             self.model.stop_training = state["progress"].get("stopped", False)
             if self.model.stop_training:
@@ -231,7 +218,7 @@ class Recorder:
         try:
             yield
         except BaseException:
-            if self.interrupted and int(self.model.updates) == updates:
+            if self._received and int(self.model.updates) == updates:
                 self.write(progress)
                 self.raise_if_interrupted()
             raise
@@ -283,13 +270,11 @@ def of_agent(checkpoints, agent, callbacks, settings, options):
 
 def env_name(env):
     """Returns the id of an environment, or the name of its class or function."""
-    if isinstance(env, str):
-        return env
-    spec = env if isinstance(env, gym.envs.registration.EnvSpec) else None
-    spec = spec or getattr(env, "spec", None)
+    spec = getattr(env, "spec", env)
     if isinstance(spec, gym.envs.registration.EnvSpec):
         return spec.id
-    return getattr(env, "__qualname__", type(env).__qualname__)
+    is_id = isinstance(env, str)
+    return env if is_id else getattr(env, "__qualname__", type(env).__qualname__)
 
 
 def describe(agent, settings):
@@ -348,32 +333,23 @@ def check_same_training(path, expected, received):
 def _check_state(checkpoint):
     """Raises a `ValueError` unless a state that was read from a file can be restored."""
     path, _, state = checkpoint
-    valid = isinstance(state, dict) and state.keys() == set(_STATE)
-    valid = valid and _is_progress(state["progress"])
-    if not valid or not callback_states.is_valid(state["callbacks"]):
+    if not (
+        isinstance(state, dict)
+        and state.keys() == {"progress", "variables", "callbacks"}
+        and isinstance(state["variables"], list)
+        and _is_progress(state["progress"])
+        and callback_states.is_valid(state["callbacks"])
+    ):
         raise _invalid(path)
 
 
 def _is_progress(values):
     """Returns whether values are those of a `Progress`; some may be missing."""
     kinds = {field.name: field.type for field in dataclasses.fields(Progress)}
-    return (
-        isinstance(values, dict)
-        and "epoch" in values
-        and all(
-            type(value) is kinds.get(name) and 0 <= value < 2**63
-            for name, value in values.items()
-        )
+    return (isinstance(values, dict) and "epoch" in values) and all(
+        type(value) is kinds.get(name) and 0 <= value < 2**63
+        for name, value in values.items()
     )
-
-
-def _check_variables(path, state, variables):
-    values = state["variables"] if isinstance(state["variables"], list) else []
-    arrays = [x for x in values if isinstance(x, np.ndarray)]
-    shapes = [(x.shape, x.dtype.name) for x in arrays]
-    expected = [(tuple(x.shape), x.dtype) for x in variables]
-    if len(arrays) != len(values) or shapes != expected:
-        raise _invalid(path)
 
 
 def _invalid(path):

@@ -224,7 +224,7 @@ class Trainer:
                 `None`.
             notify: `None`, or function that is called with the `Episodes` and logs before
                 an update is made.
-            rates: `linear_rates.LinearRates` for a program of several updates.
+            rates: `loop.LinearRates` for a program of several updates.
 
         Returns:
             Iterator with one pair for each update: the logs of the update, and an

@@ -141,7 +141,7 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
     def _write(self, logs):
         """Writes a checkpoint if one is due; after a signal, also ends the training."""
         self._flush_futures()
-        if not self.record.interrupted:
+        if not self.record.signal:
             self.record.write_if_due(self.now)
             return
         self.record.write(self.now)
@@ -172,7 +172,7 @@ def run(model, resume, start, describe, variables, metrics, prepare, **options):
             steps = int(data["x"].cardinality())
         start.first_optimizer_step = optimizers.step_count(model.optimizer)[1]
         callbacks.start(start, steps if steps is None or steps >= 0 else None)
-        with contextlib.closing(callbacks), record:
+        with contextlib.closing(callbacks), record.stop:
             history = keras.Model.fit(model, **data, **options | {"callbacks": callbacks})
     record.raise_if_interrupted()  # a signal after the last step
     return history

@@ -5,9 +5,10 @@ methods that `PolicyGradientEstimator.gradients` calls follow in the order of th
 The package `functional` contains the formulas for returns and losses.
 """
 
+import dataclasses
 import math
-import types
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -199,6 +200,7 @@ class GradientEstimate(NamedTuple):
     baseline_step: BaselineStep
 
 
+@dataclasses.dataclass(eq=False)
 class PolicyGradientEstimator:
     """Computes the REINFORCE gradient of a batch of episodes, without an update.
 
@@ -224,56 +226,43 @@ class PolicyGradientEstimator:
             agent so far.
     """
 
-    def __init__(
-        self,
-        policy,
-        head,
-        baseline,
-        normalizer,
-        options,
-        recurrent=None,
-        *,
-        scales=types.MappingProxyType({}),
-        updating_layers=(),
-        num_updates=lambda: 0,
-    ):
-        self.policy = policy
-        self.head = head
-        self.baseline = baseline
-        self.normalizer = normalizer
-        self.options = options
-        self.recurrent = recurrent
-        self.scales = scales
-        self.updating_layers = updating_layers
-        self.num_updates = num_updates
+    policy: keras.Model
+    head: Any
+    baseline: Any
+    normalizer: Any
+    options: Any
+    recurrent: Any = None
+    _: dataclasses.KW_ONLY
+    scales: dict = dataclasses.field(default_factory=dict)
+    updating_layers: tuple | list = ()
+    num_updates: Callable = lambda: 0
 
     @property
     def variables(self):
         """Returns the trainable weights of policy and head."""
         return [*self.policy.trainable_variables, *self.head.trainable_variables]
 
-    def gradients(self, episodes, permutation=None, compute_gradients=None):
+    def gradients(self, episodes, permutation=None, sum_gradients=None):
         """Computes the policy gradient of a batch of episodes (Williams 1992, eq. 11).
 
         Returns, baseline and advantages are computed with the weights that collected the
         episodes. The surrogate loss weights the log-probability of each action by its
-        advantage.
+        advantage. An update of many gradient steps calls `policy_gradients` for each
+        minibatch instead.
 
         Args:
             episodes: `Episodes`, validated.
             permutation: `[N]` int32, a permutation of the N valid steps for a baseline
                 that learns from minibatches, or `None`.
-            compute_gradients: Function from a `Batch` to gradients and metrics.
-                It defaults to `policy_gradients`. An update passes a function that also
-                makes the gradient steps, from minibatches or sums over replicas and
-                blocks of steps, and leaves no gradients.
+            sum_gradients: Function that returns the same as `policy_gradients`, as a sum
+                over replicas or blocks of steps, or `None`.
 
         Returns:
             `GradientEstimate`.
         """
         batch = self.batch(episodes)
         baseline_step = self.baseline_step(batch, permutation)
-        gradients, metrics = (compute_gradients or self.policy_gradients)(batch)
+        gradients, metrics = (sum_gradients or self.policy_gradients)(batch)
         metrics = {**metrics, **baseline_step.metrics}
         return GradientEstimate(gradients, metrics, batch, baseline_step)
 

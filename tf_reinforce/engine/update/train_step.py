@@ -1,7 +1,5 @@
 """Makes one update, and restores all weights if a value is not finite."""
 
-import functools
-
 import keras
 import tensorflow as tf
 
@@ -56,9 +54,13 @@ class TrainStep:
         self._skips_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
     @property
+    def _has_many_steps(self):
+        return self.passes > 1 or self.minibatch_size is not None
+
+    @property
     def num_permutations(self):
         """Returns the number of random permutations of the steps for one update."""
-        if self.passes > 1 or self.minibatch_size is not None:
+        if self._has_many_steps:
             return self.passes
         return 0 if self.estimator.baseline.minibatch_size is None else 1
 
@@ -77,14 +79,11 @@ class TrainStep:
         """
         learning_rate = tf.identity(self.optimizer.learning_rate)
         before = [tf.identity(variable) for variable in self.variables]
-        permutation = permutations[0] if self.num_permutations else None
-        make_steps = functools.partial(self._make_steps, permutations)
-        _, metrics, batch, baseline_step = self.estimator.gradients(
-            episodes, permutation, make_steps
-        )
+        make_steps = self._many_steps if self._has_many_steps else self._one_step
+        finite, metrics, batch, baseline_step = make_steps(episodes, permutations)
         not_empty = tf.size(batch.returns) > 0
-        finite = metrics.pop("finite")
-        finite &= self._statistics_finite(episodes, batch, baseline_step)
+        finite &= _all_finite(baseline_step.gradients) | ~not_empty
+        finite &= _all_finite(self.estimator.sums_of_squares(episodes, batch))
 
         def update_statistics():
             compiled = self.jit_compile_baseline
@@ -103,30 +102,22 @@ class TrainStep:
         scalars = [finite, *(metrics[name] for name in METRICS)]
         return tf.stack([tf.cast(scalar, tf.float64) for scalar in scalars])
 
-    def _make_steps(self, permutations, batch):
-        """Makes the gradient steps of an update; no gradients are left.
+    def _one_step(self, episodes, permutations):
+        """Makes one gradient step from all steps, unless a value is not finite.
 
         Returns:
-            An empty list, and the metrics with `finite`: whether all values are finite.
+            Scalar bool, whether all values were finite, the metrics, the `Batch` and its
+            `BaselineStep`.
         """
-        if self.minibatch_size is not None or self.passes > 1:
-            return [], self._passes(batch, permutations)
-        gradients, metrics = self.gradients_by_replicas(batch)
+        permutation = permutations[0] if self.num_permutations else None
+        gradients, metrics, batch, baseline_step = self.estimator.gradients(
+            episodes, permutation, self.gradients_by_replicas
+        )
         empty = tf.equal(tf.size(batch.returns), 0)
         finite = self._step_finite(metrics["loss"], gradients) | empty
         _run_if(finite & ~empty, lambda: self._apply(gradients))
-        return [], {
-            **metrics,
-            "gradient_steps": tf.ones([], tf.float64),
-            "finite": finite,
-        }
-
-    def _statistics_finite(self, episodes, batch, baseline_step):
-        """Returns whether the update leaves baseline and running statistics finite."""
-        empty = tf.equal(tf.size(batch.returns), 0)
-        finite = _all_finite(baseline_step.gradients) | empty
-        squares = self.estimator.sums_of_squares(episodes, batch)
-        return finite & _all_finite(squares)
+        metrics["gradient_steps"] = tf.ones([], tf.float64)
+        return finite, metrics, batch, baseline_step
 
     def gradients_by_replicas(self, batch, indices=None, behavior_log_probs=None):
         """Returns policy gradients and metrics, as sums over the replicas of a strategy.
@@ -148,9 +139,7 @@ class TrainStep:
 
         def gradients_of_share(share, own):
             log_probs = None if indices is None else tf.gather(behavior_log_probs, own)
-            gradients, metrics = self.gradients_by_microbatches(share, None, log_probs)
-            scalars = [tf.cast(metrics[x], tf.float64) for x in estimator.METRICS]
-            return [*gradients, *scalars]
+            return _terms(*self.gradients_by_microbatches(share, None, log_probs))
 
         return self._split_sums(_mean_over_shares(strategy, batch, gradients_of_share))
 
@@ -177,13 +166,11 @@ class TrainStep:
         def add(number, sums):
             microbatch = microbatches.minibatch(number)
             share = tf.size(microbatch) / tf.size(steps)
-            gradients, metrics = self.estimator.policy_gradients(
-                batch, microbatch, None, scale_loss
+            terms = _terms(
+                *self.estimator.policy_gradients(batch, microbatch, None, scale_loss)
             )
-            terms = [*gradients, *(metrics[name] for name in estimator.METRICS)]
-            terms = [tf.cast(y, x.dtype) for x, y in zip(sums, terms, strict=True)]
-            sums = [x + tf.cast(share, x.dtype) * y for x, y in zip(sums, terms)]
-            return number + 1, sums
+            pairs = zip(sums, terms, strict=True)
+            return number + 1, [x + tf.cast(share, x.dtype) * y for x, y in pairs]
 
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.estimator.variables]
         zeros += [tf.zeros([], tf.float64) for _ in estimator.METRICS]
@@ -195,19 +182,21 @@ class TrainStep:
         )
         return self._split_sums(sums)
 
-    def _passes(self, batch, permutations):
+    def _many_steps(self, episodes, permutations):
         """Makes a gradient step from each minibatch of each pass over the batch.
 
         They end with a value that is not finite, and after a pass that changed the policy
         by more than `max_kl`.
 
         Args:
-            batch: `estimator.Batch`.
+            episodes: `Episodes`.
             permutations: `[passes, N]` int32, a permutation of the N steps for each pass.
 
         Returns:
-            As the metrics of `_make_steps`, averaged over the gradient steps.
+            As `_one_step`, with metrics that are averaged over the gradient steps.
         """
+        batch = self.estimator.batch(episodes)
+        baseline_step = self.estimator.baseline_step(batch, permutations[0])
         distribution = self.estimator.distribution(batch)
         behavior_log_probs = distribution.log_prob(batch.actions)
         entropy = tf.reduce_mean(distribution.entropy())
@@ -219,15 +208,15 @@ class TrainStep:
             lambda: run(batch, behavior_log_probs, permutations, parts, sums),
             lambda: (tf.constant(True), sums, tf.zeros([], tf.int64)),
         )
-        means = tf.unstack(sums / tf.cast(steps, tf.float64))
-        metrics = dict(zip(_MEAN_METRICS, means, strict=True))
-        metrics["gradient_steps"] = tf.cast(steps, tf.float64)
-        return {**metrics, "entropy": entropy, "finite": finite}
+        steps = tf.cast(steps, tf.float64)
+        metrics = dict(zip(_MEAN_METRICS, tf.unstack(sums / steps), strict=True))
+        metrics |= {"gradient_steps": steps, "entropy": entropy, **baseline_step.metrics}
+        return finite, metrics, batch, baseline_step
 
     def _gradient_steps(
         self, batch, behavior_log_probs, permutations, parts, sums, offsets=None
     ):
-        """Makes one gradient step from each minibatch, as `_passes` says.
+        """Makes one gradient step from each minibatch, as `_many_steps` says.
 
         Args:
             batch: `estimator.Batch` of at least one step.
@@ -373,6 +362,11 @@ def _mean_over_shares(strategy, batch, function):
         return fraction, function(share, own)
 
     return replicas.sum_over_replicas(strategy, means_of_share)
+
+
+def _terms(gradients, metrics):
+    """Returns gradients and metrics as one list of tensors, to be summed."""
+    return [*gradients, *(tf.cast(metrics[x], tf.float64) for x in estimator.METRICS)]
 
 
 def _all_finite(tensors):

@@ -8,14 +8,14 @@ import pytest
 import tensorflow as tf
 
 import tf_reinforce as tfr
-from tf_reinforce.engine import linear_rates
+from tf_reinforce.engine import loop
 
 
 def rates_of(optimizer, first, last, end):
     """Returns rates for a number of environment steps, and the agent of the optimizer."""
     agent = types.SimpleNamespace(part=types.SimpleNamespace(optimizer=optimizer))
     agent._learning_rates = [("part.optimizer", first, last)]
-    return linear_rates.LinearRates.of(agent, None, 0, end), agent
+    return loop.LinearRates.of(agent, None, 0, end), agent
 
 
 @pytest.mark.parametrize("end", [100, 700, 10**9 + 7])
