@@ -105,10 +105,7 @@ def run_loop(
     epoch_calls = _EpochCalls(callbacks, validate, freq, progress)
 
     def continues():
-        end_now = agent.stop_training, record.signal, epoch_calls.facts
-        agent.stop_training, signal = processes.agree_on_end(*end_now)
-        record.interrupt(signal)
-        if agent.stop_training or signal:
+        if _has_ended(agent, processes, record, epoch_calls.facts):
             return False
         return progress.epoch < epochs if end is None else agent.env_steps < end
 
@@ -134,6 +131,15 @@ def run_loop(
     callbacks.on_train_end(epoch_calls.logs)
     record.raise_if_interrupted()
     return agent.history
+
+
+def _has_ended(agent, processes, record, get_facts):
+    """Returns whether a callback or a signal of any process has ended the training."""
+    agent.stop_training, signal = processes.agree_on_end(
+        agent.stop_training, record.signal, get_facts
+    )
+    record.interrupt(signal)
+    return agent.stop_training or signal != 0
 
 
 class LinearRates(NamedTuple):
