@@ -280,10 +280,9 @@ def test_runs_in_a_folder_are_named(tmp_path, capsys):
     for command in ("evaluate", "info"):
         assert cli.main([command, str(tmp_path)]) == 2
         names = ", ".join(map(str, runs[:8]))
-        expected = f"{tmp_path} is no run directory. Expected: one of the run directories"
-        assert f"{expected} in it, {names}, …" in capsys.readouterr().err
+        assert f"Expected: one of {names}\n" in capsys.readouterr().err
         assert cli.main([command, str(tmp_path / "rum4")]) == 2
-        assert f"rum4. Did you mean {tmp_path}/run" in capsys.readouterr().err
+        assert "rum4. Did you mean 'run" in capsys.readouterr().err
 
 
 def test_commands_of_one_run_refuse_a_folder_of_seeds(tmp_path, capsys):
@@ -350,7 +349,7 @@ def test_config_is_the_first_file_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr(
         runs.run_config, "write_json", lambda path, content: written.append(path.name)
     )
-    runs._write_config(tmp_path, {}, "tf-reinforce train CartPole-v1")
+    runs.write_config(tmp_path, {}, "tf-reinforce train CartPole-v1")
     assert written == ["config.json", "versions.json"]
     text = (tmp_path / "command.txt").read_text()
     assert text == "tf-reinforce train CartPole-v1\n"
@@ -373,7 +372,7 @@ def test_versions_of_a_run_contain_the_git_commit(tmp_path, monkeypatch):
 def test_config_names_no_cluster_and_the_resume_command_does(tmp_path):
     fit = {"epochs": 1, "workers": tfr.collect.RayWorkers(3, "host:6379")}
     config = {"env": "CartPole-v1", "env_kwargs": {}, "fit": fit}
-    runs._write_config(tmp_path, config)
+    runs.write_config(tmp_path, config)
     assert run_config.read(tmp_path)["fit"] == {"epochs": 1}
     command = run_config.resume_command("run", config)
     assert "--resume run --ray host:6379 --workers 3" in command

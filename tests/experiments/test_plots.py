@@ -82,7 +82,7 @@ def test_picture_of_several_runs_is_written_to_the_current_folder(tmp_path, monk
     assert play.output_path(None, file, "video.mp4") == "video.mp4"
 
 
-@pytest.mark.parametrize("name", ["matplotlib", "scipy"])
+@pytest.mark.parametrize("name", ["matplotlib.figure", "scipy.stats"])
 def test_missing_library_names_the_extra(monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r'pip install "tf-reinforce\[plot\]"'):

@@ -11,7 +11,7 @@ def fail_in(path, *names):
     new = runs.new_directory(path, "CartPole-v1", 0)
     with pytest.raises(RuntimeError), new as folder:
         with locks.FolderLock(folder):
-            runs._write_config(folder, {"env": "CartPole-v1"})
+            runs.write_config(folder, {"env": "CartPole-v1"})
             (folder / "log.csv").touch()
             (folder / "episodes.csv").write_text("episode,update\n")
             for name in names:
@@ -39,7 +39,7 @@ def test_failed_run_with_results_keeps_all_files(name, tmp_path):
 def test_folder_of_another_training_is_unchanged(tmp_path):
     def write_and_lock():
         with runs.new_directory(tmp_path, "CartPole-v1", 0):
-            runs._write_config(tmp_path, {})  # by the other training
+            runs.write_config(tmp_path, {})  # by the other training
             locks.FolderLock(tmp_path).__enter__()
 
     with locks.FolderLock(tmp_path), pytest.raises(locks.FolderLocked):

@@ -32,7 +32,7 @@ def test_file_of_ranges_gives_a_range_for_each_setting(tmp_path):
     names = [item.name for item in ranges]
     assert names[:2] == ["agent.learning_rate", "agent.hidden"]
     assert names[2:] == ["agent.baseline.learning_rate", "fit.episodes_per_epoch"]
-    assert ranges[0].log and not ranges[2].log and ranges[3].is_whole
+    assert ranges[0].log and not ranges[2].log
     assert search_space.parse(search_space.to_table(ranges)) == ranges
 
 
@@ -57,28 +57,27 @@ def test_ranges_of_the_document_are_valid(tmp_path):
     search_space.check(ranges, SETTINGS)
 
 
-WRONG = {
-    "agent.gamma": ({"low": 0.9}, "`high`"),
-    "agent.learning_rate": ({"low": 0.1, "high": 0.1}, "smaller than `high`"),
-    "agent.entropy_coef": ({"low": 0, "high": 0.1, "log": True}, "larger than 0"),
-    "agent.passes": ({"low": 1.5, "high": 3}, "whole number"),
-    "agent.minibatch_size": ({"low": 1, "high": math.inf}, "whole number"),
-    "agent.gae_lambda": ({"low": 0.9, "high": math.nan}, "finite"),
-    "agent.hidden": ({"choices": [[32]]}, "two values"),
-    "agent.head": ({"choices": ["Beta", "Beta"]}, "different"),
-    "agent.baseline": ({"choices": ["mean", "none"], "low": 1}, "other keys"),
-    "agent.returns": ({"choices": ["to_go", "whole"], "step": 1}, "'step'"),
-    "agent.mean_over": (3, r"form .*log = true} or {choices"),
-    "fit.steps": ({"low": 10, "high": 100}, "same budget"),
-    "fit.num_envs": ({"low": 1, "high": 8}, "same budget"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_invalid_range_is_refused_with_its_name(name):
-    value, expected = WRONG[name]
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("agent.gamma", {"low": 0.9}, "low < high"),
+        ("agent.learning_rate", {"low": 0.1, "high": 0.1}, "low < high"),
+        ("agent.entropy_coef", {"low": 0, "high": 0.1, "log": True}, "low > 0"),
+        ("agent.passes", {"low": 1.5, "high": 3}, "whole number"),
+        ("agent.minibatch_size", {"low": 1, "high": math.inf}, "whole number"),
+        ("agent.gae_lambda", {"low": 0.9, "high": math.nan}, "finite"),
+        ("agent.hidden", {"choices": [[32]]}, "different values"),
+        ("agent.head", {"choices": ["Beta", "Beta"]}, "different values"),
+        ("agent.baseline", {"choices": ["mean", "none"], "low": 1}, "different values"),
+        ("agent.returns", {"choices": ["to_go", "whole"], "step": 1}, "'step'"),
+        ("agent.mean_over", 3, "must be a table"),
+        ("fit.steps", {"low": 10, "high": 100}, "same budget"),
+        ("fit.num_envs", {"low": 1, "high": 8}, "same budget"),
+    ],
+)
+def test_invalid_range_is_refused_with_its_name(name, value, expected):
     table, key = name.split(".")
-    with pytest.raises((ValueError, TypeError), match=expected) as error:
+    with pytest.raises(ValueError, match=expected) as error:
         search_space.parse({table: {key: value}})
     assert name in str(error.value)
 
@@ -132,7 +131,9 @@ def test_settings_of_a_trial_are_inside_their_ranges_and_rounded():
     }
     ranges, study = search_space.parse(table), optuna.create_study()
     for _ in range(20):
-        settings = search_space.suggest(ranges, SETTINGS, study.ask())
+        trial = study.ask()
+        values = {item.path: item.suggest(trial) for item in ranges}
+        settings = search_space.substitute(SETTINGS, values)
         rate = settings["agent"]["learning_rate"]
         assert 1e-4 <= rate <= 1e-1 and rate == float(f"{rate:.4g}")
         assert settings["agent"]["hidden"] in ([8], [16, 16])
@@ -189,7 +190,8 @@ def test_default_ranges_contain_the_settings_of_every_preset(name):
     search_space.check(ranges, settings)
     parameters = search_space.start_trials(ranges, settings)[0]
     trial = optuna.trial.FixedTrial(parameters)
-    assert search_space.suggest(ranges, settings, trial)["agent"] == agent
+    values = {item.path: item.suggest(trial) for item in ranges}
+    assert search_space.substitute(settings, values)["agent"] == agent
     assert search_space.parse(search_space.to_table(ranges)) == ranges
 
 

@@ -182,14 +182,11 @@ def _agent_file(run, max_bytes):
     """Returns the path of the agent file of a run; raises an error if it is damaged."""
     from tf_reinforce.experiments import seed_processes
 
-    path = run_config.agent_file(run)
     if seeds := list(seed_processes.folders(run).values()):
         raise ValueError(
             f"{run} contains a run directory for each of {len(seeds)} seeds. Expected: "
             f"one of them, for example {seeds[0]}"
         )
-    run_config.expect_path(run)
-    if os.path.isdir(run):
-        run_config.expect_file(run, path.name)
+    path = run_config.find(run)
     saving.read(os.fspath(path), max_bytes)
     return path

@@ -300,6 +300,6 @@ def _export(options, directory):
     """Exports the policy of a run if the user passed `--export`."""
     if options.export is not None:
         folder = options.export or directory / "policy"
-        path = run_config.agent_file(directory)
+        path = run_config.find(directory)
         saving.load(path, max_bytes=os.path.getsize(path)).export(folder)
         print(f"exported to {folder}")

@@ -99,18 +99,8 @@ def tune(options):
         name = options.env.replace(":", "_").replace("/", "_")
         directory = pathlib.Path("runs", name, f"tune_{date}")
     directory = pathlib.Path(directory)
-    if not tuning.expect_same_search(directory, content):
-        tuning_trial.check_objective(content)
     with tuning.open_search(directory, content) as search:
         return _search(search, options, directory)
-
-
-def start_child():
-    """Prepares a child process for trials; see `tuning.end_with_parent`."""
-    startup.import_tensorflow()
-    from tf_reinforce.experiments import tuning
-
-    tuning.end_with_parent()
 
 
 def _check(options):
@@ -200,7 +190,7 @@ def _search(search, options, directory):
     _print_start(search, options)
     jobs = options.trials, options.num_jobs
     try:
-        tuning.run_trials(search, *jobs, show(tuning.trial_line), start_child)
+        tuning.run_trials(search, *jobs, show(tuning.trial_line))
         if count := len(search.unconfirmed()):
             seeds = search.config.confirm
             print(f"training the best {count} trials with {seeds} further seeds each …")

@@ -1,11 +1,11 @@
 """Compares runs by interquartile means over seeds, with confidence intervals."""
 
-import dataclasses
 from typing import NamedTuple
 
 import numpy as np
 
 from tf_reinforce.experiments import curves
+from tf_reinforce.support import extras
 
 _LAST = 0.1  # share of the updates whose episodes are the last ones
 
@@ -24,7 +24,7 @@ def iqm(values, axis=0):
     Of n values, floor(n / 4) are left out on each side. With fewer than four values, the
     result is the mean (Agarwal et al. 2021, section 4.3).
     """
-    return _stats().trim_mean(values, 0.25, axis=axis)
+    return extras.load("scipy.stats", "plot").trim_mean(values, 0.25, axis=axis)
 
 
 def iqm_interval(values, reference=None):
@@ -44,7 +44,7 @@ def iqm_interval(values, reference=None):
     if min(map(len, groups)) < 2:
         unknown = np.full(np.shape(estimate), np.nan)
         return Interval(estimate, unknown, unknown)
-    result = _stats().bootstrap(
+    result = extras.load("scipy.stats", "plot").bootstrap(
         groups,
         _iqm_or_difference,
         n_resamples=2_000,
@@ -59,19 +59,7 @@ def _iqm_or_difference(values, *reference, axis=0):
     return iqm(values, axis) - (iqm(*reference, axis) if reference else 0.0)
 
 
-def _stats():
-    try:
-        from scipy import stats
-    except ImportError as error:
-        raise ImportError(
-            "Intervals over seeds need SciPy. Install it with "
-            '`pip install "tf-reinforce[plot]"`.'
-        ) from error
-    return stats
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What a comparison states about a run.
 
     Attributes:
@@ -107,26 +95,22 @@ def compare(runs):
     rows = []
     for index, run in enumerate(runs):
         has_difference = index > 0 and run.env == runs[0].env
+        scored = (scores[index], scores[0]) if has_difference else None
+        has_speed = all("steps_per_second" in curve.columns for curve in run.curves)
+        seconds = [curve.x("seconds")[-1] for curve in run.curves if has_speed]
         rows.append(
             Row(
-                name=run.name,
-                env=run.env,
+                run.name,
+                run.env,
                 seeds=len(run.curves),
                 env_steps=np.mean([curve.x("steps")[-1] for curve in run.curves]),
-                seconds=np.mean([_seconds(curve) for curve in run.curves]),
+                seconds=np.mean(seconds or [np.nan]),
                 last_return=iqm_interval(lasts[index]),
                 evaluation=iqm_interval(run.evaluations) if complete[index] else None,
-                difference=(
-                    iqm_interval(scores[index], scores[0]) if has_difference else None
-                ),
+                difference=iqm_interval(*scored) if scored else None,
             )
         )
     return rows
-
-
-def _seconds(curve):
-    has_speed = "steps_per_second" in curve.columns
-    return curve.x("seconds")[-1] if has_speed else np.nan
 
 
 def _last_return(curve):
@@ -137,13 +121,19 @@ def _last_return(curve):
 
 def table(rows):
     """Returns a comparison as text, a line for each run."""
-    lines = [["run", "environment", "seeds", "steps", "seconds"]]
-    lines[0] += ["return of the last 10 %", "evaluation", "difference"]
+    titles = "run", "environment", "seeds", "steps", "seconds"
+    lines = [[*titles, "return of the last 10 %", "evaluation", "difference"]]
     for row in rows:
-        line = [row.name, row.env or "?", str(row.seeds), f"{row.env_steps:,.0f}"]
-        line.append("" if np.isnan(row.seconds) else f"{row.seconds:.3g}")
-        line += map(_format, (row.last_return, row.evaluation, row.difference))
-        lines.append(line)
+        seconds = "" if np.isnan(row.seconds) else f"{row.seconds:.3g}"
+        line = [
+            row.name,
+            row.env or "?",
+            str(row.seeds),
+            f"{row.env_steps:,.0f}",
+            seconds,
+        ]
+        intervals = row.last_return, row.evaluation, row.difference
+        lines.append([*line, *map(_format, intervals)])
     return align(lines)
 
 

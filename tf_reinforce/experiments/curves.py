@@ -1,6 +1,5 @@
 """Reads learning curves, settings and evaluations of runs, without TensorFlow."""
 
-import csv
 import dataclasses
 import json
 import math
@@ -43,17 +42,12 @@ class Curve:
         """Returns the values of a key of `X_AXES` after each update, an array."""
         if axis == "updates":
             return 1.0 + np.arange(len(self.columns["epoch"]))
-        if axis == "steps":
-            return self.column("env_steps")
         if axis == "episodes":
             return np.cumsum(self.column("episodes"))
-        if "steps_per_second" not in self.columns:
-            raise ValueError(
-                f"{self.path} has no times, because --seeds trains all seeds together. "
-                "Use another axis: steps, episodes or updates."
-            )
-        steps = np.diff(self.column("env_steps"), prepend=0.0)
-        return np.cumsum(steps / self.column("steps_per_second"))
+        steps = self.column("env_steps")
+        if axis == "steps":
+            return steps
+        return np.cumsum(np.diff(steps, prepend=0.0) / self.column("steps_per_second"))
 
     def column(self, key):
         """Returns the values of a log key, an array; raises `ValueError` without it."""
@@ -106,21 +100,20 @@ def read(folder):
             "directories. `tf-reinforce train ENV --run-dir DIR` writes one, and so does "
             f'`fit` with keras.callbacks.CSVLogger("DIR/{LOG}").'
         )
-    curves, evaluations, envs, settings = [], [], set(), set()
-    for part in parts:
-        config = run_config.read(part)
-        seed, env = config.get("seed"), config.get("env")
-        curves += _read_log(part / LOG, seed if isinstance(seed, int) else None)
-        evaluations += _read_evaluations(part / "evaluation.json")
-        envs.add(env if isinstance(env, str) else None)
-        settings.add(_settings(config))
-    if len(envs) > 1 or len(settings) > 1:
+    configs = [run_config.read(part) for part in parts]
+    if len(set(map(_settings, configs))) > 1:
         raise ValueError(
             f"The runs in {folder} must have the same environment and settings, because "
             "they are read as seeds of one run. To compare different runs, name them one "
             f"by one, for example {folder}/*."
         )
-    return Run(folder.resolve().name, envs.pop(), curves, evaluations)
+    seeds, env = [config.get("seed") for config in configs], configs[0].get("env")
+    return Run(
+        folder.resolve().name,
+        env if isinstance(env, str) else None,
+        [x for part, seed in zip(parts, seeds) for x in _read_log(part / LOG, seed)],
+        [x for part in parts for x in _read_evaluations(part / "evaluation.json")],
+    )
 
 
 def read_all(folders):
@@ -144,56 +137,43 @@ def read_all(folders):
 def _folders_of_logs(folder):
     """Returns the folder if it contains a log, else its folders that contain one."""
     folder = pathlib.Path(folder)
-    if (folder / LOG).exists():
-        return [folder]
-    return [path.parent for path in sorted(folder.glob(f"*/{LOG}"))]
+    found = [folder / LOG] if (folder / LOG).exists() else sorted(folder.glob(f"*/{LOG}"))
+    return [path.parent for path in found]
 
 
 def _settings(config):
-    """Returns a text of the settings that runs of several seeds have in common."""
-    fit = {
-        k: x for k, x in config.get("fit", {}).items() if k not in run_config.MAY_DIFFER
-    }
-    common = {name: config.get(name) for name in ("agent", "env_kwargs")}
-    return json.dumps({**common, "fit": fit}, sort_keys=True)
+    """Returns a text of what runs of several seeds have in common."""
+    common = {name: config.get(name) for name in ("env", "env_kwargs", "agent")}
+    fit = config.get("fit", {}).items()
+    common["fit"] = {name: x for name, x in fit if name not in run_config.MAY_DIFFER}
+    return json.dumps(common, sort_keys=True)
 
 
 def _read_log(path, seed):
-    """Returns the list of the `Curve`s of a log file, in which rows may name seeds."""
-    header, rows = _read_table(path)
-    if "epoch" not in header or not rows:
-        raise ValueError(f"{path} must have a column `epoch` and at least one row.")
-    table = dict(zip(header, np.array(rows, np.float64).T, strict=True))
-    seeds = table.pop("seed", None)
-    if seeds is None:
-        return [Curve(path, seed, table)]
-    return [
-        Curve(path, int(one), {key: x[seeds == one] for key, x in table.items()})
-        for one in dict.fromkeys(seeds.tolist())
-    ]
-
-
-def _read_table(path):
-    """Returns the header and the rows of a CSV file of numbers.
+    """Returns the list of the `Curve`s of a log file, in which rows may name seeds.
 
     A last row without its end is left out: the training may still write it.
     """
     files.expect_regular_file(path, _MAX_BYTES)
     text = path.read_text(encoding="utf-8", errors="replace")
-    header, *rows = [*csv.reader(text[: text.rfind("\n") + 1].splitlines())] or [[]]
-    numbers = []
-    for number, row in enumerate(rows, 2):
-        try:
-            # Keras' CSVLogger writes NA for a log key that is missing in an update.
-            numbers.append([float("nan" if x == "NA" else x) for x in row])
-        except ValueError:
-            numbers.append([])
-        if len(numbers[-1]) != len(header):
-            raise ValueError(
-                f"Line {number} of {path} must have {len(header)} numbers. Received: "
-                f"{','.join(row)[:100]!r}"
-            )
-    return header, numbers
+    header, *lines = text[: text.rfind("\n") + 1].splitlines() or [""]
+    header = header.split(",")
+    if "epoch" not in header or not lines:
+        raise ValueError(f"{path} must have a column `epoch` and at least one row.")
+    # Keras' CSVLogger writes NA for a log key that is missing in an update.
+    rows = [line.replace("NA", "nan") for line in lines]
+    try:
+        table = np.loadtxt(rows, delimiter=",", comments=None, ndmin=2, unpack=True)
+        table = dict(zip(header, table, strict=True))
+    except ValueError as error:
+        raise ValueError(f"{path} is no table of numbers: {error}") from None
+    seeds = table.pop("seed", None)
+    if seeds is None:
+        return [Curve(path, seed if isinstance(seed, int) else None, table)]
+    return [
+        Curve(path, int(one), {key: x[seeds == one] for key, x in table.items()})
+        for one in dict.fromkeys(seeds.tolist())
+    ]
 
 
 def _read_evaluations(path):
@@ -216,9 +196,8 @@ def results(folders):
     returns, steps, seconds = {}, 0, 0.0
     for seed, folder in folders.items():
         if seed_processes.has_ended(folder):
-            metrics = json.loads((folder / "evaluation.json").read_text())
-            returns[seed] = float(metrics["episode_return"])
-            [curve] = read(folder).curves
+            run = read(folder)
+            [curve], [returns[seed]] = run.curves, run.evaluations
             steps += int(curve.x("steps")[-1])
             seconds += float(curve.x("seconds")[-1])
     return {"returns": returns, "env_steps": steps, "seconds": seconds}
@@ -297,21 +276,19 @@ def info(path, max_bytes=saving.MAX_BYTES):
         for name in ("log", "evaluation"):
             result[name] = {seed: run[name] for seed, run in runs.items() if name in run}
     elif path.is_dir():
-        run_config.expect_file(path, run_config.FILE_NAME)
+        run_config.find(path, run_config.FILE_NAME)
         result = {"settings": run_config.read(path), "log": _last_row(path)}
         result["evaluation"] = run_config.read_json(path / "evaluation.json")
     else:
-        run_config.expect_path(path)
-        result = {"settings": _agent(path, max_bytes)}
+        result = {"settings": _agent(run_config.find(path), max_bytes)}
     return {name: section for name, section in result.items() if section}
 
 
 def _last_row(path):
     """Returns the last finite number in each column of a log, or a dict from seeds."""
-    found = read(path).curves if (path / LOG).exists() else []
     rows = {}
-    for curve in found:
-        finite = {key: x[[*map(math.isfinite, x)]] for key, x in curve.columns.items()}
+    for curve in read(path).curves if (path / LOG).exists() else ():
+        finite = {key: x[np.isfinite(x)] for key, x in curve.columns.items()}
         rows[str(curve.seed)] = {key: float(x[-1]) for key, x in finite.items() if len(x)}
     return rows if len(rows) > 1 else next(iter(rows.values()), {})
 
@@ -342,19 +319,13 @@ def info_table(facts):
     """
     lines = []
     for section, content in facts.items():
-        rows = [*_rows(content)]
-        width = max((len(name) for name, _ in rows), default=0)
-        lines += [section, *(f"  {name:<{width}}  {value}" for name, value in rows)]
+        rows = {name: _text(value) for name, value in run_config.flat(content).items()}
+        width = max(map(len, rows), default=0)
+        lines += [section, *(f"  {name:<{width}}  {x}" for name, x in rows.items())]
     return "\n".join("".join(x if x.isprintable() else "?" for x in y) for y in lines)
 
 
-def _rows(content, prefix=""):
-    """Yields names and texts; the names of nested facts contain a dot."""
-    for name, value in content.items():
-        if isinstance(value, dict) and value:
-            yield from _rows(value, f"{prefix}{name}.")
-            continue
-        text = f"{value:.6g}" if isinstance(value, float) else value
-        text = text if isinstance(text, str) else json.dumps(text)
-        long = len(text) > _MAX_TEXT
-        yield f"{prefix}{name}", f"{text[:_MAX_TEXT]} …" if long else text
+def _text(value):
+    text = f"{value:.6g}" if isinstance(value, float) else value
+    text = text if isinstance(text, str) else json.dumps(text)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} …"

@@ -1,11 +1,12 @@
 """Draws the learning curves of runs."""
 
-import os
+import pathlib
 
 import numpy as np
 
 from tf_reinforce.experiments import comparison
 from tf_reinforce.experiments import curves
+from tf_reinforce.support import extras
 from tf_reinforce.support import files
 
 # Visible on white and on dark pages; the first ones differ also for the color-blind.
@@ -35,7 +36,6 @@ def draw(runs, keys=("episode_return",), axis="steps", window=None):
         ImportError: Without matplotlib, or SciPy.
         ValueError: If a run does not have a key.
     """
-    _, ticker = import_matplotlib()
     size = 8.0, 1.0 + 3.2 * len(keys)
     figure, grid = panels(len(keys), 1, size, sharex=True)
     grid = np.atleast_1d(grid)
@@ -44,7 +44,7 @@ def draw(runs, keys=("episode_return",), axis="steps", window=None):
             _draw_run(panel, run, key, axis, window, COLORS[index % len(COLORS)])
         style(panel, key.replace("_", " "))
     grid[-1].set_xlabel(curves.X_AXES[axis], color=GRAY)
-    grid[-1].xaxis.set_major_formatter(ticker.EngFormatter())
+    grid[-1].xaxis.set_major_formatter(_matplotlib("ticker").EngFormatter())
     envs = sorted({run.env for run in runs if run.env})
     grid[0].set_title(", ".join(envs), color=GRAY)
     grid[0].legend(frameon=False, labelcolor=GRAY)
@@ -77,8 +77,7 @@ def panels(rows, columns, size, **options):
     Raises:
         ImportError: Without matplotlib.
     """
-    figure_module, _ = import_matplotlib()
-    figure = figure_module.Figure(figsize=size, layout="constrained")
+    figure = _matplotlib("figure").Figure(figsize=size, layout="constrained")
     figure.patch.set_alpha(0.0)
     return figure, figure.subplots(rows, columns, **options)
 
@@ -96,34 +95,22 @@ def style(panel, label):
 def save(figure, path):
     """Writes a figure as a PNG, SVG or PDF file, which its extension selects."""
     kind = check_path(path)
+    # Without the time, equal figures make equal files.
+    times = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with files.atomic_write(path) as temporary:
-        figure.savefig(temporary, format=kind, dpi=120, metadata=_metadata(kind))
+        figure.savefig(temporary, format=kind, dpi=120, metadata=times.get(kind))
 
 
 def check_path(path):
     """Returns the format that the extension of a path names; raises `ValueError`."""
-    kind = os.path.splitext(os.fspath(path))[1].removeprefix(".").lower()
+    kind = pathlib.Path(path).suffix.removeprefix(".").lower()
     if kind not in FORMATS:
-        expected = ", ".join(f".{kind}" for kind in FORMATS)
         raise ValueError(
-            f"A picture must have one of the extensions {expected}. Received: {path}"
+            "A picture must have one of the extensions .png, .svg, .pdf. Received: "
+            f"{path}"
         )
     return kind
 
 
-def _metadata(kind):
-    """Returns metadata without the time, so that equal figures make equal files."""
-    return {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-
-
-def import_matplotlib():
-    """Returns the modules `figure` and `ticker` of matplotlib."""
-    try:
-        from matplotlib import figure
-        from matplotlib import ticker
-    except ImportError as error:
-        raise ImportError(
-            "Pictures need matplotlib. Install it with "
-            '`pip install "tf-reinforce[plot]"`.'
-        ) from error
-    return figure, ticker
+def _matplotlib(name):
+    return extras.load(f"matplotlib.{name}", "plot")

@@ -19,6 +19,7 @@ from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.engine.update import estimator as estimators
 from tf_reinforce.experiments import plots
 from tf_reinforce.heads import gaussian
+from tf_reinforce.support import extras
 
 _MAP_EPISODES = 10  # episodes whose observations are drawn in a map
 _MAX_AXES = 2  # observations with more numbers have no map
@@ -65,7 +66,7 @@ def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
         ImportError: Without matplotlib.
         EnvironmentFault: If the environment fails.
     """
-    plots.import_matplotlib()
+    extras.load("matplotlib", "plot")
     options = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
     with make_envs.open_envs(env, 1, **options) as envs:
         agent.build_for_env(envs)

@@ -1,6 +1,5 @@
 """Reads and writes the file `config.json` of a run directory."""
 
-import difflib
 import json
 import numbers
 import pathlib
@@ -11,6 +10,7 @@ from tf_reinforce.settings import config as options
 from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
 from tf_reinforce.support import files
+from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
 FILE_NAME = "config.json"
@@ -33,45 +33,35 @@ MAX_SEEDS = options.FIT_LIMITS["num_envs"]
 MAY_DIFFER = ("num_envs", "workers", "step_timeout")
 
 
-def agent_file(run):
-    """Returns the path `run/agent.keras` if `run` is a folder, else the path `run`."""
-    path = pathlib.Path(run)
-    return path / "agent.keras" if path.is_dir() else path
+def find(run, name="agent.keras"):
+    """Returns the path of a file in a run directory, or `run` if `run` is a file.
+
+    Raises:
+        FileNotFoundError: If the file does not exist. The message names a similar path,
+            or the run directories in the folder.
+    """
+    run = pathlib.Path(run)
+    if not run.is_dir():
+        expect_path(run)
+        return run
+    if not (run / name).exists():
+        runs = sorted(str(found.parent) for found in run.glob(f"*/{name}"))
+        expected = "an agent file, or a folder of `tf-reinforce train ENV --run-dir DIR`"
+        expected = f"one of {', '.join(runs[:_MAX_NAMED])}" if runs else expected
+        raise FileNotFoundError(
+            f"{run} is no run directory with {name}. Expected: {expected}"
+        )
+    return run / name
 
 
 def expect_path(path):
-    """Raises `FileNotFoundError` if there is no file or folder `path`.
-
-    The message names a similar path, if there is one.
-    """
+    """Raises `FileNotFoundError` if there is no file or folder `path`."""
     path = pathlib.Path(path)
     if not path.exists():
         parent = path.parent
-        names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-        similar = difflib.get_close_matches(path.name, names, 1)
-        hint = f" Did you mean {parent / similar[0]}?" if similar else ""
-        raise FileNotFoundError(f"There is no file or folder {path}.{hint}")
-
-
-def expect_file(folder, name):
-    """Raises `FileNotFoundError` if a folder contains no file of a run directory.
-
-    The message names the run directories in the folder, if there are some.
-    """
-    folder = pathlib.Path(folder)
-    if (folder / name).exists():
-        return
-    runs = sorted(str(found.parent) for found in folder.glob(f"*/{name}"))
-    if runs:
-        more = ", …" if len(runs) > _MAX_NAMED else ""
-        raise FileNotFoundError(
-            f"{folder} is no run directory. Expected: one of the run directories in it, "
-            f"{', '.join(runs[:_MAX_NAMED])}{more}"
-        )
-    raise FileNotFoundError(
-        f"{folder} contains no {name}. Expected: an agent file, or a run directory, "
-        "which `tf-reinforce train ENV --run-dir DIR` writes."
-    )
+        names = [x.name for x in parent.iterdir()] if parent.is_dir() else []
+        similar = validation.similar(path.name, names)
+        raise FileNotFoundError(f"There is no file or folder {path}.{similar}")
 
 
 def write_json(path, content):
@@ -113,6 +103,15 @@ def read_json(path):
     if not isinstance(content, dict):
         raise ValueError(f"{path} must contain a JSON object, and is a {type(content)}.")
     return content
+
+
+def flat(content, prefix=""):
+    """Returns a dict from the dotted names of nested settings to their values."""
+    result = {}
+    for key, value in content.items():
+        name, is_table = f"{prefix}{key}", isinstance(value, dict) and value
+        result |= flat(value, f"{name}.") if is_table else {name: value}
+    return result
 
 
 def read_env(run, env_kwargs=None):
@@ -179,10 +178,9 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
     seed_key = "seeds" if "seeds" in content else "seed"
     required = "env", "engine", seed_key, "env_kwargs", *options.TABLES
     content = schema.check_table(str(path), _HINTS, content, required=required)
-    _check_seeds(path, content, num_seeds)
-    for name in ("hidden", "learning_rate", "baseline"):
-        if name not in content["agent"]:
-            raise ValueError(f"`agent` in {path} must contain `{name}`.")
+    _check_seeds(path, content.get("seeds"), num_seeds)
+    required, hints = ("hidden", "learning_rate", "baseline"), options.TABLES["agent"]
+    schema.check_table(f"`agent` in {path}", hints, content["agent"], required=required)
     if content["agent"]["baseline"] == "value":
         # `Reinforce.for_env` would choose other settings than those in the file.
         content["agent"]["baseline"] = {"kind": "value"}
@@ -204,9 +202,8 @@ def check_settings(settings, place=""):
         settings: Dict of tables, at least `agent` and `fit`.
         place: String, the end of the name of a table in messages.
     """
-    for table in options.TABLES.keys() & settings.keys():
-        source, hints = f"`{table}`{place}", options.TABLES[table]
-        schema.check_table(source, hints, settings[table])
+    for table, hints in options.TABLES.items():
+        schema.check_table(f"`{table}`{place}", hints, settings.get(table, {}))
     options.check_agent(settings["agent"], f"`agent`{place}")
     fit = settings["fit"]
     has_budget = fit.keys() & {"epochs", "steps"}
@@ -256,18 +253,9 @@ def env_arg_options(env_kwargs):
     words = []
     for name, value in env_kwargs.items():
         if not toml_files.is_safe(value):
-            words += ["--env-arg", f"{name}={_option_text(value)}"]
+            is_plain = isinstance(value, str) and schema.value(value) == value
+            words += ["--env-arg", f"{name}={value if is_plain else json.dumps(value)}"]
     return words
-
-
-def _option_text(value):
-    """Returns a text that `--env-arg` reads as a value."""
-    if isinstance(value, str):
-        try:
-            json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return json.dumps(value)
 
 
 def _merge_fit(path, in_file, explicit):
@@ -286,23 +274,23 @@ def _merge_fit(path, in_file, explicit):
     return {**in_file, **explicit}
 
 
-def _check_seeds(path, content, num_seeds):
+def _check_seeds(path, seeds, num_seeds):
     """Raises an error unless `seeds` is a list of next seeds, as many as expected."""
-    seeds = content.get("seeds")
-    if seeds is not None:
-        first = schema.check("seeds", schema.Seed, seeds[0] if seeds else None)
-        if seeds != list(range(first, first + len(seeds))):
-            raise ValueError(
-                f"`seeds` in {path} must be a list of whole numbers, one after the "
-                f"other. Received: seeds={repr(seeds)[:100]}"
-            )
     count = None if seeds is None else len(seeds)
     if num_seeds not in (None, count):
         raise ValueError(
             f"The training has another number of seeds. Expected: that of {path}, "
             f"{count or 'one seed without --seeds'}. Received: --seeds {num_seeds}"
         )
-    if num_seeds is None and count is not None and count > MAX_SEEDS:
+    if seeds is None:
+        return
+    first = schema.check("seeds", schema.Seed, next(iter(seeds), None))
+    if seeds != list(range(first, first + count)):
+        raise ValueError(
+            f"`seeds` in {path} must be a list of whole numbers, one after the other. "
+            f"Received: seeds={repr(seeds)[:100]}"
+        )
+    if num_seeds is None and count > MAX_SEEDS:
         raise ValueError(
             f"`seeds` in {path} may contain at most {MAX_SEEDS:,} seeds. Received: "
             f"{count} seeds. To train all of them, pass the option --seeds {count}."

@@ -20,7 +20,6 @@ from tf_reinforce.engine import agent_state
 from tf_reinforce.engine import checkpoints
 from tf_reinforce.engine import interruption
 from tf_reinforce.engine import learner_processes
-from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.experiments import multi_seed
 from tf_reinforce.experiments import run_config
 from tf_reinforce.settings import config as training_options
@@ -29,12 +28,16 @@ from tf_reinforce.support import locks
 from tf_reinforce.support import version
 
 MAX_UPDATES = 300  # updates without a budget, if the target is not reached
-EVALUATION_EPISODES = 100  # episodes of each evaluation
+# The tables of a run with options of its evaluations, and their defaults.
+_EVALUATION = {
+    "evaluation": {"episodes": 100, "deterministic": True, "max_episode_steps": None},
+    "fit": {"num_envs": 8, "workers": 1, "on_bad_env": "raise", "on_env_error": "raise"},
+}
 EVALUATION_FREQ = 10  # updates from one evaluation to the next
 _VERSIONS, _COMMAND = "versions.json", "command.txt"
-_LOG, _EPISODE_LOG = "log.csv", "episodes.csv"
+_LOG, _EPISODES = "log.csv", "episodes.csv"
 # The files that a run writes before its first update ends.
-_FIRST_FILES = (run_config.FILE_NAME, _VERSIONS, _COMMAND, _LOG, _EPISODE_LOG)
+_FIRST_FILES = (run_config.FILE_NAME, _VERSIONS, _COMMAND, _LOG, _EPISODES)
 
 
 @contextlib.contextmanager
@@ -80,12 +83,6 @@ def default_directory(env, suffix):
     date = datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
     name = env.replace(":", "_").replace("/", "_")
     return pathlib.Path("runs") / name / f"{date}_{suffix}"
-
-
-def reward_threshold(env, env_kwargs=None):
-    """Returns the reward threshold that Gymnasium states for `env`, or `None`."""
-    with make_envs.open_envs(env, 1, env_kwargs=env_kwargs) as envs:
-        return envs.spec.reward_threshold if envs.spec is not None else None
 
 
 def train(
@@ -149,50 +146,39 @@ def train(
         target=None if has_budget else target,
         progress=progress,
     )
-    others = [*run_callbacks, *([] if progress is None else [progress])]
+    logger = keras.callbacks.CSVLogger(os.fspath(directory / _LOG))
     fit = {**({} if has_budget else {"epochs": MAX_UPDATES}), **fit}
-    fit |= {"env_kwargs": settings["env_kwargs"], "seed": seed}
-    metrics = None
+    fit |= {"env_kwargs": settings["env_kwargs"], "seed": seed, "verbose": 0}
+    fit["callbacks"] = [evaluator, logger, callbacks.EpisodeLogger(directory / _EPISODES)]
+    fit["callbacks"] += [*run_callbacks, *([] if progress is None else [progress])]
+    result = {"exit_code": 0, "evaluation": None}
     with _checkpoints(directory, config, command, is_chief) as folder:
         start = time.perf_counter()
         resumable = f"To continue later: {run_config.resume_command(directory, config)}."
-        with files.explain_failed_write(directory, resumable, files.DISK_ERRORS):
-            fit_env = env if twin is None else twin
-            exit_code = _fit(
-                agent, fit_env, directory, evaluator, others, resume=folder, **fit
-            )
-        seconds = time.perf_counter() - start
+        explained = files.explain_failed_write(directory, resumable, files.DISK_ERRORS)
+        try:
+            with explained, _signals(result):
+                agent.fit(env if twin is None else twin, resume=folder, **fit)
+        finally:
+            if logger.csv_file is not None:
+                logger.csv_file.close()  # Keras closes the file only without an error
+        result["seconds"] = time.perf_counter() - start
         if is_chief:
-            exit_code, metrics = _finish(agent, evaluator, exit_code, verbose)
-    return {
-        "updates": agent.updates,
-        "env_steps": agent.env_steps,
-        "seconds": seconds,
-        "evaluations": evaluator.evaluations,
-        "exit_code": exit_code,
-        "evaluation": metrics,
-    }
+            with _signals(result):
+                _finish(agent, evaluator, result, verbose)
+    counts = {"updates": agent.updates, "env_steps": agent.env_steps}
+    return {**result, **counts, "evaluations": evaluator.evaluations}
 
 
-def _fit(agent, env, directory, evaluator, others, **options):
-    """Runs `fit` with the log files of a run.
-
-    Returns:
-        The exit code: 0, 130 (SIGINT) or 143 (SIGTERM).
-    """
-    csv_logger = keras.callbacks.CSVLogger(os.fspath(directory / _LOG))
-    episode_logger = callbacks.EpisodeLogger(directory / _EPISODE_LOG)
-    fit_callbacks = [evaluator, csv_logger, episode_logger, *others]
+@contextlib.contextmanager
+def _signals(result):
+    """Turns the exception of SIGINT or SIGTERM into the `exit_code` of a result."""
     try:
-        agent.fit(env, callbacks=fit_callbacks, verbose=0, **options)
+        yield
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        result["exit_code"] = 128 + signal.SIGINT
     except interruption.Terminated as error:
-        return error.code
-    finally:
-        if csv_logger.csv_file is not None:
-            csv_logger.csv_file.close()  # Keras closes the file only without an error
-    return 0
+        result["exit_code"] = error.code
 
 
 @contextlib.contextmanager
@@ -214,15 +200,15 @@ def _checkpoints(directory, config, command, is_chief=True):
     folder.is_writer = is_chief
     with folder.open():
         if is_chief:
-            _write_config(directory, config, command)
+            write_config(directory, config, command)
         yield folder
 
 
-def _write_config(directory, config, command=None):
+def write_config(directory, config, command=None):
     """Writes the configuration, the versions and the command, unless they exist."""
-    fit = config.get("fit", {})
-    if isinstance(fit.get("workers"), training_options.RayWorkers):
-        config = {**config, "fit": {x: fit[x] for x in fit if x != "workers"}}
+    is_ray = lambda x: isinstance(x, training_options.RayWorkers)  # noqa: E731
+    fit = {name: x for name, x in config.get("fit", {}).items() if not is_ray(x)}
+    config = {**config, "fit": fit}
     if not (directory / run_config.FILE_NAME).exists():
         run_config.write(directory, config)
     if not (directory / _VERSIONS).exists():
@@ -234,41 +220,29 @@ def _write_config(directory, config, command=None):
             pathlib.Path(temporary).write_bytes(text)
 
 
-def _finish(agent, evaluator, exit_code, verbose):
-    """Saves the best agent of a run, and evaluates it unless a signal ended the run.
+def _finish(agent, evaluator, result, verbose):
+    """Saves the best agent, and evaluates it unless a signal ended the training.
 
-    Returns:
-        The exit code, 130 if Ctrl-C ends an evaluation, and the metrics of the best agent
-        on new episodes, or `None` after a signal.
+    The metrics become `result["evaluation"]`. The file of a run that continues may come
+    from an untrusted source. Therefore its limit is the size of a file of the trained
+    agent.
     """
-    try:
-        if not exit_code and evaluator.evaluated_update != agent.updates:
-            if verbose:
-                print("evaluating the last agent …", flush=True)
-            evaluator.evaluate({})
-        if not evaluator.path.exists():
-            agent.save(evaluator.path)
-        metrics = None if exit_code else _evaluate_best(agent, evaluator, verbose)
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT, None
-    return exit_code, metrics
-
-
-def _evaluate_best(agent, evaluator, verbose):
-    """Evaluates the best agent of a run, and writes and returns the metrics.
-
-    The file of a run that continues may come from an untrusted source. Therefore its
-    limit is the size of a file of the trained agent.
-    """
-    path, episodes = evaluator.path, evaluator.options["episodes"]
-    if verbose:
-        print(f"evaluating the best agent on {episodes} new episodes …", flush=True)
+    path, options = evaluator.path, evaluator.options
+    show = print if verbose else lambda *_, **__: None
+    if not result["exit_code"] and evaluator.evaluated_update != agent.updates:
+        show("evaluating the last agent …", flush=True)
+        evaluator.evaluate({})
+    if not path.exists():
+        agent.save(path)
+    if result["exit_code"]:
+        return
+    show(f"evaluating the best agent on {options['episodes']} new episodes …", flush=True)
     variables = agent_state.variables(agent)
     size = sum(np.prod(x.shape, dtype=int) * tf.as_dtype(x.dtype).size for x in variables)
     best = saving.load(path, max_bytes=saving.MAX_BYTES + 2 * int(size))
-    metrics = best.evaluate(evaluator.env, seed=evaluator.seed, **evaluator.options)
+    metrics = best.evaluate(evaluator.env, seed=evaluator.seed, **options)
     run_config.write_json(path.parent / "evaluation.json", metrics)
-    return metrics
+    result["evaluation"] = metrics
 
 
 def train_seeds(make, env, directory, settings, twin, seeds, *, command=None):
@@ -339,18 +313,13 @@ def evaluation_options(settings):
             contain `episodes`, `deterministic` and `max_episode_steps`. `settings["fit"]`
             may contain `num_envs`, `workers`, `on_bad_env` and `on_env_error`.
     """
-    evaluation_settings, fit = settings["evaluation"], settings["fit"]
-    workers = fit.get("workers", 1)
-    if isinstance(workers, training_options.RayWorkers):
-        # The workers of the training are idle, and have reserved the cores.
-        workers = dataclasses.replace(workers, num_cpus_per_worker=0)
-    return {
-        "episodes": evaluation_settings.get("episodes", EVALUATION_EPISODES),
-        "deterministic": evaluation_settings.get("deterministic", True),
-        "max_episode_steps": evaluation_settings.get("max_episode_steps"),
-        "num_envs": fit.get("num_envs", 8),
-        "workers": workers,
-        "on_bad_env": fit.get("on_bad_env", "raise"),
-        "on_env_error": fit.get("on_env_error", "raise"),
-        "env_kwargs": settings["env_kwargs"],
+    result = {
+        name: settings[table].get(name, default)
+        for table, defaults in _EVALUATION.items()
+        for name, default in defaults.items()
     }
+    if isinstance(result["workers"], training_options.RayWorkers):
+        # The workers of the training are idle, and have reserved the cores.
+        workers = dataclasses.replace(result["workers"], num_cpus_per_worker=0)
+        result["workers"] = workers
+    return {**result, "env_kwargs": settings["env_kwargs"]}

@@ -12,6 +12,7 @@ A range belongs to a setting in the table `agent` or `fit` of a preset. In a TOM
 """
 
 import dataclasses
+import functools
 import json
 import math
 from typing import Annotated, Any
@@ -23,11 +24,17 @@ from tf_reinforce.settings import overrides
 from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
 
-_KEYS = {"low", "high", "log", "choices"}
 # Settings that a search does not change: the budget, and the use of the machine.
 _FIXED = {"steps", "epochs", "workers", "num_envs", "step_timeout", "steps_per_execution"}
-_DISCOUNTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
-_HIDDEN = ([32], [64], [32, 32], [64, 64], [128, 128])
+_CHOICES: dict[str, list] = {
+    "gamma": [0.9, 0.95, 0.98, 0.99, 0.995, 0.999],
+    "hidden": [[32], [64], [32, 32], [64, 64], [128, 128]],
+}
+_RATES = (
+    ("agent", "learning_rate"),
+    ("agent", "learning_rate", "first"),
+    ("agent", "baseline", "learning_rate"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +47,14 @@ class Range:
         low: Smallest number, or `None` for choices.
         high: Largest number, or `None` for choices.
         log: Bool, whether the logarithm of the number is uniform.
-        choices: Tuple of TOML values, or an empty tuple for numbers.
+        choices: Sequence of TOML values, empty for numbers.
     """
 
     path: tuple[str, ...]
-    low: float | None = None
-    high: float | None = None
+    low: Any = None
+    high: Any = None
     log: bool = False
-    choices: tuple[Any, ...] = ()
+    choices: Any = ()
 
     @property
     def name(self):
@@ -55,9 +62,9 @@ class Range:
         return ".".join(self.path)
 
     @property
-    def is_whole(self):
-        """Returns whether the setting is a whole number."""
-        return _number_hint(self.path) is int
+    def labels(self):
+        """Returns the list of texts for the choices, which Optuna stores."""
+        return [_label(choice) for choice in self.choices]
 
     @property
     def ends(self):
@@ -65,27 +72,25 @@ class Range:
         return self.choices or (self.low, self.high)
 
     def suggest(self, trial):
-        """Returns the value of the setting in a trial of Optuna.
-
-        Real numbers are rounded, so that a preset file is easy to read.
-        """
+        """Returns the value of the setting in a trial of Optuna."""
         if self.choices:
-            labels = self.labels()
-            return self.choices[
-                labels.index(trial.suggest_categorical(self.name, labels))
-            ]
-        if self.is_whole:
-            return trial.suggest_int(self.name, self.low, self.high, log=self.log)
-        number = trial.suggest_float(self.name, self.low, self.high, log=self.log)
-        return self.rounded(number)
+            label = trial.suggest_categorical(self.name, self.labels)
+            return self.choices[self.labels.index(label)]
+        is_whole = _number_type(self.path) is int
+        suggest = trial.suggest_int if is_whole else trial.suggest_float
+        return self.rounded(suggest(self.name, self.low, self.high, log=self.log))
 
-    @property
-    def digits(self):
-        """Returns the number of digits of a real number: four, or more if `low` and
-        `high` are so close that four digits distinguish few numbers between them.
+    def rounded(self, number):
+        """Returns a whole number, or a real number with few digits inside of the range.
+
+        A preset file is then easy to read. There are four digits, or more if four would
+        distinguish few numbers between `low` and `high`.
         """
+        if _number_type(self.path) is int:
+            return round(number)
         largest = max(abs(self.low), abs(self.high))
-        return max(4, 2 + math.ceil(math.log10(largest / (self.high - self.low))))
+        digits = max(4, 2 + math.ceil(math.log10(largest / (self.high - self.low))))
+        return min(max(float(f"{number:.{digits}g}"), self.low), self.high)
 
     def neighbors(self, number):
         """Returns the numbers half of the way from a number to each end of the range.
@@ -93,37 +98,23 @@ class Range:
         The way is measured in logarithms if `log` is `True`. The list is empty for
         choices.
         """
-        if self.choices:
-            return []
-        centers = [
-            math.sqrt(number * end) if self.log else (number + end) / 2
-            for end in self.ends
-        ]
-        numbers = [round(x) if self.is_whole else self.rounded(x) for x in centers]
-        return [x for x in dict.fromkeys(numbers) if x != number]
-
-    def rounded(self, number):
-        """Returns a real number with few digits, inside of the range."""
-        return min(max(float(f"{number:.{self.digits}g}"), self.low), self.high)
+        ends = () if self.choices else self.ends
+        middles = [math.sqrt(number * x) if self.log else (number + x) / 2 for x in ends]
+        return [x for x in dict.fromkeys(map(self.rounded, middles)) if x != number]
 
     def parameter(self, value):
         """Returns the parameter of Optuna for a value, or `None` outside of the range."""
         if self.choices:
-            label = _label(value)
-            return label if label in self.labels() else None
+            return _label(value) if _label(value) in self.labels else None
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         return value if is_number and self.low <= value <= self.high else None
-
-    def labels(self):
-        """Returns the list of texts for the choices, which Optuna stores."""
-        return [_label(choice) for choice in self.choices]
 
 
 def _label(value):
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _number_hint(path):
+def _number_type(path):
     """Returns `int` for a setting that is a whole number, else `float`."""
     hints = config.TABLES[path[0]]
     if path[:2] == ("agent", "baseline"):
@@ -172,53 +163,40 @@ def to_table(ranges):
     """Returns the table from which `parse` makes the ranges."""
     table: dict = {}
     for item in ranges:
-        *tables, key = item.path
-        inner = table
-        for name in tables:
-            inner = inner.setdefault(name, {})
         numbers = {"low": item.low, "high": item.high, "log": item.log}
-        inner[key] = {"choices": list(item.choices)} if item.choices else numbers
+        node = functools.reduce(lambda x, key: x.setdefault(key, {}), item.path, table)
+        node.update({"choices": list(item.choices)} if item.choices else numbers)
     return table
 
 
 def _parse_table(path, table):
-    if isinstance(table, dict) and not table.keys() & _KEYS:
+    name, keys = ".".join(path), {"low", "high", "log", "choices"}
+    if isinstance(table, dict) and not table.keys() & keys:
         for key, inner in table.items():
             yield from _parse_table((*path, key), inner)
         return
-    name = ".".join(path)
-    try:
-        yield _parse_range(path, table)
-    except ValueError as error:
-        raise ValueError(
-            f"The range of `{name}` must have the form {{low = 0.001, high = 0.1, "
-            f"log = true}} or {{choices = [32, 64]}}: {error} "
-            f"Received: {name} = {repr(table)[:100]}"
-        ) from None
-
-
-def _parse_range(path, table):
-    schema.expect_keys("It", table, _KEYS)
     if len(path) < 2 or path[1] in _FIXED:
         raise ValueError(
-            "All trainings of a search have the same budget and use of the machine."
+            f"`{name}` has no range: all trainings of a search have the same budget and "
+            "use of the machine."
         )
+    number = Annotated[_number_type(path), schema.Range()]
+    hints = {"low": number, "high": number, "log": bool, "choices": list}
+    table = schema.check_table(f"The range of `{name}`", hints, table, f"{name}.")
+    result = Range(path, **table)
     if "choices" in table:
-        choices = schema.check("choices", list, table["choices"])
-        result = Range(path, choices=tuple(choices))
-        if len(choices) < 2 or table.keys() != {"choices"}:
-            raise ValueError("There must be at least two values, and no other keys.")
-        if len(set(result.labels())) < len(choices):
-            raise ValueError("The choices must be different.")
-        return result
-    number = Annotated[_number_hint(path), schema.Range()]
-    hints = {"low": number, "high": number, "log": bool}
-    table = schema.check_table("It", hints, table, required=("low", "high"))
-    if table["low"] >= table["high"]:
-        raise ValueError("`low` must be smaller than `high`.")
-    if table.get("log") and table["low"] <= 0:
-        raise ValueError("`low` must be larger than 0 if `log = true`.")
-    return Range(path, **table)
+        count = len(set(result.labels))
+        is_valid = len(table) == 1 and 1 < count == len(result.choices)
+    else:
+        is_valid = table.keys() >= {"low", "high"} and result.low < result.high
+        is_valid = is_valid and (result.low > 0 or not result.log)
+    if not is_valid:
+        raise ValueError(
+            f"The range of `{name}` must have the form {{low = 0.001, high = 0.1, "
+            "log = true}, with low < high and, if `log = true`, low > 0, or the form "
+            f"{{choices = [32, 64]}} with different values. Received: {repr(table)[:100]}"
+        )
+    yield result
 
 
 def default_ranges(settings):
@@ -230,33 +208,21 @@ def default_ranges(settings):
     Args:
         settings: Dict with the tables `agent` and `fit` of a training.
     """
-    agent, fit = settings["agent"], settings["fit"]
-    rate = agent["learning_rate"]
-    name = ("learning_rate", "first") if isinstance(rate, dict) else ("learning_rate",)
-    rate = rate["first"] if isinstance(rate, dict) else rate
-    ranges = [Range(("agent", *name), rate / 10, rate * 10, True)] if rate > 0 else []
-    key = "steps_per_epoch" if fit.get("steps_per_epoch") else "episodes_per_epoch"
-    count = fit.get(key, config.EPISODES_PER_EPOCH)
+    rates = {path: _value_at(settings, path) for path in _RATES}
+    rates = {path: x for path, x in rates.items() if x and not isinstance(x, dict)}
+    key = "steps_per_epoch"
+    key = key if settings["fit"].get(key) else "episodes_per_epoch"
+    count = _value_at(settings, ("fit", key))
+    agent = {**settings["agent"], "hidden": list(settings["agent"]["hidden"])}
+    choices = {
+        name: values if agent[name] in values else [*values, agent[name]]
+        for name, values in _CHOICES.items()
+    }
     return (
-        *ranges,
-        *_value_rate(agent["baseline"]),
-        Range(("agent", "gamma"), choices=_with_value(_DISCOUNTS, agent["gamma"])),
-        Range(("agent", "hidden"), choices=_with_value(_HIDDEN, list(agent["hidden"]))),
+        *(Range(path, rate / 10, rate * 10, True) for path, rate in rates.items()),
+        *(Range(("agent", name), choices=x) for name, x in choices.items()),
         Range(("fit", key), max(1, count // 4), 4 * count, True),
     )
-
-
-def _value_rate(baseline):
-    """Returns a list with the range of the learning rate of a value network, if any."""
-    value = default_settings.value_network(baseline)
-    rate = None if value is None else value["learning_rate"]
-    if isinstance(rate, dict) or not rate:
-        return []
-    return [Range(("agent", "baseline", "learning_rate"), rate / 10, rate * 10, True)]
-
-
-def _with_value(choices, value):
-    return tuple(choices) if value in choices else (*choices, value)
 
 
 def check(ranges, settings):
@@ -290,6 +256,7 @@ def start_trials(ranges, settings):
 
 
 def _value_at(settings, path):
+    """Returns a setting, or the default of a baseline or of the number of episodes."""
     if path == ("fit", "episodes_per_epoch"):
         return settings["fit"].get("episodes_per_epoch") or config.EPISODES_PER_EPOCH
     for depth, key in enumerate(path):
@@ -297,11 +264,6 @@ def _value_at(settings, path):
             settings = default_settings.value_network(settings)  # with its defaults
         settings = settings.get(key) if isinstance(settings, dict) else None
     return settings
-
-
-def suggest(ranges, settings, trial):
-    """Returns the settings of a trial of Optuna."""
-    return substitute(settings, {x.path: x.suggest(trial) for x in ranges})
 
 
 def substitute(settings, values):

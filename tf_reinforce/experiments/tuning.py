@@ -3,7 +3,7 @@
 import collections
 import concurrent.futures
 import contextlib
-import math
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -13,6 +13,7 @@ import warnings
 from concurrent.futures import process
 from multiprocessing import resource_tracker
 
+import numpy as np
 import optuna
 import tensorflow as tf
 from optuna.storages import journal
@@ -21,11 +22,14 @@ from tf_reinforce.data import seeding
 from tf_reinforce.experiments import comparison
 from tf_reinforce.experiments import plots
 from tf_reinforce.experiments import run_config
+from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import search_space
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.settings import toml_files
+from tf_reinforce.support import extras
 from tf_reinforce.support import files
 from tf_reinforce.support import locks
+from tf_reinforce.support import startup
 from tf_reinforce.support import version
 
 JOURNAL = "journal.log"  # the file of the trials
@@ -62,12 +66,10 @@ def open_search(directory, config):
         FolderLocked: If another process uses the folder.
     """
     directory = pathlib.Path(directory)
-    is_new = not expect_same_search(directory, config)
+    if not _expect_same_search(directory, config):
+        tuning_trial.check_objective(config)
     with locks.FolderLock(directory):
-        if is_new:
-            versions = {**version.installed(), "optuna": optuna.__version__}
-            run_config.write_json(directory / "versions.json", versions)
-            run_config.write(directory, config.content())
+        runs.write_config(directory, config.content())
         _repair(directory)
         search = Search(directory, config)
         search.retried = search.retry_unfinished()
@@ -88,7 +90,7 @@ def _repair(directory):
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
 
-def expect_same_search(directory, config):
+def _expect_same_search(directory, config):
     """Returns whether a folder contains a search, which must have the same config.
 
     Raises:
@@ -99,30 +101,16 @@ def expect_same_search(directory, config):
     if not stored:
         files.expect_empty_folder(pathlib.Path(directory))
         return False
-    path = pathlib.Path(directory) / run_config.FILE_NAME
-    if "ranges" not in stored:
-        raise ValueError(
-            f"The folder {directory} contains a run, and no search. Choose another "
-            "folder: --run-dir DIR."
-        )
-    stored = {key: stored.get(key) for key in content}
-    if stored != content:
-        name, expected, received = _difference("", stored, content)
-        raise ValueError(
-            f"The search in {path} has another `{name}`. Expected: {expected}. Received: "
-            f"{received}. Repeat the command of the search, or choose another folder."
-        )
+    stored = run_config.flat({key: stored.get(key) for key in content})
+    received = run_config.flat(content)
+    for name in {**stored, **received}:
+        if stored.get(name) != received.get(name):
+            raise ValueError(
+                f"{directory} contains a run, or a search with another `{name}`. "
+                f"Expected: {stored.get(name)}. Received: {received.get(name)}. Repeat "
+                "the command of the search, or choose another folder: --run-dir DIR."
+            )
     return True
-
-
-def _difference(name, stored, received):
-    """Returns the name of the first setting that differs, and its two values."""
-    if isinstance(stored, dict) and isinstance(received, dict):
-        for key in {**stored, **received}:
-            if stored.get(key) != received.get(key):
-                name = f"{name}.{key}".removeprefix(".")
-                return _difference(name, stored.get(key), received.get(key))
-    return name, stored, received
 
 
 class Search:
@@ -141,7 +129,6 @@ class Search:
         self.directory = directory
         self.config = config
         self.retried = []
-        self._sign = 1 if config.minimize else -1
         # Optuna logs each trial; the command prints its own lines.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         path = directory.absolute() / JOURNAL
@@ -155,9 +142,9 @@ class Search:
                 load_if_exists=True,
             )
             self.finished()
+        except OSError:  # it names the file
+            raise
         except Exception as error:  # Optuna raises many types of errors
-            if isinstance(error, OSError):  # it names the file
-                raise
             raise ValueError(
                 f"The file {path} of the search is damaged ({type(error).__name__}: "
                 f"{str(error)[:200]}). Restore it, or search in another folder."
@@ -180,24 +167,19 @@ class Search:
             return optuna.samplers.PartialFixedSampler(fixed, sampler)
 
     def finished(self):
-        """Returns the trials that are complete, pruned or failed, by their indices."""
-        states = _STATES.COMPLETE, _STATES.PRUNED
-        trials = [
-            trial
-            for trial in self.study.get_trials(deepcopy=False)
-            if trial.state in states
-            or (trial.state == _STATES.FAIL and ERROR in trial.user_attrs)
-        ]
-        return sorted(trials, key=self.index)
+        """Returns the trials that are complete, pruned or failed, as `{index: trial}`.
 
-    def index(self, trial):
-        """Returns the index of a trial; a trial that is tried again keeps its index."""
-        return trial.user_attrs[INDEX]
+        A trial that is tried again keeps its index.
+        """
+        trials = self.study.get_trials(deepcopy=False)
+        ended = _STATES.COMPLETE, _STATES.PRUNED
+        finished = [x for x in trials if x.state in ended or ERROR in x.user_attrs]
+        return dict(sorted((trial.user_attrs[INDEX], trial) for trial in finished))
 
-    def missing(self, num_trials, running=()):
-        """Returns the indices of the trials that have neither finished nor begun."""
-        taken = {*map(self.index, self.finished()), *running}
-        return [index for index in range(num_trials) if index not in taken]
+    def missing(self, num_trials):
+        """Returns the indices of the trials that have not finished."""
+        finished = self.finished()
+        return [index for index in range(num_trials) if index not in finished]
 
     def retry_unfinished(self):
         """Marks running trials as failed, whose processes must have ended.
@@ -208,22 +190,26 @@ class Search:
         trials = self.study.get_trials(deepcopy=False, states=[_STATES.RUNNING])
         for trial in trials:
             self.study.tell(trial.number, state=_STATES.FAIL)
-        return [self.index(x) for x in trials if INDEX in x.user_attrs]
+        return [x.user_attrs[INDEX] for x in trials if INDEX in x.user_attrs]
 
     def ranked(self):
-        """Returns the complete trials, with the best value first."""
-        complete = [x for x in self.finished() if x.state == _STATES.COMPLETE]
-        return sorted(complete, key=lambda trial: self._sign * trial.value)
+        """Returns the indices of the complete trials, with the best value first."""
+        trials = self.finished().items()
+        values = {i: x.value for i, x in trials if x.state == _STATES.COMPLETE}
+        return self._best_first(values)
 
     def best(self):
-        """Returns the best trial, or `None` if no trial is complete.
+        """Returns the index of the best trial, or `None` if no trial is complete.
 
         Of confirmed trials, it is the one with the best mean over all trainings.
         """
-        trials = self.ranked()
-        confirmed = [x for x in trials if self.confirmed(x) is not None]
-        key = lambda trial: self._sign * self.confirmed(trial)  # noqa: E731
-        return min(confirmed, key=key) if confirmed else next(iter(trials), None)
+        ranked = self.ranked()
+        means = {index: self.confirmed(index) for index in ranked}
+        means = {index: mean for index, mean in means.items() if mean is not None}
+        return next(iter(self._best_first(means) or ranked), None)
+
+    def _best_first(self, values):
+        return sorted(values, key=values.get, reverse=not self.config.minimize)
 
     def confirm(self, notify):
         """Trains the best trials with further seeds, unless they are confirmed already.
@@ -234,79 +220,64 @@ class Search:
         Args:
             notify: Function that is called with the index of each confirmed trial.
         """
-        for trial in self.unconfirmed():
+        for index in self.unconfirmed():
             try:
-                values = tuning_trial.confirm(self.config, self.settings(trial))
+                values = tuning_trial.confirm(self.config, self.settings(index))
             except tuning_trial.FAILURES as error:  # these settings do not always train
                 values = _failure(error)
-            else:
-                if not all(map(math.isfinite, values)):
-                    values = f"a value is not finite: {values}"
-            self.study.set_user_attr(_CONFIRMED.format(self.index(trial)), values)
-            notify(self.index(trial))
+            self.study.set_user_attr(_CONFIRMED.format(index), values)
+            notify(index)
 
     def unconfirmed(self):
-        """Returns the list of the trials that `confirm` trains."""
+        """Returns the list of the indices of the trials that `confirm` trains."""
         best = self.ranked()[: NUM_FINALISTS if self.config.confirm else 0]
-        return [trial for trial in best if self.confirmation(trial) is None]
+        return [index for index in best if self.confirmation(index) is None]
 
-    def confirmed(self, trial):
+    def confirmation(self, index):
+        """Returns the values of `confirm` for a trial, or its error, or `None`."""
+        return self.study.user_attrs.get(_CONFIRMED.format(index))
+
+    def confirmed(self, index):
         """Returns the mean value of a trial over all its trainings, or `None`.
 
         The mean is `None` before `confirm`, and if a training of `confirm` has failed.
         """
-        values = self.confirmation(trial)
+        values = self.confirmation(index)
         if not isinstance(values, list):
             return None
-        values = [*values, *(x["value"] for x in trial.user_attrs["trainings"])]
-        return sum(values) / len(values)
+        return float(np.mean([*values, *(x["value"] for x in self.trainings(index))]))
 
-    def confirmation(self, trial):
-        """Returns the values of `confirm` for a trial, or its error, or `None`."""
-        return self.study.user_attrs.get(_CONFIRMED.format(self.index(trial)))
+    def trainings(self, index):
+        """Returns a list of dicts, the results of the trainings of a trial."""
+        return self.finished()[index].user_attrs["trainings"]
 
-    def settings(self, trial):
+    def settings(self, index):
         """Returns the settings of a trial, with which `runs.train` trains."""
-        return self.config.suggest(optuna.trial.FixedTrial(trial.params))
+        trial = optuna.trial.FixedTrial(self.finished()[index].params)
+        return self.config.suggest(trial)
 
     def run_trial(self, index):
-        """Trains the trial with an index, and stores its result.
-
-        A training that fails is stored with its error as a failed trial.
-
-        Raises:
-            UnknownLogKey: If the log key of the objective does not exist.
-        """
+        """Trains the trial with an index, and stores its result or its error."""
         trials = self.study.get_trials(deepcopy=False)
         tries = sum(x.user_attrs.get(INDEX) == index for x in trials)
         self.study.sampler = self._sampler(index)
         trial = self.study.ask()
         trial.set_user_attr(INDEX, index)
-        if tries >= _MAX_TRIES:
-            return self._fail(trial, f"the trial has begun {tries} times without an end")
         try:
-            value = tuning_trial.run(self.config, trial, index)
+            if tries >= _MAX_TRIES:
+                raise ValueError(f"it has begun {tries} times without an end")
+            self.study.tell(trial, tuning_trial.run(self.config, trial, index))
         except optuna.TrialPruned:
             self.study.tell(trial, state=_STATES.PRUNED)
         except tuning_trial.FAILURES as error:
-            self._fail(trial, _failure(error))
-            if isinstance(error, tuning_trial.UnknownLogKey):
-                raise
-        else:
-            if math.isfinite(value):
-                self.study.tell(trial, value)
-            else:
-                self._fail(trial, f"the value of the trial is not finite: {value}")
-
-    def _fail(self, trial, message):
-        """Stores a trial as failed by itself."""
-        trial.set_user_attr(ERROR, message)
-        self.study.tell(trial, state=_STATES.FAIL)
+            trial.set_user_attr(ERROR, _failure(error))
+            self.study.tell(trial, state=_STATES.FAIL)
 
     def check_failures(self):
         """Raises `ValueError` if the last trials have all failed."""
-        errors = [x.user_attrs.get(ERROR) for x in self.finished()][-_MAX_FAILURES:]
-        if len(errors) == _MAX_FAILURES and None not in errors:
+        trials = [*self.finished().values()][-_MAX_FAILURES:]
+        errors = [x.user_attrs[ERROR] for x in trials if ERROR in x.user_attrs]
+        if len(errors) == _MAX_FAILURES:
             raise ValueError(
                 f"The last {_MAX_FAILURES} trials have failed. Correct the environment, "
                 f"the settings or the ranges. The last error: {errors[-1]}"
@@ -327,7 +298,7 @@ def _pruner(config):
     )
 
 
-def run_trials(search, num_trials, jobs, notify, start_child):
+def run_trials(search, num_trials, jobs, notify):
     """Runs trials until a search has enough finished trials.
 
     Args:
@@ -337,31 +308,29 @@ def run_trials(search, num_trials, jobs, notify, start_child):
         jobs: Int, the number of processes side by side. With 1, up to 25 trials run in
             this process, and more trials in one child process after the other.
         notify: Function that is called with the index of each finished trial.
-        start_child: Function that calls `end_with_parent`, in each new child process. The
-            process imports the module of the function first.
 
     Raises:
         ValueError: If the last trials have all failed, or child processes die.
-        UnknownLogKey: If the log key of the objective does not exist.
     """
-    missing = search.missing(num_trials)
+    missing, deaths = search.missing(num_trials), 0
     if len(missing) <= (_MAX_TRIALS if jobs == 1 else 1):
         _use_one_thread_per_operation()
         for index in missing:
             search.run_trial(index)
             notify(index)
             search.check_failures()
-        return
-    for _ in range(_MAX_DEATHS):
+    while missing := search.missing(num_trials)[: jobs * _MAX_TRIALS]:
         try:
-            return _run_in_processes(search, num_trials, jobs, notify, start_child)
+            _run_in_processes(search, missing, min(jobs, len(missing)), notify)
         except process.BrokenProcessPool:
             _repair(search.directory)
             search.retry_unfinished()
-    raise ValueError(
-        f"{_MAX_DEATHS} processes of the search have died. Use fewer --jobs if the "
-        "memory is full, or --jobs 1 to see the error."
-    )
+            deaths += 1
+            if deaths == _MAX_DEATHS:
+                raise ValueError(
+                    f"{deaths} processes of the search have died. Use fewer --jobs if "
+                    "the memory is full, or --jobs 1 to see the error."
+                ) from None
 
 
 def _use_one_thread_per_operation():
@@ -374,38 +343,22 @@ def _use_one_thread_per_operation():
             tf.config.threading.set_intra_op_parallelism_threads(1)
 
 
-def end_with_parent():
-    """Ends the current child process when its parent process dies."""
-    _use_one_thread_per_operation()
-    threading.Thread(target=_wait_and_exit, daemon=True).start()
-
-
-def _wait_and_exit():
-    multiprocessing.parent_process().join()
-    os._exit(1)
-
-
-def _run_in_processes(search, num_trials, jobs, notify, start_child):
+def _run_in_processes(search, indices, jobs, notify):
+    """Runs trials in new processes, which then end."""
     context = multiprocessing.get_context("spawn")
     resource_tracker.ensure_running()  # its start would unblock SIGINT
-    running, options = {}, dict(max_tasks_per_child=_MAX_TRIALS)
-    with concurrent.futures.ProcessPoolExecutor(
-        jobs, context, start_child, **options
-    ) as pool:
+    start = startup.import_tensorflow  # before the process imports this module
+    with concurrent.futures.ProcessPoolExecutor(jobs, context, start) as pool:
         try:
-            while True:
-                missing = search.missing(num_trials, running.values())
-                for index in missing[: jobs - len(running)]:
-                    with _without_interrupts():
-                        future = pool.submit(_run, search.directory, search.config, index)
-                    running[future] = index
-                if not running:
-                    return
-                done, _ = concurrent.futures.wait(running, return_when="FIRST_COMPLETED")
-                for future in done:
-                    future.result()
-                    notify(running.pop(future))
-                    search.check_failures()
+            with _without_interrupts():
+                futures = {
+                    pool.submit(_run, search.directory, search.config, index): index
+                    for index in indices
+                }
+            for future in concurrent.futures.as_completed(futures):
+                future.result()
+                notify(futures[future])
+                search.check_failures()
         except BaseException:  # also Ctrl-C: end the running trials
             for child in multiprocessing.active_children():
                 child.kill()
@@ -424,62 +377,67 @@ def _without_interrupts():
 
 def _run(directory, config, index):
     """Runs one trial in a child process."""
+    _end_with_parent()
     Search(directory, config).run_trial(index)
 
 
-_WORDS = {
-    _STATES.COMPLETE: "complete",
-    _STATES.PRUNED: "pruned",
-    _STATES.FAIL: "failed",
-}
+@functools.cache
+def _end_with_parent():
+    """Ends the current child process when its parent process dies."""
+    _use_one_thread_per_operation()
+    parent = multiprocessing.parent_process()
+    wait_and_exit = lambda: (parent.join(), os._exit(1))  # noqa: E731
+    threading.Thread(target=wait_and_exit, daemon=True).start()
+
+
+_WORDS = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 _NUM_ROWS = 10  # of the table
 
 
 def trial_line(search, index):
     """Returns a line about a finished trial, and the best trial so far."""
-    [trial] = [x for x in search.finished() if search.index(x) == index]
-    if trial.state == _STATES.FAIL:
-        reason = trial.user_attrs[ERROR].splitlines()[0]
-        return f"trial {index}: failed: {reason[:200]}"
-    seconds = sum(x["seconds"] for x in trial.user_attrs.get("trainings", ()))
+    trial = search.finished()[index]
+    if ERROR in trial.user_attrs:
+        return f"trial {index}: failed: {_first_line(trial.user_attrs[ERROR])}"
+    seconds = sum(x["seconds"] for x in search.trainings(index))
     parameters = (f"{_short(name)} {_number(x)}" for name, x in trial.params.items())
-    text = f"{_value_text(search, trial)} · {seconds:.0f} s · {', '.join(parameters)}"
-    best = search.best()
-    is_best = best is not None and best.number == trial.number
-    return f"trial {index}: {text}" + " · best so far" * is_best
+    text = f"{_result(search, index)} · {seconds:.0f} s · {', '.join(parameters)}"
+    return f"trial {index}: {text}" + " · best so far" * (search.best() == index)
 
 
 def confirmed_line(search, index):
     """Returns a line about a trial that was trained with further seeds."""
-    [trial] = [x for x in search.ranked() if search.index(x) == index]
-    mean, count = search.confirmed(trial), search.config.confirm
+    mean, count = search.confirmed(index), search.config.confirm
     if mean is None:
-        reason = search.confirmation(trial).splitlines()[0]
-        return f"trial {index}: a training with a further seed failed: {reason[:200]}"
-    trainings = "1 further training" if count == 1 else f"{count} further trainings"
-    unit = search.config.objective
-    return f"trial {index}: mean {mean:,.5g} {unit} with {trainings}"
+        error = _first_line(search.confirmation(index))
+        return f"trial {index}: a training with a further seed failed: {error}"
+    trainings = f"{count} further training{'s' * (count > 1)}"
+    return f"trial {index}: mean {mean:,.5g} {search.config.objective} with {trainings}"
 
 
-def _value_text(search, trial):
+def _first_line(error):
+    return error.splitlines()[0][:200]
+
+
+def _result(search, index):
     """Returns the value of a trial with its unit, and what the trial has reached."""
-    config, trainings = search.config, trial.user_attrs["trainings"]
+    config, trainings = search.config, search.trainings(index)
+    trial, count = search.finished()[index], len(trainings)
     if trial.state == _STATES.PRUNED:
-        steps = sum(x["env_steps"] for x in trainings)
-        return f"pruned after {steps:,} steps"
+        return f"pruned after {sum(x['env_steps'] for x in trainings):,} steps"
     if config.objective != "steps":
         return f"{config.objective} {trial.value:.5g}"
     reached = sum(x["reached"] for x in trainings)
-    if reached == len(trainings):
+    if reached == count:
         return f"{trial.value:,.0f} steps to {config.target:g}"
-    returns = sum(x["best_return"] for x in trainings) / len(trainings)
-    return f"{reached} of {len(trainings)} reach {config.target:g}, return {returns:.4g}"
+    returns = sum(x["best_return"] for x in trainings) / count
+    return f"{reached} of {count} reach {config.target:g}, return {returns:.4g}"
 
 
-def reaches_target(search, trial):
+def reaches_target(search, index):
     """Returns whether all trainings of a trial reach the target return, if it has one."""
-    trainings = trial.user_attrs["trainings"]
-    return search.config.objective != "steps" or all(x["reached"] for x in trainings)
+    is_reached = all(x["reached"] for x in search.trainings(index))
+    return search.config.objective != "steps" or is_reached
 
 
 def _short(name):
@@ -495,29 +453,29 @@ def table(search):
     """Returns a table of the best trials as text, with one row for each trial."""
     names = [x.name for x in search.config.space]
     confirmed = f"confirmed ({search.config.objective})"
-    best = search.best()
     rows = [["trial", "result", confirmed, *map(_short, names), ""]]
-    for trial in search.ranked()[:_NUM_ROWS]:
-        mean = search.confirmed(trial)
-        first = [str(search.index(trial)), _value_text(search, trial)]
-        values = [_number(trial.params[name]) for name in names]
-        last = "best" if trial.number == best.number else ""
-        rows.append([*first, "" if mean is None else f"{mean:,.5g}", *values, last])
-    counts = collections.Counter(_WORDS[trial.state] for trial in search.finished())
-    summary = ", ".join(f"{counts[word]} {word}" for word in _WORDS.values())
+    finished, best = search.finished(), search.best()
+    for index in search.ranked()[:_NUM_ROWS]:
+        mean = search.confirmed(index)
+        mean = "" if mean is None else f"{mean:,.5g}"
+        values = [_number(finished[index].params[name]) for name in names]
+        row = [str(index), _result(search, index), mean, *values]
+        rows.append([*row, "best" if index == best else ""])
+    states = collections.Counter(trial.state.name for trial in finished.values())
+    summary = ", ".join(f"{states[name]} {word}" for name, word in _WORDS.items())
     return f"{comparison.align(rows)}\n{summary}"
 
 
 def write_preset(search, path):
     """Writes the settings of the best trial as a preset file."""
     best, config = search.best(), search.config
-    seeds = ", ".join(str(x["seed"]) for x in best.user_attrs["trainings"])
-    result = f"{_value_text(search, best)} (seeds {seeds})"
+    seeds = ", ".join(str(x["seed"]) for x in search.trainings(best))
+    result = f"{_result(search, best)} (seeds {seeds})"
     if (mean := search.confirmed(best)) is not None:
         further = f"{config.confirm} further seeds"
         result += f"; mean {mean:,.5g} {config.objective} with {further}"
     settings = {"env": config.env, "result": result, **search.settings(best)}
-    comment = f"Trial {search.index(best)} of tf-reinforce tune {version.VERSION}."
+    comment = f"Trial {best} of tf-reinforce tune {version.VERSION}."
     toml_files.write(path, settings, comment)
 
 
@@ -527,7 +485,7 @@ def save_picture(search, path):
     Raises:
         ImportError: Without matplotlib.
     """
-    plots.import_matplotlib()
+    extras.load("matplotlib", "plot")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         panel = optuna.visualization.matplotlib.plot_optimization_history(

@@ -34,10 +34,6 @@ FAILURES = (
 )
 
 
-class UnknownLogKey(ValueError):
-    """The error that the log key of an objective does not exist."""
-
-
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
     """All settings that determine a search, as they are stored in `config.json`.
@@ -94,7 +90,8 @@ class SearchConfig:
 
     def suggest(self, trial):
         """Returns the settings of a training with the parameters of a trial."""
-        return search_space.suggest(self.space, self.settings, trial)
+        values = {x.path: x.suggest(trial) for x in self.space}
+        return search_space.substitute(self.settings, values)
 
     def trial_seeds(self, index):
         """Returns the seeds of the trainings of a trial; no two trials share a seed."""
@@ -149,34 +146,30 @@ class TrialCallback(keras.callbacks.Callback):
         return 1
 
     def on_epoch_end(self, epoch, logs=None):
-        due = min(NUM_REPORTS, int(logs["env_steps"] * NUM_REPORTS // self.config.budget))
+        key, budget = self.config.objective, self.config.budget
         if not self.config.needs_evaluation:
-            self._history.append(self._metric(logs))
-        if due <= self.num_reports or self.is_pruned:
+            if key not in logs:
+                raise ValueError(
+                    "The objective must be `steps`, `return` or a log key. Expected one "
+                    f"of: {', '.join(sorted(logs))}. Received: {key}"
+                )
+            self._history.append(float(logs[key]))
+        due = min(NUM_REPORTS, int(logs["env_steps"] * NUM_REPORTS // budget))
+        if due <= self.num_reports:
             return
         self.value = self._value(logs)
-        if self.reached:
-            due = NUM_REPORTS
-        while self.num_reports < due and not self.is_pruned:
+        # The pruner compares later trials also with the steps after the target.
+        last = NUM_REPORTS if self.reached else due
+        while self.num_reports < last and not self.is_pruned:
             self.num_reports += 1
             self.is_pruned = self.report(self.num_reports, self.value)
         if self.reached or self.is_pruned:
             self.model.stop_training = True
 
-    def _metric(self, logs):
-        key = self.config.objective
-        if key not in logs:
-            raise UnknownLogKey(
-                "The objective must be `steps`, `return` or a log key. Expected one of: "
-                f"{', '.join(sorted(logs))}. Received: {key}"
-            )
-        return float(logs[key])
-
     def _value(self, logs):
         """Returns the value of the training if it ended after this update."""
         if not self.config.needs_evaluation:
-            recent = self._history[-math.ceil(len(self._history) / 10) :]
-            return float(np.mean(recent))
+            return float(np.mean(self._history[-math.ceil(len(self._history) / 10) :]))
         self.evaluator.evaluate(logs)
         if self.config.objective == "return":
             return logs["val_episode_return"]
@@ -192,8 +185,8 @@ def check_objective(config):
     The log keys depend on head, baseline and environment.
 
     Raises:
-        UnknownLogKey: If the log key does not exist.
-        FloatingPointError, EnvironmentFault, ValueError: If the training fails.
+        FloatingPointError, EnvironmentFault, ValueError: If the training fails, or the
+            log key does not exist.
     """
     if not config.needs_evaluation:
         settings = {**config.settings, "fit": {**config.settings["fit"], "steps": 1}}
@@ -218,7 +211,6 @@ def run(config, trial, index):
 
     Raises:
         optuna.TrialPruned: If the pruner ends the trial.
-        UnknownLogKey: If the log key of the objective does not exist.
         FloatingPointError, EnvironmentFault, ValueError: If a training fails.
     """
     settings = config.suggest(trial)
@@ -278,26 +270,21 @@ def _train(config, settings, seed, trained=None, report=lambda number, value: Fa
     Returns:
         The agent, the `TrialCallback`, and a dict of results for the storage.
     """
-    agent = _make_agent(config, settings, seed, trained)
-    is_compiled = config.engine == "compiled"
-    env = envs.make(config.env) if is_compiled else config.env
+    agent, env = _make_agent(config, settings, seed, trained), config.env
     options = runs.evaluation_options(settings)
-    if is_compiled:  # a twin supports no others
-        names = "episodes", "deterministic", "max_episode_steps"
+    if config.engine == "compiled":
+        env = envs.make(env)
+        names = "episodes", "deterministic", "max_episode_steps"  # all of a twin
         options = {name: options[name] for name in names}
     evaluator = evaluation.EvaluationCallback(
         env, options, seed, None, every=1, target=None
     )
     callback = TrialCallback(config, evaluator, report)
     start = time.perf_counter()
-    agent.fit(
-        env,
-        callbacks=[callback],
-        verbose=0,
-        seed=seed,
-        env_kwargs=settings["env_kwargs"],
-        **settings["fit"],
-    )
+    fit = {"env_kwargs": settings["env_kwargs"], **settings["fit"]}
+    agent.fit(env, callbacks=[callback], verbose=0, seed=seed, **fit)
+    if not (callback.is_pruned or math.isfinite(callback.value)):
+        raise FloatingPointError(f"the value of a training is {callback.value}")
     training = {
         "seed": seed,
         "env_steps": agent.env_steps,

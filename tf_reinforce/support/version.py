@@ -24,6 +24,7 @@ _PACKAGES = (
     "numpy",
     "ai-edge-litert",
     "mujoco",
+    "optuna",
 )
 
 
