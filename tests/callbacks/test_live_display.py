@@ -14,9 +14,7 @@ import rich.console
 from tf_reinforce import callbacks
 from tf_reinforce.callbacks import live_display
 
-PROGRESS = live_display.Progress(
-    "update 3/12", 0.25, "left 1:05", "return 12.3 · evaluation 15.0", "length 57"
-)
+PROGRESS = "update 3/12", 0.25, "left 1:05", "return 12.3 · evaluation 15.0", "length 57"
 
 
 class Terminal(io.StringIO):
@@ -38,14 +36,14 @@ def plain(picture, width=100):
 
 
 def test_picture_has_bar_returns_and_facts():
-    lines = plain(live_display.render(PROGRESS, [1.0, 3.0, 2.0], "evaluating …"))
+    lines = plain(live_display.render(*PROGRESS, [1.0, 3.0, 2.0], "evaluating …"))
     assert lines[0].startswith("update 3/12  ━━━━━━━━━━")
     assert lines[0].endswith("25%  left 1:05  evaluating …")
     assert lines[1:] == ["▁█▅ return 12.3 · evaluation 15.0", "length 57"]
 
 
 def test_narrow_terminal_shortens_lines_and_does_not_wrap_them():
-    lines = plain(live_display.render(PROGRESS, [1.0] * 40, ""), width=30)
+    lines = plain(live_display.render(*PROGRESS, [1.0] * 40, ""), width=30)
     assert len(lines) == 3 and max(map(len, lines)) <= 30
 
 

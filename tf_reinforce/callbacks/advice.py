@@ -51,27 +51,28 @@ def diagnose(reports):
 def advise_on_rewards(reports):
     """Returns advice if rewards are too large for a value baseline or entropy bonus."""
     last, limit = reports[-1], THRESHOLDS["return_size"]
-    # Rewards divided by their standard deviation are large if they hardly vary.
-    subtract = "subtract what all rewards have in common" * bool(last["rewards_scaled"])
-    size = last["return_size"]
-    is_useless = not last["explained_variance"] >= THRESHOLDS["value_baseline"] / 2
-    if size > limit * last["value_scale"] and is_useless:
-        scale = "" if last["value_shared"] else f"give Value(model) a scale={short(size)}"
-        changes = filter(None, (scale, subtract or "set scale_rewards=True"))
+    change = "set scale_rewards=True"
+    if last["rewards_scaled"]:  # then rewards are large if they hardly vary
+        change = "subtract what all rewards have in common"
+    size, unit = last["return_size"], last["value_scale"]
+    is_useful = last["explained_variance"] >= THRESHOLDS["value_baseline"] / 2
+    if size > limit * unit and not is_useful:
+        own = (
+            ""
+            if last["value_shared"]
+            else f"give Value(model) a scale={short(size)}, or "
+        )
         return (
-            f"Returns are about {short(size)}, and the initial values of the baseline "
-            f"are about {short(last['value_scale'])}: {', or '.join(changes)}."
+            f"Returns are about {short(size)}, and the initial values of the baseline are "
+            f"about {short(unit)}: {own}{change}."
         )
     size, coefficient = last["advantage_size"], last["entropy_coef"]
-    if size > limit and 0 < coefficient < THRESHOLDS["bonus_share"] * size:
-        change = f"set scale_rewards=True, or divide the rewards by {short(size)}"
-        if subtract:
-            change = f"{subtract}, or set entropy_coef={short(0.01 * size)}"
-        return (
-            f"Advantages are about {short(size)}, so entropy_coef={coefficient:g} has "
-            f"no effect: {change}."
-        )
-    return None
+    if not (size > limit and 0 < coefficient < THRESHOLDS["bonus_share"] * size):
+        return None
+    return (
+        f"Advantages are about {short(size)}, so entropy_coef={coefficient:g} has no "
+        f"effect: {change}, or set entropy_coef={short(0.01 * size)}."
+    )
 
 
 def advise_on_learning_rate(reports):
@@ -80,25 +81,23 @@ def advise_on_learning_rate(reports):
     # The KL divergence grows with the square of the number of steps, and of the rate.
     if not last["kl"] / last["gradient_steps"] ** 2 > THRESHOLDS["kl"]:
         return None
-    rate = last["learning_rate"]
+    rate, kl = last["learning_rate"], last["kl"]
     return (
-        f"One update changed the policy by {short(last['kl'])} nats per step, and "
-        f"{GOOD_KL} is enough: use a learning rate of at most "
-        f"{short(rate * math.sqrt(GOOD_KL / last['kl']))} (now {rate:g})."
+        f"One update changed the policy by {short(kl)} nats per step, and {GOOD_KL} is "
+        "enough: use a learning rate of at most "
+        f"{short(rate * math.sqrt(GOOD_KL / kl))} (now {rate:g})."
     )
 
 
 def advise_on_stale_batches(reports):
     """Returns advice if many gradient steps on one batch change the policy too much."""
-    last = reports[-1]
-    steps, kl = last["gradient_steps"], last["kl"]
+    steps, kl = reports[-1]["gradient_steps"], reports[-1]["kl"]
     if steps <= 1 or not kl > THRESHOLDS["kl"] or advise_on_learning_rate(reports):
         return None
     return (
         f"{steps:.0f} gradient steps on one batch changed the policy by {short(kl)} nats "
-        "per step, so the episodes of the batch no longer represent the policy: make at "
-        f"most {max(1, int(steps * math.sqrt(GOOD_KL / kl)))} steps (a smaller `max_kl`, "
-        "fewer passes, or larger minibatches)."
+        f"per step: make at most {max(1, int(steps * math.sqrt(GOOD_KL / kl)))} steps (a "
+        "smaller `max_kl`, fewer passes, or larger minibatches)."
     )
 
 
@@ -112,10 +111,8 @@ def advise_on_bounded_logits(reports):
     if len(updates) < BOUNDED_REPORTS or updates[0] - updates[-1] < BOUNDED_UPDATES:
         return None
     return (
-        "All logits are between 0 and 1, so the policy cannot become sure of an action "
-        f"(entropy: {_percent(reports[-1]['entropy_share'])} of its maximum): if the "
-        "policy ends in softmax or sigmoid, end the policy with a linear layer, "
-        "activation=None."
+        "All logits are between 0 and 1, so the policy cannot become sure of an action: "
+        "if it ends in softmax or sigmoid, make its last layer linear, activation=None."
     )
 
 
@@ -124,16 +121,12 @@ def advise_on_actions_at_bounds(reports):
     last = reports[-1]
     if not last["at_bounds"] > THRESHOLDS["at_bounds"]:
         return None
-    change = (
-        f"the standard deviation is {short(last['spread'])} half widths of the bounds; "
-        "give the head a smaller initial_scale."
-        if last["spread"] > 2
-        else "start with smaller weights in the last layer of the policy, a smaller "
-        "learning rate, or an entropy_coef."
-    )
+    change = "smaller weights in the last layer, a smaller learning rate, or entropy_coef"
+    if last["spread"] > 2:
+        change = "a smaller initial_scale of the head"
     return (
-        f"{_percent(last['at_bounds'])} of the actions are at a bound, where the size "
-        f"of an action makes no difference: {change}"
+        f"{_percent(last['at_bounds'])} of the actions are at a bound, where their size "
+        f"makes no difference: use {change}."
     )
 
 
@@ -142,47 +135,40 @@ def advise_on_collapsed_policy(reports):
     last = reports[-1]
     if last["entropy_share"] < THRESHOLDS["entropy_share"]:
         fact = f"The entropy is {_percent(last['entropy_share'])} of its maximum"
-        change = (
-            "smaller weights in the last layer of the policy, a smaller learning rate"
-        )
+        change = "smaller weights in the last layer, a smaller learning rate"
     elif last["spread"] < THRESHOLDS["spread"]:
-        fact = (
-            f"The standard deviation of the actions is {short(last['spread'])} half "
-            "widths of their bounds"
-        )
+        fact = f"Actions deviate by {short(last['spread'])} half widths of their bounds"
         change = "a larger initial_scale"
     else:
         return None
+    coefficient = short(max(0.01 * last["advantage_size"], 1e-3))
     return (
-        f"{fact}, so the policy no longer explores: if the return is not good enough, "
-        f"restart with {change}, or "
-        f"entropy_coef={short(max(0.01 * last['advantage_size'], 1e-3))} "
+        f"{fact}, so the policy no longer explores: if the return should still increase, "
+        f"restart with {change}, or entropy_coef={coefficient} "
         f"(now {last['entropy_coef']:g})."
     )
 
 
 def advise_on_value_baseline(reports):
     """Returns advice if the value baseline does not reduce the gradient's variance."""
-    late = _after_warmup(reports)[-VALUE_BASELINE_REPORTS:]
+    late = [report for report in reports if report["update"] >= WARMUP_UPDATES]
+    late, limit = late[-VALUE_BASELINE_REPORTS:], THRESHOLDS["value_baseline"]
     if len(late) < VALUE_BASELINE_REPORTS:
         return None
-    removed, explained = (
-        float(np.median([report[name] for report in late]))
-        for name in ("gradient_variance_removed", "explained_variance")
-    )
-    limit = THRESHOLDS["value_baseline"]
+    names = "gradient_variance_removed", "explained_variance"
+    removed, explained = (np.median([report[x] for report in late]) for x in names)
     if not (removed < limit and explained < limit / 2):
         return None
     value = f"Value(model, Adam(1e-2), passes=10, scale={short(late[-1]['return_size'])})"
-    change = (
-        "give Value() a larger loss_weight, or make a policy that outputs no values, and "
-        f"use {value}, or"
-        if late[-1]["value_shared"]
-        else f"train the value model more, as {value}, or use"
-    )
+    change = f"train the value model more, as {value}"
+    if late[-1]["value_shared"]:
+        change = (
+            "give Value() a larger loss_weight, or make a policy that outputs no values, "
+            f"and use {value}"
+        )
     return (
         f"The value baseline explains {_percent(explained)} of the returns' variance and "
-        f"removes {_percent(removed)} of the gradient's variance: {change} "
+        f"removes {_percent(removed)} of the gradient's variance: {change}, or use "
         'baseline="leave_one_out", gae_lambda=1.'
     )
 
@@ -200,14 +186,12 @@ def advise_on_noise(reports):
     ratio = (max(ratio, 0.0) + 2 * error) * last["independent"]
     if not 0 < ratio < THRESHOLDS["signal_to_noise"]:
         return None
-    episodes = last["episodes"]
-    has_no_baseline = last["gradient_variance_removed"] == 0
+    baseline = ", or a baseline," if last["gradient_variance_removed"] == 0 else ""
     return (
         f"In the last {len(measured)} reports gradient noise is at least "
         f"{short(1 / ratio)} times the signal: use at least "
-        f"{short(episodes / ratio)} episodes per update (now {episodes:.0f})"
-        f"{', or a baseline,' if has_no_baseline else ''} if the return should still "
-        "increase."
+        f"{short(last['episodes'] / ratio)} episodes per update (now "
+        f"{last['episodes']:.0f}){baseline} if the return should still increase."
     )
 
 
@@ -216,15 +200,10 @@ def advise_on_environment(reports):
     last = reports[-1]
     if not last["stepping_share"] > THRESHOLDS["stepping_share"]:
         return None
-    change = (
-        "use more processes behind the VectorEnv, or a faster simulator."
-        if last["vector_env"]
-        else "num_envs does not change the time of stepping, because environments step "
-        "one after the other; use more `workers`, up to one for each core, or a "
-        "faster simulator."
-    )
+    processes = "processes behind the VectorEnv" if last["vector_env"] else "`workers`"
     return (
-        f"The environment takes {_percent(last['stepping_share'])} of the time: {change}"
+        f"The environment takes {_percent(last['stepping_share'])} of the time: use more "
+        f"{processes}, up to one for each core, or a faster simulator."
     )
 
 
@@ -239,10 +218,6 @@ CAUSES = {
     "noise": advise_on_noise,
     "environment": advise_on_environment,
 }
-
-
-def _after_warmup(reports):
-    return [report for report in reports if report["update"] >= WARMUP_UPDATES]
 
 
 def short(number):

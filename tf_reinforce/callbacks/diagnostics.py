@@ -1,6 +1,5 @@
 """Reports during training the causes that keep the policy from learning."""
 
-import contextlib
 import math
 import sys
 import time
@@ -149,7 +148,6 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         self._returns.append(logs.get("episode_return", math.nan))
         if self._before_update is not None:
             self._finish_report(logs)
-            self._before_update = None
 
     def on_train_end(self, logs: Any = None) -> None:
         if self.verbose and self.history:
@@ -173,35 +171,30 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         coefficient = agent.entropy_coef
         if callable(coefficient):
             coefficient = coefficient(logs["update"])
-        has_value = agent.baseline.is_value_function
         report = {
             "update": logs["update"],
             **training_statistics.batch_statistics(
                 steps, gradients, unbaselined, group_size
             ),
             "entropy_coef": float(coefficient),
-            "value_scale": float(agent.baseline.scale) if has_value else float("nan"),
+            "value_scale": float(getattr(agent.baseline, "scale", math.nan)),
             "value_shared": float(agent.baseline.shares_policy),
             "rewards_scaled": float(agent.scale_rewards),
             "vector_env": float(logs["vector_env"]),
         }
-        variables = agent.normalizer.variables if agent.normalizer else []
-        normalization = [(variable, variable.numpy()) for variable in variables]
+        normalization = agent.normalizer.get_weights() if agent.normalizer else []
         self._before_update = episodes, steps.log_probs, normalization, report
 
     def _finish_report(self, logs):
         """Completes the report after the update, and prints the findings."""
         episodes, log_probs, normalization, report = self._before_update
-        # Without the former normalizer, `kl` would include the change of the normalizer.
-        with _assigned(normalization):
-            log_probs_after = self.model.step_statistics(episodes).log_probs
-        kl, sample_size = training_statistics.policy_change(log_probs, log_probs_after)
-        report["kl"], report["effective_sample_size"] = kl, sample_size
-        for name in ("gradient_steps", "learning_rate"):
-            report[name] = logs[name]
-        total = sum(self._seconds.values())
-        for name, seconds in self._seconds.items():
-            report[f"{name}_share"] = seconds / total if total else float("nan")
+        self._before_update = None
+        report["kl"], report["effective_sample_size"] = training_statistics.policy_change(
+            log_probs, self._log_probs(episodes, normalization)
+        )
+        report |= {name: logs[name] for name in ("gradient_steps", "learning_rate")}
+        total = sum(self._seconds.values()) or math.nan
+        report |= {f"{name}_share": x / total for name, x in self._seconds.items()}
         self._seconds = dict.fromkeys(_TIME_SHARES, 0.0)
         self.history.append(report)
         findings = advice.diagnose(self.history)
@@ -217,20 +210,22 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
                 self._printed.add(cause)
                 self._print(f"Update {update}: {text}")
 
+    def _log_probs(self, episodes, normalization):
+        """Returns log-probabilities with the normalization of the collection.
+
+        Otherwise, `kl` would include the change of the normalizer.
+        """
+        normalizer = self.model.normalizer
+        current = normalizer.get_weights() if normalizer else []
+        try:
+            if normalizer:
+                normalizer.set_weights(normalization)
+            return self.model.step_statistics(episodes).log_probs
+        finally:
+            if normalizer:
+                normalizer.set_weights(current)
+
     def _print(self, text):
         # In a terminal, `ProgressLine` replaces `sys.stdout` during the training.
         stream = live_display.LenientStream(self.stream or sys.stdout)
         print(text, file=stream, flush=True)
-
-
-@contextlib.contextmanager
-def _assigned(pairs):
-    """Assigns values to variables for a `with` block, then restores the old values."""
-    previous = [variable.numpy() for variable, _ in pairs]
-    try:
-        for variable, value in pairs:
-            variable.assign(value)
-        yield
-    finally:
-        for (variable, _), value in zip(pairs, previous, strict=True):
-            variable.assign(value)

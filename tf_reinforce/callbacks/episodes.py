@@ -94,9 +94,8 @@ class EpisodeLogger(EpisodeCallback):
             self._write("w", [COLUMNS])
 
     def on_episode_end(self, episode: int, logs: Any = None) -> None:
-        episode_return, length = logs["episode_return"], logs["episode_length"]
-        terminated = int(logs["terminated"])
-        self._rows.append((episode, logs["update"], episode_return, length, terminated))
+        values = {**logs, "episode": episode, "terminated": int(logs["terminated"])}
+        self._rows.append([values[name] for name in COLUMNS])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._write("a", self._rows)
@@ -166,11 +165,15 @@ class ProgressLine(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._out = live_display.LenientStream(self.stream or sys.stdout)
-        self._display = self._make_display()
+        in_notebook = self.stream is None and live_display.in_notebook()
+        is_terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
+        self._display: Any = None
+        if self.live and (in_notebook or is_terminal):
+            self._display = live_display.LiveDisplay(None if in_notebook else self._out)
         self._last_written = time.perf_counter()
         # Time and position after the first call.
         self._start: tuple[float, int] | None = None
-        self._seconds_per_unit: float | None = None  # seconds per update or per step
+        self._seconds_per_unit = math.nan  # seconds per update or per step
         self._pending = ""  # line that is not yet written
         self._has_begun = False
 
@@ -180,23 +183,28 @@ class ProgressLine(keras.callbacks.Callback):
             self._write(f"continuing after update {epoch} ({steps:,} steps)\n")
         self._has_begun = True
 
-    def _make_display(self) -> live_display.LiveDisplay | None:
-        in_notebook = self.stream is None and live_display.in_notebook()
-        is_terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
-        if not self.live or not (in_notebook or is_terminal):
-            return None
-        return live_display.LiveDisplay(None if in_notebook else self._out)
-
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         now = time.perf_counter()
         position, end = self._position(epoch, logs)
-        self._estimate_speed(now, position, logs["env_steps"])
-        progress = self._progress(epoch, logs, position, end)
+        # Updates that were made in one call are reported together.
+        if logs["env_steps"] == getattr(self.model, "env_steps", logs["env_steps"]):
+            if self._start is None:
+                self._start = now, position
+            else:
+                start, first = self._start
+                self._seconds_per_unit = (now - start) / (position - first)
+        epochs, share, remaining = self.params.get("epochs"), None, ""
+        title = f"update {epoch + 1}" + (f"/{epochs}" if epochs else "")
+        if end:
+            share = position / end
+            seconds = self._seconds_per_unit * max(0, end - position)
+            remaining = "" if math.isnan(seconds) else f"left {_clock_time(seconds)}"
+        returns, facts = self._texts(logs)
         if self._display is not None:
-            self._display.update(progress, logs["episode_return"])
+            shown = title, share, remaining, returns, facts
+            self._display.update(logs["episode_return"], *shown)
             return
-        texts = progress.title, progress.returns, progress.facts, progress.remaining
-        line = " · ".join(text for text in texts if text)
+        line = " · ".join(filter(None, (title, returns, facts, remaining)))
         self._pending = f"{line}\n"
         if now - self._last_written >= self.every or (end and position >= end):
             self._write(self._pending)
@@ -204,11 +212,10 @@ class ProgressLine(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: Any = None) -> None:
         if self._display is not None:
-            self._display.announce("evaluating …")
+            self._display.draw("evaluating …")
 
     def on_train_end(self, logs: Any = None) -> None:
-        if self._display is not None:
-            self._display.close()
+        self.on_train_error()
         self._write(self._pending)
         first = self.params.get("initial_epoch")
         if first and not self._has_begun:
@@ -233,39 +240,21 @@ class ProgressLine(keras.callbacks.Callback):
             return logs["env_steps"], end_step
         return epoch + 1, self.params.get("epochs")
 
-    def _estimate_speed(self, now: float, position: int, env_steps: float) -> None:
-        # Updates that were made in one call are reported together.
-        if env_steps != getattr(self.model, "env_steps", env_steps):
-            return
-        if self._start is None:
-            self._start = now, position
-        else:
-            start_time, first = self._start
-            self._seconds_per_unit = (now - start_time) / (position - first)
-
-    def _progress(
-        self, epoch: int, logs: Any, position: int, end: int | None
-    ) -> live_display.Progress:
-        epochs, end_step = self.params.get("epochs"), self.params.get("end_env_steps")
+    def _texts(self, logs: Any) -> tuple[str, str]:
+        """Returns the returns and further facts of an update."""
         returns = f"return {logs['episode_return']:.1f}"
         if math.isfinite(logs.get("val_episode_return", math.nan)):
             returns += f" · evaluation {logs['val_episode_return']:.1f}"
-        total = f"/{end_step:,}" if end_step else ""
+        end = self.params.get("end_env_steps")
         facts = [
             f"length {logs['episode_length']:.0f}",
             f"entropy {logs['entropy']:.3f}",
-            f"{logs['env_steps']:,.0f}{total} steps",
+            f"{logs['env_steps']:,.0f}{f'/{end:,}' if end else ''} steps",
             f"{logs['steps_per_second']:,.0f} steps/s",
         ]
         # The learner knows only after an update how many gradient steps it makes.
         facts += filter(None, [getattr(self.model, "_xla_note", "")])
-        remaining = ""
-        if end and self._seconds_per_unit is not None:
-            seconds = max(0.0, self._seconds_per_unit * (end - position))
-            remaining = f"left {_clock_time(seconds)}"
-        title = f"update {epoch + 1}" + (f"/{epochs}" if epochs else "")
-        share = position / end if end else None
-        return live_display.Progress(title, share, remaining, returns, " · ".join(facts))
+        return returns, " · ".join(facts)
 
 
 def _clock_time(seconds: float) -> str:

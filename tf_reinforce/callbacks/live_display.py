@@ -4,7 +4,6 @@ import logging
 import math
 import sys
 import time
-from typing import NamedTuple
 
 import numpy as np
 import rich.console
@@ -21,16 +20,6 @@ _BAR = 40  # columns
 _BAR_STYLES = dict(style="bright_black", complete_style="cyan", finished_style="green")
 _LOGGERS = (None, "tf_reinforce", "absl", "tensorflow")  # `None` is the root logger
 _SECONDS = 0.1  # shortest time from one drawing to the next
-
-
-class Progress(NamedTuple):
-    """What a display shows after an update."""
-
-    title: str  # the number of the update
-    share: float | None  # from 0 to 1, of the budget; `None` without a budget
-    remaining: str  # the remaining time, or an empty string
-    returns: str  # the returns of training and evaluation
-    facts: str
 
 
 class LenientStream:
@@ -60,36 +49,22 @@ class LiveDisplay:
         self._stream = stream
         self._screen = None  # has the method `update`, while the display is open
         self._handlers = []  # pairs of a log handler and the name of its stream
-        self._returns = []
-        self._progress, self._note = None, ""
+        self._returns, self._shown = [], None
         self._drawn = -math.inf  # time of the last drawing
 
-    def update(self, progress, mean_return):
-        """Draws the progress after an update with a mean return."""
-        self._progress, self._note = progress, ""
+    def update(self, mean_return, *shown):
+        """Draws the progress after an update: the first arguments of `render`."""
         self._returns.append(mean_return)
+        self._shown = shown
         if time.monotonic() - self._drawn >= _SECONDS:
-            self._draw()
+            self.draw()
 
-    def announce(self, note):
-        """Draws a note, for example `"evaluating …"`, until the next update."""
-        self._note = note
-        self._draw()
-
-    def close(self):
-        """Ends the drawing, and leaves its last state on the screen."""
-        if self._progress is None and self._screen is None:
+    def draw(self, note=""):
+        """Draws the last update with a note, for example `"evaluating …"`."""
+        if self._shown is None:
             return
-        self._note = ""
-        self._draw()
-        if self._stream is not None:
-            self._screen.stop()
-            self._redirect_logs()
-        self._screen = None
-
-    def _draw(self):
         self._drawn = time.monotonic()
-        picture = render(self._progress, columns(self._returns), self._note)
+        picture = render(*self._shown, columns(self._returns), note)
         if self._stream is None and self._screen is None:
             display = sys.modules["IPython"].display.display
             self._screen = display(picture, display_id=True)
@@ -99,6 +74,14 @@ class LiveDisplay:
             if self._screen is None:
                 self._open_terminal()
             self._screen.update(picture, refresh=True)
+
+    def close(self):
+        """Ends the drawing, and leaves its last state on the screen."""
+        self.draw()
+        if self._stream is not None and self._screen is not None:
+            self._screen.stop()
+            self._redirect_logs()
+        self._screen = None
 
     def _open_terminal(self):
         console = rich.console.Console(file=self._stream, force_terminal=True)
@@ -126,29 +109,29 @@ def in_notebook():
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-def render(progress, returns, note):
+def render(title, share, remaining, training_return, facts, returns, note):
     """Returns a table for Rich with the progress of a training.
 
     Args:
-        progress: `Progress`, or `None` before the first update.
+        title: String, the number of the update.
+        share: Float from 0 to 1, of the budget, or `None` without a budget.
+        remaining: String, the remaining time, or an empty string.
+        training_return: String, the returns of training and evaluation.
+        facts: String, further facts.
         returns: Sequence of floats, the history of the mean returns.
         note: String, which follows the bar.
     """
-    table = rich.table.Table.grid(padding=(0, 2, 0, 0))
-    if progress is None:
-        table.add_row(_text((note, "dim")))
-        return table
-    head = [_text((progress.title, "bold"))]
-    if progress.share is not None:
-        share = min(progress.share, 1.0)
+    head = [_text((title, "bold"))]
+    if share is not None:
+        share = min(share, 1.0)
         bar = rich.progress_bar.ProgressBar(1.0, share, _BAR, **_BAR_STYLES)
         head += [bar, _text(f"{share:.0%}")]
-    head += [_text((text, "dim")) for text in (progress.remaining, note) if text]
-    first_row = rich.table.Table.grid(padding=(0, 2, 0, 0))
+    head += [_text((text, "dim")) for text in (remaining, note) if text]
+    table, first_row = (rich.table.Table.grid(padding=(0, 2, 0, 0)) for _ in range(2))
     first_row.add_row(*head)
     table.add_row(first_row)
-    table.add_row(_text((f"{sparkline(returns)} ", "cyan"), (progress.returns, "bold")))
-    table.add_row(_text((progress.facts, "dim")))
+    table.add_row(_text((f"{sparkline(returns)} ", "cyan"), (training_return, "bold")))
+    table.add_row(_text((facts, "dim")))
     return table
 
 

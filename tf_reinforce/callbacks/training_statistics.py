@@ -71,11 +71,10 @@ def explained_variance(targets, predictions):
     >>> explained_variance(np.array([1.0, 2.0, 3.0]), np.array([0.5, 1.0, 1.5]))
     0.75
     """
-    return removed_share(np.var(targets - predictions), np.var(targets))
+    return _removed_share(np.var(targets - predictions), np.var(targets))
 
 
-def removed_share(remaining, total):
-    """Returns 1 - remaining / total for two variances, or NaN if `total` is zero."""
+def _removed_share(remaining, total):
     return float(1.0 - remaining / total) if total > 0 else np.nan
 
 
@@ -145,25 +144,6 @@ def ratio_of_means(numerators, denominators):
     return float(numerators.sum() / denominators.sum()), float(error)
 
 
-def count_groups(columns, group_size):
-    """Returns the number of groups of episodes, and whether no group lacks an episode.
-
-    Args:
-        columns: `[N]` int, for each of N steps, the index of the step's episode in the
-            batch. The episodes of a group must have consecutive indices.
-        group_size: Int, the number of episodes that were collected for each group, with
-            equal reset seeds.
-
-    Example:
-
-    >>> count_groups(np.array([0, 0, 1, 4, 5]), 2), count_groups(np.array([0, 2]), 2)
-    ((2, True), (2, False))
-    """
-    groups = np.unique(columns) // group_size
-    _, sizes = np.unique(groups, return_counts=True)
-    return len(sizes), bool(np.all(sizes == group_size))
-
-
 def bounded_width(logits):
     """Returns the share of the interval [0, 1] that the logits of a policy cover.
 
@@ -209,10 +189,10 @@ def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
             without the baseline.
         group_size: Int, the number of consecutive episodes that share a reset seed.
     """
-    num_groups, complete = count_groups(steps.episodes, group_size)
-    # The formula of the noise requires groups of equal size.
+    groups = np.unique(steps.episodes) // group_size
+    _, sizes = np.unique(groups, return_counts=True)
     signal = noise = unbaselined_noise = np.nan
-    if complete:
+    if np.all(sizes == group_size):  # the formula requires groups of equal size
         signal, noise = signal_and_noise(gradients, group_size)
         _, unbaselined_noise = signal_and_noise(unbaselined_gradients, group_size)
     # All gradients are equal up to rounding; therefore the noise is zero.
@@ -222,34 +202,31 @@ def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
         signal = signal if signal > rounding else 0.0
     baselines = steps.unbaselined_advantages - steps.advantages
     max_entropy = np.mean(steps.max_entropies)
-    entropy_share = np.nan
-    if max_entropy > 0:
-        entropy_share = float(np.mean(steps.entropies) / max_entropy)
     return {
         "episodes": float(len(gradients[0])),
         "signal": signal,
         "noise": noise,
         "signal_to_noise": signal / noise if noise > 0 else np.nan,
-        "independent": float(num_groups),
-        "gradient_variance_removed": removed_share(noise, unbaselined_noise),
+        "independent": float(len(sizes)),
+        "gradient_variance_removed": _removed_share(noise, unbaselined_noise),
         "return_variance_removed": explained_variance(
             steps.unbaselined_advantages, baselines
         ),
         "explained_variance": explained_variance(steps.returns, steps.values),
-        "return_size": root_mean_square(steps.returns),
-        "advantage_size": root_mean_square(steps.advantages),
-        "entropy_share": entropy_share,
-        "spread": mean(steps.relative_scales),
-        "at_bounds": mean(steps.at_bounds),
+        "return_size": _root_mean_square(steps.returns),
+        "advantage_size": _root_mean_square(steps.advantages),
+        "entropy_share": float(np.mean(steps.entropies) / max_entropy)
+        if max_entropy > 0
+        else np.nan,
+        "spread": _mean(steps.relative_scales),
+        "at_bounds": _mean(steps.at_bounds),
         "bounded_logits": bounded_width(steps.logits),
     }
 
 
-def mean(values):
-    """Returns the mean of an array, or NaN if the array is empty."""
+def _mean(values):
     return float(np.mean(values)) if np.size(values) else np.nan
 
 
-def root_mean_square(values):
-    """Returns the root mean square of an `[N]` float array."""
+def _root_mean_square(values):
     return float(np.sqrt(np.mean(np.square(values, dtype="float64"))))
