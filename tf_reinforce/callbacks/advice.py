@@ -57,15 +57,12 @@ def advise_on_rewards(reports):
     size, unit = last["return_size"], last["value_scale"]
     is_useful = last["explained_variance"] >= THRESHOLDS["value_baseline"] / 2
     if size > limit * unit and not is_useful:
-        own = (
-            ""
-            if last["value_shared"]
-            else f"give Value(model) a scale={short(size)}, or "
+        if not last["value_shared"]:
+            change = f"give Value(model) a scale={short(size)}, or {change}"
+        sizes = (
+            f"Returns are about {short(size)}, and values begin at about {short(unit)}"
         )
-        return (
-            f"Returns are about {short(size)}, and the initial values of the baseline are "
-            f"about {short(unit)}: {own}{change}."
-        )
+        return f"{sizes}: {change}."
     size, coefficient = last["advantage_size"], last["entropy_coef"]
     if not (size > limit and 0 < coefficient < THRESHOLDS["bonus_share"] * size):
         return None
