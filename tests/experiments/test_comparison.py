@@ -46,12 +46,9 @@ def test_interval_contains_the_exact_quantiles_of_all_resamples(values):
         assert low <= end <= high
 
 
-def test_single_seed_has_no_interval():
+def test_single_seed_has_no_interval_and_groups_may_have_different_sizes():
     estimate, low, high = comparison.iqm_interval([4.0])
     assert estimate == 4.0 and np.isnan(low) and np.isnan(high)
-
-
-def test_difference_of_groups_of_different_sizes():
     interval = comparison.iqm_interval([5.0, 6.0, 7.0], [1.0, 2.0])
     assert interval.estimate == 4.5
     assert 3.0 <= interval.low < 4.5 < interval.high <= 6.0
@@ -78,15 +75,6 @@ def test_row_contains_the_last_tenth_of_the_updates():
     [row] = comparison.compare([run("a", [1.0, 2.0, 6.0])])
     assert (row.seeds, row.env_steps, row.last_return.estimate) == (3, 2000.0, 3.0)
     assert row.evaluation is None and row.difference is None and np.isnan(row.seconds)
-
-
-@pytest.mark.parametrize("updates, last", [(4, 1), (14, 1), (16, 2), (25, 2), (26, 3)])
-def test_last_tenth_is_rounded_to_updates(updates, last):
-    """Half an update counts to the even number, as Python rounds."""
-    returns = np.arange(1.0, updates + 1) ** 2
-    curve = curves.Curve("log.csv", 0, {"episode_return": returns, "env_steps": returns})
-    [row] = comparison.compare([curves.Run("a", None, [curve, curve], [])])
-    assert row.last_return.estimate == returns[-last:].mean()
 
 
 def test_difference_is_that_of_evaluations_if_all_runs_have_them():

@@ -5,8 +5,6 @@ import sys
 import numpy as np
 import pytest
 
-from tf_reinforce import cli
-from tf_reinforce.cli import play
 from tf_reinforce.experiments import comparison
 from tf_reinforce.experiments import curves
 from tf_reinforce.experiments import plots
@@ -29,7 +27,9 @@ def run(name, num_seeds, num_updates=50):
 @pytest.mark.parametrize("axis, window, used", [("steps", None, 3), ("updates", 7, 7)])
 def test_line_and_area_are_the_interquartile_mean_and_its_interval(axis, window, used):
     many = run("many", 5, num_updates=150)
-    [panel] = plots.draw([many], axis=axis, window=window).axes
+    keys = ["entropy", "episode_return"]
+    first, panel = plots.draw([many], keys, axis=axis, window=window).axes
+    assert [first.get_ylabel(), panel.get_ylabel()] == ["entropy", "episode return"]
     [line], [area] = panel.lines, panel.collections
     grid, values = curves.on_common_grid(many.curves, "episode_return", axis, used)
     interval = comparison.iqm_interval(values)
@@ -38,7 +38,7 @@ def test_line_and_area_are_the_interquartile_mean_and_its_interval(axis, window,
     points = area.get_paths()[0].vertices
     assert points[:, 1].min() == interval.low.min()
     assert points[:, 1].max() == interval.high.max()
-    assert [text.get_text() for text in panel.get_legend().texts] == ["many (5 seeds)"]
+    assert [text.get_text() for text in first.get_legend().texts] == ["many (5 seeds)"]
 
 
 def test_few_seeds_are_drawn_one_by_one():
@@ -52,13 +52,6 @@ def test_few_seeds_are_drawn_one_by_one():
     np.testing.assert_array_equal(panel.lines[0].get_ydata(), expected)
 
 
-def test_each_key_has_a_panel():
-    figure = plots.draw([run("a", 3)], ["entropy", "episode_return"], axis="updates")
-    labels = [panel.get_ylabel() for panel in figure.axes]
-    assert labels == ["entropy", "episode return"]
-    assert figure.axes[-1].get_xlabel() == "updates"
-
-
 @pytest.mark.parametrize(
     ("name", "start"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")]
 )
@@ -66,20 +59,6 @@ def test_picture_is_written_in_the_format_of_its_name(tmp_path, name, start):
     figure = plots.draw([run("a", 1)])
     plots.save(figure, tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
-
-
-def test_picture_of_several_runs_is_written_to_the_current_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        log = "epoch,env_steps,episode_return\n0,10,1\n1,20,2\n"
-        (tmp_path / name / "log.csv").write_text(log)
-    assert cli.main(["plot", "one", "two"]) == 0
-    assert list(tmp_path.rglob("*.png")) == [tmp_path / "curve.png"]
-    assert cli.main(["plot", "two"]) == 0
-    assert (tmp_path / "two" / "curve.png").exists()
-    file = ["two/log.csv"]
-    assert play.output_path(None, file, "video.mp4") == "video.mp4"
 
 
 @pytest.mark.parametrize("name", ["matplotlib.figure", "scipy.stats"])

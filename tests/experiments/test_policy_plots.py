@@ -23,10 +23,7 @@ from gymnasium.spaces import Tuple
 from matplotlib import text
 
 import tf_reinforce as tfr
-from tf_reinforce import cli
-from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_noise
-from tf_reinforce.engine.collect import environments
 from tf_reinforce.experiments import plots
 from tf_reinforce.experiments import policy_plots
 
@@ -73,15 +70,6 @@ def box(*shape):
     return Box(-1.0, 1.0, shape, np.float32)
 
 
-def test_axes_have_the_bounds_of_the_space_or_the_visited_range():
-    """The visited range is moved outwards by a twentieth, and has no width of zero."""
-    space = Box(np.float32([-1, -np.inf]), np.float32([3, np.inf]))
-    first, second = policy_plots.find_axes(space, VISITED)
-    assert (first.points[0], first.points[-1]) == (-1, 3)
-    assert first.name == "observation[0]" and not first.is_whole
-    np.testing.assert_allclose(second.points[[0, -1]], [4.999, 5.001], rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("space", "points"),
     [
@@ -109,7 +97,15 @@ def test_first_axis_varies_fastest():
     rows = grid.reshape(*(len(axis.points) for axis in axes), 2)
     np.testing.assert_allclose(rows[0, :, 0], axes[0].points)
     np.testing.assert_allclose(rows[:, 0, 1], axes[1].points)
-    assert grid.dtype == np.float32
+    assert grid.dtype == np.float32 and axes[0].name == "observation[0]"
+
+
+def test_axis_without_bounds_has_the_visited_range():
+    """It is moved outwards by a twentieth, and has no width of zero."""
+    space = Box(np.float32([-1, -np.inf]), np.float32([3, np.inf]))
+    first, second = policy_plots.find_axes(space, VISITED)
+    assert (first.points[0], first.points[-1]) == (-1, 3)
+    np.testing.assert_allclose(second.points[[0, -1]], [4.999, 5.001], rtol=1e-6)
 
 
 def test_map_shows_the_most_likely_action_and_its_probability():
@@ -145,19 +141,6 @@ def area(panel, length):
     """Returns the probability of action 0 at the steps of an episode."""
     vertices = panel.collections[0].get_paths()[0].vertices
     return [vertices[vertices[:, 0] == time, 1].max() for time in range(length)]
-
-
-def test_probabilities_along_an_episode_are_those_of_the_sampled_actions():
-    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(), seed=0)
-    agent.policy.set_weights([np.ones((4, 2), "float32") * [0, 5], np.zeros(2)])
-    figure = policy_plots.draw(agent, "CartPole-v1", seed=4, max_episode_steps=9)
-    request = environments.CollectionRequest(seeding.StreamKey(4, "evaluation", 0), 1)
-    with tfr.collect.open_envs("CartPole-v1", 1, max_episode_steps=9) as envs:
-        episodes = agent.trainer.play(envs, request).episodes
-    length = int(episodes.lengths[0])
-    logits = agent.predict(np.asarray(episodes.observations)[:length, 0], verbose=0)
-    expected = keras.ops.softmax(logits)[:, 0]
-    np.testing.assert_allclose(area(figure.axes[0], length), expected, atol=1e-5)
 
 
 def test_illegal_actions_have_no_probability_above_rewards_and_return():
@@ -214,13 +197,6 @@ def test_cells_of_frozen_lake_show_letters_actions_and_probabilities():
     assert cells[1, 1] == "H\n2: 1.00" and cells[2, 1] == "G\n0: 0.25"
 
 
-@pytest.mark.parametrize("env", ["Taxi-v4", "CliffWalking-v1", "CartPole-v1"])
-def test_only_states_in_rows_and_columns_are_cells(env):
-    cells = policy_plots._cells_of_states(env, None)
-    assert (cells is not None) == (env == "CliffWalking-v1")
-    assert cells is None or cells.shape == (4, 12)
-
-
 @pytest.mark.slow
 def test_recurrent_policy_is_drawn_along_an_episode():
     inputs = keras.Input((None, 1))
@@ -228,21 +204,6 @@ def test_recurrent_policy_is_drawn_along_an_episode():
     agent = tfr.Reinforce(keras.Model(inputs, keras.layers.Dense(2)(states)))
     agent.compile("sgd")
     assert "one episode with" in texts(policy_plots.draw(agent, toys.Clock))
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["a", "b", "--policy"], "draws one run. Received: 2 runs"),
-        (["a", "--policy", "--key", "entropy"], "--key has no effect with --policy"),
-        (["a", "--seed", "3"], "--seed has no effect without --policy"),
-        (["a", "--policy"], "There is no file or folder a"),
-        (["a", "--policy", "--out", "b.gif"], "one of the extensions .png"),
-    ],
-)
-def test_wrong_arguments_of_the_command_are_named(words, text, capsys):
-    assert cli.main(["plot", *words]) == 2
-    assert text in capsys.readouterr().err
 
 
 REAL = {
@@ -278,17 +239,6 @@ def test_mean_and_deviation_equal_those_of_many_samples(name):
         np.testing.assert_allclose(part.mean, mean, atol=0.06 * deviation.max(), rtol=0)
         np.testing.assert_allclose(part.deviation, deviation, rtol=0.06)
         assert part.name == (f"action {index}" if head.size > 1 else "action")
-
-
-def test_taken_numbers_are_in_the_units_of_the_environment():
-    head = REAL["Beta"]
-    [_, second] = policy_plots.describe(
-        head, outputs_of(head, 1), tf.constant([[0, 0.75]])
-    )
-    np.testing.assert_allclose(second.taken, [2.0])
-    head = REAL["Gaussian"]
-    [first, _] = policy_plots.describe(head, outputs_of(head, 1), tf.constant([[7.0, 1]]))
-    np.testing.assert_allclose(first.taken, [1.0])
 
 
 def tempered():

@@ -1,13 +1,11 @@
 """Tests that `config.json` of a stranger cannot start more than a preset may start."""
 
 import json
-import pathlib
 import shlex
 
 import pytest
 
 from tf_reinforce.cli import entry
-from tf_reinforce.cli import train_messages
 from tf_reinforce.cli import train_settings
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
@@ -98,20 +96,6 @@ def test_commands_for_a_run_have_the_time_limit_of_its_evaluation(evaluation, tm
     assert options["max_episode_steps"] == evaluation.get("max_episode_steps")
 
 
-def test_next_commands_are_quoted_and_repeat_what_evaluate_reads_from_no_file(capsys):
-    options = entry.make_parser().parse_args(["train", "own_env:Grid-v0"])
-    folder, env_kwargs = pathlib.Path("a run"), {"map": "5", "size": 3}
-    train_messages.print_next_commands(options, folder, env_kwargs)
-    lines = map(shlex.split, capsys.readouterr().out.splitlines()[2:])
-    evaluate, plot, record, export = lines
-    for command in evaluate, record:
-        parsed = entry.make_parser().parse_args(command[1:])
-        assert (parsed.run, parsed.env) == ("a run", "own_env:Grid-v0")
-        assert parsed.env_arg == [("map", "5")]
-    assert plot[1:] == ["plot", "a run"]
-    assert export[1:] == ["export", "a run", "--out", "a run/policy"]
-
-
 def fit_table(name, value):
     if name == "workers":  # at most one worker for each episode
         return {"epochs": 1, "episodes_per_epoch": 100, name: value}
@@ -126,12 +110,6 @@ def test_number_above_its_limit_must_be_passed_again(read, name, limit):
         read("fit", fit_table(name, limit + 1))
     received = read("fit", fit_table(name, limit + 1), fit={name: limit + 1})
     assert received["fit"] == fit_table(name, limit + 1)
-
-
-def test_number_of_processes_may_exceed_the_number_of_cores(read):
-    """A run of one's own, for example of a larger machine, needs no option."""
-    fit = {"epochs": 1, "workers": 8, "num_envs": 256}
-    assert read("fit", fit)["fit"] == fit
 
 
 def test_only_options_that_do_not_change_the_result_may_differ(read):
@@ -154,39 +132,31 @@ def test_number_of_seeds_is_limited_unless_it_is_passed_again(read, monkeypatch)
     with pytest.raises(ValueError, match="another number of seeds.*3.*--seeds 2"):
         read("seeds", [4, 5, 6], num_seeds=2)
 
-
-def test_seeds_of_a_training_of_one_seed_are_refused(read):
+    monkeypatch.setattr(f"{__name__}.SETTINGS", {**content, "seed": 0})
     with pytest.raises(ValueError, match="one seed without --seeds.* --seeds 2"):
         read("seed", 0, num_seeds=2)
 
 
-def test_number_of_updates_in_a_call_is_checked(read):
-    assert read("agent", {**AGENT, "steps_per_execution": 32})
-    with pytest.raises(ValueError, match="steps_per_execution.*1, 10000.*Received"):
-        read("agent", {**AGENT, "steps_per_execution": 0})
-    with pytest.raises(ValueError, match="`steps_per_execution` must be .* in .1, 10000"):
-        read("agent", {**AGENT, "steps_per_execution": 10_001})
-
-
-@pytest.mark.parametrize("name", ["passes", "baseline.passes"])
-def test_number_of_passes_is_limited_as_in_agent_files(read, name):
-    """Otherwise, the agent of the run could not be loaded again."""
-
-    def agent(passes):
-        if name == "passes":
-            return {**AGENT, "passes": passes}
-        return {**AGENT, "baseline": {**VALUE, "passes": passes}}
-
-    read("agent", agent(validation.MAX_REPEATS))
-    with pytest.raises(ValueError, match=f"`{name}` must be a whole number in .1, 10000"):
-        read("agent", agent(validation.MAX_REPEATS + 1))
-    if name != "passes":
-        read("agent", {**AGENT, "baseline": VALUE})
-
-
 @pytest.mark.parametrize(
-    "table, key", [("agent", "gamma"), ("checkpoint", "every_seconds")]
+    ("table", "values", "message"),
+    [
+        ("agent", {"steps_per_execution": 10_001}, r"must be .* in .1, 10000"),
+        ("agent", {"passes": validation.MAX_REPEATS + 1}, r"`passes` .* in .1, 10000"),
+        (
+            "agent",
+            {"baseline": {**VALUE, "passes": 10_001}},
+            r"`baseline.passes` .*10000",
+        ),
+        ("agent", {"gamma": 10**400}, "`gamma` must be a finite number"),
+        ("checkpoint", {"every_seconds": 10**400}, "`every_seconds` must be a finite"),
+        ("agent", {"hidden": None}, "`hidden` must be"),
+        ("seeds", [], "`seeds` must be"),
+        ("seeds", [1, 3], "one after the other"),
+    ],
 )
-def test_integer_that_is_no_float_is_refused(read, table, key):
-    with pytest.raises(ValueError, match=f"`{key}` must be a finite number"):
-        read(table, {**SETTINGS[table], key: 10**400})
+def test_invalid_settings_are_refused(table, values, message, read):
+    """Passes are limited as in agent files, which could not be loaded otherwise."""
+    values = {**SETTINGS[table], **values} if table in SETTINGS else values
+    with pytest.raises(ValueError, match=message):
+        read(table, values)
+    read("agent", {**AGENT, "passes": validation.MAX_REPEATS, "steps_per_execution": 32})

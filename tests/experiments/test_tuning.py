@@ -74,17 +74,9 @@ def trials(running):
     return [(index, x.state.name, x.value, x.params) for index, x in finished]
 
 
-def test_first_trial_has_the_settings_of_the_training(fast, tmp_path):
-    found, best = search(tmp_path, 8)
-    assert [index for index, *_ in found] == list(range(8))
-    assert found[0][3] == {"agent.learning_rate": 0.01, "agent.hidden": "[8]"}
-    values = {index: value for index, state, value, _ in found if state == "COMPLETE"}
-    assert best == min(values, key=values.get)
-    assert "PRUNED" in {state for _, state, *_ in found}
-
-
 def test_interrupted_search_continues_to_the_same_trials(fast, tmp_path):
     expected = search(tmp_path / "whole", 12)
+    assert "PRUNED" in {state for _, state, *_ in expected[0]}
     for index in (0, 3, 7):
         fast[index] = KeyboardInterrupt()
         with pytest.raises(KeyboardInterrupt):
@@ -96,7 +88,10 @@ def test_interrupted_search_continues_to_the_same_trials(fast, tmp_path):
 
 def test_failed_trials_are_stored_with_their_message(fast, tmp_path):
     fast[1] = FloatingPointError("the loss is nan")
-    fast[2] = ValueError("`gae_lambda` below 1 needs a value baseline")
+    fast[2] = KeyboardInterrupt()
+    for _ in range(5):  # then the trial without an end counts as failed
+        with pytest.raises(KeyboardInterrupt):
+            search(tmp_path, 4)
     found, best = search(tmp_path, 4)
     assert [state for _, state, *_ in found] == ["COMPLETE", "FAIL", "FAIL", "COMPLETE"]
     with tuning.open_search(tmp_path, config()) as running:
@@ -109,25 +104,14 @@ def test_failed_trials_are_stored_with_their_message(fast, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "raised", "message"),
-    [
-        (ValueError("the environment is broken"), ValueError, "have failed.*is broken"),
-        (ZeroDivisionError("x"), ZeroDivisionError, "x"),  # a bug is no failed trial
-    ],
+    "error", [ValueError("it is broken"), ZeroDivisionError("it is broken")]
 )
-def test_errors_that_end_a_search(error, raised, message, fast, tmp_path):
+def test_five_failed_trials_or_a_bug_end_a_search(error, fast, tmp_path):
     fast.update(dict.fromkeys(range(20), error))
-    with pytest.raises(raised, match=message):
+    with pytest.raises(type(error), match="it is broken"):
         search(tmp_path, 20)
-
-
-def test_trial_without_an_end_counts_as_failed(fast, tmp_path):
-    fast[1] = KeyboardInterrupt()
-    for _ in range(5):
-        with pytest.raises(KeyboardInterrupt):
-            search(tmp_path, 3)
-    states = [state for _, state, *_ in search(tmp_path, 3)[0]]
-    assert states == ["COMPLETE", "FAIL", "COMPLETE"]
+    with tuning.open_search(tmp_path, config()) as running:
+        assert len(running.finished()) == (5 if isinstance(error, ValueError) else 0)
 
 
 def test_search_continues_after_an_incomplete_line_and_with_a_lock(fast, tmp_path):
@@ -147,18 +131,21 @@ def test_search_continues_after_an_incomplete_line_and_with_a_lock(fast, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "change"),
     [
-        ("ranges", {"agent": {"gamma": {"low": 0.5, "high": 0.9}}}),
-        ("seed", 1),
-        ("settings", {**SETTINGS, "fit": {"steps": 5}}),
+        ("seed", {"seed": 1}),
+        (
+            "ranges.agent.learning_rate.low",
+            {"ranges": {"agent": {"hidden": {"choices": [[8]]}}}},
+        ),
+        ("settings.fit.steps", {"settings": {**SETTINGS, "fit": {"steps": 5}}}),
     ],
 )
-def test_search_with_other_settings_is_refused(name, value, fast, tmp_path):
+def test_search_with_other_settings_is_refused(name, change, fast, tmp_path):
     search(tmp_path, 1)
     before = sorted((x.name, x.read_bytes()) for x in tmp_path.iterdir())
-    with pytest.raises(ValueError, match=f"another `{name}[`.]"):
-        search(tmp_path, 2, **{name: value})
+    with pytest.raises(ValueError, match=f"another `{name}`"):
+        search(tmp_path, 2, **change)
     assert sorted((x.name, x.read_bytes()) for x in tmp_path.iterdir()) == before
 
 
@@ -176,14 +163,17 @@ def test_folder_of_something_else_is_refused_and_unchanged(fast, tmp_path):
         search(new, 1)
 
 
-def test_random_sampler_and_seed_change_the_trials(fast, tmp_path):
+def test_first_trial_has_the_settings_and_sampler_and_seed_change_the_others(
+    fast, tmp_path
+):
     def parameters(folder, **changes):
         return [x[3] for x in search(tmp_path / folder, 11, prune=False, **changes)[0]]
 
     tpe, drawn = parameters("tpe"), parameters("random", sampler="random")
+    assert tpe[0] == drawn[0] == {"agent.learning_rate": 0.01, "agent.hidden": "[8]"}
     rates = [x["agent.learning_rate"] for x in tpe[:3]]
     assert rates == [0.01, 0.003162, 0.03162]  # half of the way to 0.001 and to 0.1
-    assert tpe[0] == drawn[0] and tpe[3:8] == drawn[3:8] and tpe[8:] != drawn[8:]
+    assert tpe[3:8] == drawn[3:8] and tpe[8:] != drawn[8:]
     assert parameters("seed", seed=1)[3:] != tpe[3:]
 
 

@@ -66,7 +66,6 @@ def record(
     from tf_reinforce.experiments import recording
 
     out = output_path(out, [run], "video.mp4")
-    recording.import_ffmpeg()
     paths = recording.video_paths(out, episodes)
     task = env, env_arg, max_episode_steps
     agent, env, options = agent_files.load_with_env(run, max_bytes, *task)

@@ -198,16 +198,14 @@ def _draw_plane(panel, part, x, y):
 def _write_values(panel, part, cells):
     """Writes the values of a part into the cells of a grid of states."""
     if isinstance(part, Choices):
-        best = part.probs.argmax(1)
-        texts = [f"{part.values[k]}: {p[k]:.2f}" for k, p in zip(best, part.probs)]
+        texts = [f"{part.values[p.argmax()]}: {p.max():.2f}" for p in part.probs]
     else:
         texts = [f"{x:.3g}" for x in part.mean]
     box = dict(facecolor="white", alpha=0.6, linewidth=0, boxstyle="round,pad=0.15")
     place = dict(ha="center", va="center", fontsize=7, bbox=box)
-    for (row, column), letter in np.ndenumerate(cells):
+    for text, ((row, column), letter) in zip(texts, np.ndenumerate(cells)):
         if cells.size <= _MAX_CELLS:
-            text = f"{letter}\n{texts[row * cells.shape[1] + column]}".strip()
-            panel.text(column, row, text, **place)
+            panel.text(column, row, f"{letter}\n{text}".strip(), **place)
     rows, columns = map(range, cells.shape)
     panel.set(xticks=columns, yticks=rows, ylim=panel.get_ylim()[::-1], aspect="equal")
 
@@ -252,9 +250,8 @@ def _numbers_of(space):
 def _is_small(space):
     """Returns whether a map can show all observations of a Gymnasium space."""
     numbers = [*_numbers_of(space)]
-    return len(numbers) <= _MAX_AXES and not any(
-        is_whole and high - low >= _MAX_VALUES for _, low, high, is_whole in numbers
-    )
+    counts = [high - low for _, low, high, is_whole in numbers if is_whole]
+    return len(numbers) <= _MAX_AXES and max(counts, default=0) < _MAX_VALUES
 
 
 def find_axes(space, visited):

@@ -14,6 +14,7 @@ import numpy as np
 
 from tf_reinforce.data import seeding
 from tf_reinforce.engine.collect import batched_envs
+from tf_reinforce.support import extras
 from tf_reinforce.support import files
 from tf_reinforce.support import validation
 
@@ -58,7 +59,7 @@ def record(
         ImportError: If imageio-ffmpeg is not installed.
         EnvironmentFault: If the environment fails, also while it renders.
     """
-    ffmpeg = import_ffmpeg()
+    ffmpeg = extras.load("imageio_ffmpeg", "video")
     batched_envs.check_arguments(env_kwargs)
     seeds = seeding.EpisodeSeeds(validation.check_seed(seed), "evaluation", 0)
     if isinstance(env, str):  # worker processes may not have registered it
@@ -98,33 +99,17 @@ def video_paths(path, episodes):
     return [path.with_stem(f"{path.stem}_{i}") for i in range(1, count + 1)]
 
 
-def import_ffmpeg():
-    """Returns the module `imageio_ffmpeg`; raises `ImportError` without it or ffmpeg."""
-    try:
-        import imageio_ffmpeg
-
-        imageio_ffmpeg.get_ffmpeg_exe()
-    except (ImportError, RuntimeError) as error:
-        raise ImportError(
-            "Videos need imageio-ffmpeg. Install it with `pip install "
-            f'"tf-reinforce[video]"`. Received: {error}'
-        ) from error
-    return imageio_ffmpeg
-
-
 def _make(env, env_kwargs, max_episode_steps, paths):
     """Returns an environment that writes each episode to the path of its reset seed."""
     is_linux, displays = sys.platform.startswith("linux"), ("DISPLAY", "WAYLAND_DISPLAY")
     if is_linux and not any(map(os.environ.get, displays)):
         os.environ.update(_HEADLESS | os.environ)
-    kwargs, result = {"render_mode": _MODE, **env_kwargs}, None
-    if callable(env):
-        with batched_envs.explain_errors(env, kwargs):
-            result = env(**kwargs)
-    elif isinstance(env, (str, gym.envs.registration.EnvSpec)):
+    kwargs, make = {"render_mode": _MODE, **env_kwargs}, env
+    if isinstance(env, (str, gym.envs.registration.EnvSpec)):
         limit = {"max_episode_steps": max_episode_steps, "disable_env_checker": True}
-        with batched_envs.explain_errors(env, kwargs):
-            result = gym.make(env, **limit, **kwargs)
+        make = functools.partial(gym.make, env, **limit)
+    with batched_envs.explain_errors(env, kwargs):
+        result = make(**kwargs) if callable(make) else None
     modes = getattr(result, "metadata", {}).get("render_modes", [_MODE])
     if getattr(result, "render_mode", None) != _MODE or _MODE not in modes:
         raise ValueError(
@@ -146,16 +131,15 @@ class _RecordedEnv(gym.Wrapper):
     def __init__(self, env, paths):
         super().__init__(env)
         self._paths = paths
-        self._size = self._video = None
+        self._video = None
 
     def reset(self, *, seed=None, **options):
         self._finish()
         outputs = self.env.reset(seed=seed, **options)
         picture = self._render()
-        self._size = picture.shape[1::-1]
-        self._video = import_ffmpeg().write_frames(
+        self._video = extras.load("imageio_ffmpeg", "video").write_frames(
             self._paths[seed],
-            self._size,
+            picture.shape[1::-1],
             fps=self.env.metadata.get("render_fps") or 30,
             macro_block_size=2,  # 4:2:0, which all players read
             ffmpeg_log_level="error",
@@ -180,15 +164,14 @@ class _RecordedEnv(gym.Wrapper):
     def _finish(self):
         if self._video is not None:
             self._video.close()
-        self._size = self._video = None
+        self._video = None
 
     def _render(self):
         """Returns the picture of the environment, `[H, W, 3]` uint8."""
         picture = np.asarray(self.env.render(), order="C")
-        is_image = picture.dtype == np.uint8 and picture.shape[2:] == (3,)
-        if not is_image or self._size not in (None, picture.shape[1::-1]):
+        if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
             raise ValueError(
-                "`render` must return uint8 arrays of one shape (H, W, 3). Received: "
+                "`render` must return uint8 arrays of the shape (H, W, 3). Received: "
                 f"shape {picture.shape} and type {picture.dtype}"
             )
         return picture

@@ -64,17 +64,14 @@ def new_directory(path, env, seed):
     path.mkdir(parents=True, exist_ok=True)
     try:
         yield path
-    except locks.FolderLocked:  # the files in the folder belong to another run
-        raise
-    except BaseException:  # also Ctrl-C
+    except BaseException as error:  # also Ctrl-C
         log = path / _LOG
-        has_rows = log.exists() and log.stat().st_size > 0
-        if not has_rows and not (path / "checkpoints").exists():
+        has_begun = (path / "checkpoints").exists() or log.exists() and log.stat().st_size
+        if not has_begun and not isinstance(error, locks.FolderLocked):
             for name in _FIRST_FILES if existed else (*_FIRST_FILES, locks.FILE_NAME):
                 (path / name).unlink(missing_ok=True)
-            if not existed:
-                with contextlib.suppress(OSError):  # it contains files of the user
-                    path.rmdir()
+            if not (existed or any(path.iterdir())):
+                path.rmdir()
         raise
 
 

@@ -66,11 +66,6 @@ class Range:
         """Returns the list of texts for the choices, which Optuna stores."""
         return [_label(choice) for choice in self.choices]
 
-    @property
-    def ends(self):
-        """Returns the values at the ends of the range, or all choices."""
-        return self.choices or (self.low, self.high)
-
     def suggest(self, trial):
         """Returns the value of the setting in a trial of Optuna."""
         if self.choices:
@@ -98,7 +93,7 @@ class Range:
         The way is measured in logarithms if `log` is `True`. The list is empty for
         choices.
         """
-        ends = () if self.choices else self.ends
+        ends = () if self.choices else (self.low, self.high)
         middles = [math.sqrt(number * x) if self.log else (number + x) / 2 for x in ends]
         return [x for x in dict.fromkeys(map(self.rounded, middles)) if x != number]
 
@@ -231,7 +226,7 @@ def check(ranges, settings):
     The function checks the settings at both ends of each range, and of all choices.
     """
     for item in ranges:
-        for value in item.ends:
+        for value in item.choices or (item.low, item.high):
             try:
                 run_config.check_settings(substitute(settings, {item.path: value}))
             except ValueError as error:

@@ -6,6 +6,7 @@ import pathlib
 import keras
 
 from tf_reinforce.experiments import recording
+from tf_reinforce.support import extras
 from tf_reinforce.support import validation
 
 
@@ -42,7 +43,7 @@ class VideoRecorder(keras.callbacks.Callback):
         self.every = validation.positive_int("every", every)
         self.options = options
         inspect.signature(recording.record).bind(None, env, self.path(0), **options)
-        recording.import_ffmpeg()
+        extras.load("imageio_ffmpeg", "video")
 
     def path(self, update):
         """Returns the path of the video after a number of updates."""
