@@ -100,14 +100,6 @@ def test_first_axis_varies_fastest():
     assert grid.dtype == np.float32 and axes[0].name == "observation[0]"
 
 
-def test_axis_without_bounds_has_the_visited_range():
-    """It is moved outwards by a twentieth, and has no width of zero."""
-    space = Box(np.float32([-1, -np.inf]), np.float32([3, np.inf]))
-    first, second = policy_plots.find_axes(space, VISITED)
-    assert (first.points[0], first.points[-1]) == (-1, 3)
-    np.testing.assert_allclose(second.points[[0, -1]], [4.999, 5.001], rtol=1e-6)
-
-
 def test_map_shows_the_most_likely_action_and_its_probability():
     """The logit of action 1 is ten times the first number: 0 is likely on the left."""
     env = Plain(box(2), Discrete(2))
@@ -160,10 +152,8 @@ SPACES = {
     "two numbers, two flags": (box(2), MultiBinary(2)),
     "one number, choices": (box(1), MultiDiscrete([2, 9])),
     "one number, real": (box(1), box(2)),
-    "scalar": (box(), Discrete(3)),
     "unbounded": (Box(-np.inf, np.inf, (2,), np.float32), box(1)),
     "states": (Discrete(5, start=2), Discrete(12)),
-    "states, real": (Discrete(5), box(1)),
     "pairs": (MultiDiscrete([3, 4]), Discrete(2)),
     "dict": (Dict(a=Discrete(3), b=box(1)), Dict(x=Discrete(2), y=box(2))),
     "image": (Box(0, 255, (8, 8, 1), np.uint8), Discrete(40)),

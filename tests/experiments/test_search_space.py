@@ -18,30 +18,13 @@ SETTINGS = {"agent": AGENT, "fit": {"steps": 1000, "episodes_per_epoch": 16}}
 RATE = {"low": 1e-4, "high": 1e-1, "log": True}
 
 
-def test_file_of_ranges_gives_a_range_for_each_setting(tmp_path):
-    path = tmp_path / "ranges.toml"
-    path.write_text(
-        "[ranges.agent]\n"
-        "learning_rate = {low = 1e-4, high = 1e-1, log = true}\n"
-        "hidden = {choices = [[32], [64, 64]]}\n"
-        "baseline.learning_rate = {low = 0.001, high = 0.1}\n"
-        "[ranges.fit]\n"
-        "episodes_per_epoch = {low = 4, high = 64, log = true}\n"
-    )
-    ranges = search_space.read(path)
-    names = [item.name for item in ranges]
-    assert names[:2] == ["agent.learning_rate", "agent.hidden"]
-    assert names[2:] == ["agent.baseline.learning_rate", "fit.episodes_per_epoch"]
-    assert ranges[0].log and not ranges[2].log
-    assert search_space.parse(search_space.to_table(ranges)) == ranges
-
-
 def test_ranges_of_the_document_are_valid(tmp_path):
     text = (ROOT / "docs" / "tuning.md").read_text()
     [block] = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "ranges.toml").write_text(block)
     ranges = search_space.read(tmp_path / "ranges.toml")
-    assert len(ranges) == 4
+    names = [item.name.partition(".")[2] for item in ranges]
+    assert names == ["learning_rate", "hidden", "gamma", "episodes_per_epoch"]
     search_space.check(ranges, SETTINGS)
 
 
@@ -52,15 +35,12 @@ def test_ranges_of_the_document_are_valid(tmp_path):
         ("agent.learning_rate", {"low": 0.1, "high": 0.1}, "low < high"),
         ("agent.entropy_coef", {"low": 0, "high": 0.1, "log": True}, "low > 0"),
         ("agent.passes", {"low": 1.5, "high": 3}, "whole number"),
-        ("agent.minibatch_size", {"low": 1, "high": math.inf}, "whole number"),
         ("agent.gae_lambda", {"low": 0.9, "high": math.nan}, "finite"),
         ("agent.hidden", {"choices": [[32]]}, "different values"),
-        ("agent.head", {"choices": ["Beta", "Beta"]}, "different values"),
         ("agent.baseline", {"choices": ["mean", "none"], "low": 1}, "different values"),
         ("agent.returns", {"choices": ["to_go", "whole"], "step": 1}, "'step'"),
         ("agent.mean_over", 3, "must be a table"),
         ("fit.steps", {"low": 10, "high": 100}, "same budget"),
-        ("fit.num_envs", {"low": 1, "high": 8}, "same budget"),
     ],
 )
 def test_invalid_range_is_refused_with_its_name(name, value, expected):

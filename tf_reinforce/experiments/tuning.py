@@ -131,13 +131,16 @@ class Search:
         self.retried = []
         # Optuna logs each trial; the command prints its own lines.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        path = directory.absolute() / JOURNAL
+        path, count = directory.absolute() / JOURNAL, _NUM_UNPRUNED
+        median = optuna.pruners.MedianPruner(
+            count, config.budget // _WARMUP, n_min_trials=count
+        )
         try:
             storage = journal.JournalStorage(journal.JournalFileBackend(str(path)))
             self.study = optuna.create_study(
                 study_name=(*optuna.get_all_study_names(storage), config.env)[0],
                 storage=storage,
-                pruner=_pruner(config),
+                pruner=median if config.prune else optuna.pruners.NopPruner(),
                 direction="minimize" if config.minimize else "maximize",
                 load_if_exists=True,
             )
@@ -286,16 +289,6 @@ class Search:
 
 def _failure(error):
     return f"{type(error).__name__}: {str(error)[:1000]}"
-
-
-def _pruner(config):
-    if not config.prune:
-        return optuna.pruners.NopPruner()
-    return optuna.pruners.MedianPruner(
-        n_startup_trials=_NUM_UNPRUNED,
-        n_warmup_steps=config.budget // _WARMUP,
-        n_min_trials=_NUM_UNPRUNED,
-    )
 
 
 def run_trials(search, num_trials, jobs, notify):
