@@ -110,7 +110,7 @@ class _Simulation:
         self.costs, self.task = costs, task
         self.step_cpu = _step_cpu(costs, task)
         self.dispatcher = worker_pool.EpisodeDispatcher(
-            [1] * num_workers, len(task.lengths), None, {}, None
+            [1] * num_workers, len(task.lengths), None, None
         )
         self.workers = [_Worker() for _ in range(num_workers)]
         self.free = None if cores is None else [0.0] * cores  # when each core is free

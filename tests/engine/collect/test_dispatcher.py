@@ -7,8 +7,8 @@ import pytest
 from tf_reinforce.engine.collect import worker_pool
 
 
-def dispatch(sizes, episodes, expected=None):
-    return worker_pool.EpisodeDispatcher(sizes, episodes, None, expected or {}, None)
+def dispatch(sizes, episodes):
+    return worker_pool.EpisodeDispatcher(sizes, episodes, None, None)
 
 
 def play(one, lengths, rng, lose=0.0):
@@ -42,7 +42,7 @@ def test_every_episode_is_finished_once(sizes, episodes, lose):
 @pytest.mark.parametrize("mean_length", [None, 1.0, 50.0])
 @pytest.mark.parametrize("steps", [1, 12, 300])
 def test_first_episodes_have_the_requested_steps(steps, mean_length, lose):
-    one = worker_pool.EpisodeDispatcher([2, 3], None, steps, {}, mean_length)
+    one = worker_pool.EpisodeDispatcher([2, 3], None, steps, mean_length)
     finished = play(one, lambda n: 1 + n % 7, random.Random(steps), lose)
     assert sorted(finished) == list(range(len(finished)))  # none is missing
     assert sum(1 + n % 7 for n in finished) >= steps
@@ -56,8 +56,3 @@ def test_last_episodes_are_handed_out_one_at_a_time():
     assert one.take(0) == []  # it still plays episode 1
     one.finish(0, [1], [1])
     assert one.take(0) == [3]
-
-
-def test_episodes_that_were_long_start_first():
-    one = dispatch([1], 3, expected={0: 5, 1: 90, 2: 7})
-    assert one.take(0) + (one.finish(0, [1, 2], [9, 9]) or one.take(0)) == [1, 2, 0]

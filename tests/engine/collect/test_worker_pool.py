@@ -288,7 +288,7 @@ def test_episode_in_which_every_worker_is_lost_raises(agent, monkeypatch):
     fail = functools.partial(end_process, "exits")
     with (
         pytest.raises(
-            tfr.collect.EnvironmentFault, match=r"started 2 times, and each time its"
+            tfr.collect.EnvironmentFault, match=r"the loss number 2 with episode \d"
         ),
         tfr.collect.open_envs(
             lambda: Failing(fail), 2, workers=2, on_env_error="restart"
@@ -347,20 +347,22 @@ def test_episode_that_a_dead_worker_did_not_receive_is_not_counted_as_lost(
 
 def test_episode_that_a_playing_worker_did_not_receive_is_not_lost_with_it():
     """The worker dies in episode 1, and the pool cannot send it episode 2."""
-    work = worker_pool.EpisodeDispatcher([1], 4, None, {}, None)
+    work = worker_pool.EpisodeDispatcher([1], 4, None, None)
     assert work.take(0) == [0, 1]
     work.finish(0, [0], [5])
 
     def send(message):
         raise local_worker.WorkerLost("has died", in_episode=True)
 
-    def replace(run, one, error):
-        lost.extend(run.dispatcher.lose(one.number))
-
-    lost, pool = [], types.SimpleNamespace(_replace=replace)
+    lost = []
+    pool = types.SimpleNamespace(
+        _dispatcher=work,
+        _program=(1, None),
+        _num_collections=1,
+        _replace=lambda one, error: lost.extend(work.lose(one.number)),
+    )
     one = types.SimpleNamespace(number=0, programs={1}, collection=1, send=send)
-    run = types.SimpleNamespace(dispatcher=work, program=(1, None), number=1)
-    worker_pool.WorkerPool._hand_out(pool, run, one)
+    worker_pool.WorkerPool._hand_out(pool, one)
     assert lost == [1]
     assert work.take(0) == [1, 2]
 
@@ -521,7 +523,7 @@ def test_worker_frees_the_steps_of_a_collection_at_once(monkeypatch):
             one._queue.clear()
 
     monkeypatch.setattr(worker.host_loop, "CollectionLoop", Loop)
-    one = worker.EpisodeWorker(None, None)
+    one = worker.EpisodeWorker(None, None, 1, 0)
     one._queue.extend([0])
     options = {"key": (0, "training", 0), "group_size": 1, "deterministic": True}
     one._collection = None, None, [], options

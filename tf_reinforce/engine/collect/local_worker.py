@@ -57,7 +57,6 @@ class LocalLauncher:
 
     def open(self):
         """Prepares to start workers."""
-        return None
 
     def start(self, number, size, first_index):
         """Returns a new `LocalWorker`, which does not have its environments yet."""
@@ -82,7 +81,6 @@ class LocalLauncher:
 
     def close(self):
         """Ends what `open` has started, when no worker is left."""
-        return None
 
 
 class Worker:
@@ -128,10 +126,11 @@ class LocalWorker(Worker):
             self._progress = env_outputs.Progress(size, mmap.mmap(file.fileno(), 0))
             ours, theirs = socket.socketpair()
             with theirs:
-                descriptors = [theirs.fileno(), file.fileno()]
+                descriptors = theirs.fileno(), file.fileno()
+                path = json.dumps(search_path or sys.path)
+                arguments = [path, *map(str, descriptors), str(first_index)]
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _CODE, json.dumps(search_path or sys.path)]
-                    + [str(descriptor) for descriptor in descriptors],
+                    [sys.executable, "-c", _CODE, *arguments],
                     stdin=subprocess.DEVNULL,
                     env={**os.environ, "TF_REINFORCE_WORKER": str(number)},
                     pass_fds=descriptors,
@@ -139,11 +138,11 @@ class LocalWorker(Worker):
                 )
         self._channel = workers.Channel(ours, step_timeout + START_TIMEOUT)
         self.fileno, self.pid = self._channel.fileno, self._process.pid
-        self._last = None, time.monotonic()  # the last progress, and when it was new
+        self._last, self._since = None, 0.0  # the last progress, and when it was new
 
     def send(self, message):
         """Sends a message that `worker.encode` returned; raises `WorkerLost`."""
-        self.touch()
+        self._last = None  # `check_progress` begins to measure `step_timeout` anew
         with self._explain_lost():
             self._channel.send_encoded(message)
 
@@ -151,44 +150,34 @@ class LocalWorker(Worker):
         """Returns the header and the arrays of the next message; raises `WorkerLost`."""
         with self._explain_lost():
             message = self._channel.receive()
-        self.touch()
+        self._last = None
         return message
-
-    def touch(self):
-        """Begins to measure `step_timeout` anew."""
-        self._last = None, time.monotonic()
 
     def check_progress(self):
         """Raises `WorkerLost` if the process has ended, or hangs for `step_timeout`."""
         if self._process.poll() is not None:
-            self._raise_ended()
-        last, since = self._last
+            self._lose()
         snapshot, now = self._progress.snapshot(), time.monotonic()
-        if snapshot != last:
-            self._last = snapshot, now
-        else:
-            is_in_episode = self._progress.is_in_episode()
-            limit = self._step_timeout + (0 if is_in_episode else START_TIMEOUT)
-            if now - since > limit:
-                self._raise_late()
+        if snapshot != self._last:
+            self._last, self._since = snapshot, now
+        limit = self._step_timeout
+        limit += 0 if self._progress.is_in_episode() else START_TIMEOUT
+        if now - self._since > limit:
+            self._lose(is_late=True)
 
-    def _raise_late(self):
-        limit = f"step_timeout={self._step_timeout:g} s"
-        if not self._progress.is_in_episode():
-            limit += f" and further {START_TIMEOUT:g} s"
-        self.kill()
-        self._raise_lost(f"did not answer within {limit}, and was ended")
-
-    def _raise_ended(self):
-        text = "closed its connection to the pool, and was ended"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            text = _describe_exit(self._process.wait(1.0))
-        self.kill()
-        self._raise_lost(text)
-
-    def _raise_lost(self, text):
-        place = self._progress.describe(self.first_index)
+    def _lose(self, is_late=False):
+        """Kills the process, and raises the `WorkerLost` that says why."""
         in_episode = self._progress.is_in_episode()
+        place = self._progress.describe(self.first_index)
+        if is_late:
+            more = "" if in_episode else f" and further {START_TIMEOUT:g} s"
+            text = f"did not answer within step_timeout={self._step_timeout:g} s{more}"
+            text += ", and was ended"
+        else:
+            text = "closed its connection to the pool, and was ended"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                text = _describe_exit(self._process.wait(1.0))
+        self.kill()
         raise WorkerLost(f"{text} ({place})", in_episode) from None
 
     @contextlib.contextmanager
@@ -196,9 +185,9 @@ class LocalWorker(Worker):
         try:
             yield
         except TimeoutError:
-            self._raise_late()
+            self._lose(is_late=True)
         except (EOFError, OSError):
-            self._raise_ended()
+            self._lose()
 
     def stop(self):
         """Asks the process to close its environments and to end."""
@@ -220,7 +209,7 @@ class LocalWorker(Worker):
             List of texts, one for each problem: an environment whose method `close`
             raised an exception, or a process that did not end in time.
         """
-        problems = []
+        problems, text = [], None
         try:
             while not self._ended:
                 seconds = max(0.01, deadline - time.monotonic())
@@ -228,15 +217,15 @@ class LocalWorker(Worker):
                 if header["kind"] == "closed":
                     problems += header["errors"]
         except TimeoutError:
-            place = self._progress.describe(self.first_index)
-            problems.append(f"the process did not end in time, and was killed ({place})")
+            text = "did not end in time, and was killed"
         except (EOFError, OSError):
-            place = self._progress.describe(self.first_index)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.01, deadline - time.monotonic()))
-            if (code := self.kill()) != 0:
-                problems.append(f"the process {_describe_exit(code)} ({place})")
+            text = _describe_exit(code) if (code := self.kill()) else None
         self.kill()
+        if text:
+            place = self._progress.describe(self.first_index)
+            problems.append(f"the process {text} ({place})")
         return [f"worker {self.number}: {problem}" for problem in problems]
 
     def kill(self):

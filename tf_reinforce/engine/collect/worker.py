@@ -73,8 +73,10 @@ class Channel:
 
     def send_encoded(self, message):
         """Sends the bytes that `encode` returned."""
-        with _explain_closed():
+        try:
             self._socket.sendall(message)
+        except ConnectionError as error:
+            raise Closed(str(error)) from error
 
     def receive(self, timeout=None):
         """Returns the dict and the arrays of the next message, and waits for it.
@@ -98,20 +100,14 @@ class Channel:
         """Fills a buffer, and returns it."""
         view = memoryview(buffer).cast("B")
         while view:
-            with _explain_closed():
+            try:
                 received = self._socket.recv_into(view)
+            except ConnectionError:
+                received = 0
             if not received:
                 raise Closed("the other process has closed the connection")
             view = view[received:]
         return buffer
-
-
-@contextlib.contextmanager
-def _explain_closed():
-    try:
-        yield
-    except ConnectionError as error:
-        raise Closed(str(error)) from error
 
 
 def encode(header, arrays=()):
@@ -132,46 +128,41 @@ class EpisodeWorker:
     Args:
         channel: `Channel` to the pool.
         report: `env_outputs.Progress` that the pool can read.
+        num_envs: Positive int, the number of environments.
+        first_index: Int, the index of the first one among those of all workers.
     """
 
-    def __init__(self, channel, report):
+    def __init__(self, channel, report, num_envs, first_index):
         self._channel = channel
         self._report = report
+        self._num_envs = num_envs
+        self._first_index = first_index
         self._programs = {}
-        self._runners = {}
         self._envs = None
-        self._first_index = 0
         self._collection = None  # the arguments of the current collection
         self._queue = EpisodeQueue(channel)
 
     def serve(self):
         """Answers requests until the pool asks the worker to stop."""
-        requests = {
-            "factory": self._set_factory,
-            "environments": self._make_envs,
-            "program": self._add_program,
-            "weights": self._set_weights,
-            "collect": self._start_collection,
-            "episodes": self._add_episodes,
-        }
         while True:
             self._report.words[env_outputs.STATE] = env_outputs.IDLE
             header, arrays = self._channel.receive()
-            kind = header.pop("kind")
-            if kind == "stop":
+            if header["kind"] == "stop":
                 return
             try:
-                requests[kind](arrays, **header)
+                self._handle(header, arrays)
                 self._play()
             except (_Terminated, Closed):
                 raise
             except BaseException as error:  # also `SystemExit` of a constructor
                 self._queue.clear()
-                message = _error_message(error)
+                text = env_outputs.error_text(error)[:_MAX_MESSAGE]
                 if not isinstance(error, Exception):  # no check has added the place
-                    place = self._report.describe(self._first_index)
-                    message["message"] += f" ({place})"
-                self._channel.send(message, getattr(error, "inputs", []))
+                    text += f" ({self._report.describe(self._first_index)})"
+                trace = "".join(traceback.format_exception(error, limit=-20))
+                header = {"kind": "error", "error": type(error).__name__, "message": text}
+                header["trace"] = trace[-_MAX_TRACE:]
+                self._channel.send(header, getattr(error, "inputs", []))
 
     def close(self):
         """Closes the environments; returns a list of texts, one for each error."""
@@ -184,39 +175,34 @@ class EpisodeWorker:
             place = self._report.describe(self._first_index)
             return [f"{place} raised {env_outputs.describe_error(error)}"]
 
-    def _set_factory(self, arrays):
-        self._factory = arrays[0].tobytes()
-
-    def _make_envs(self, arrays, count, first_index):
-        self._report.words[env_outputs.STATE] = env_outputs.STARTING
-        self._first_index = first_index
-        self._envs = cloudpickle.loads(self._factory)(count)
-        self._envs.first_index = first_index
-        self._envs.progress = self._report
-        modules = sorted({name.partition(".")[0] for name in sys.modules})
-        self._channel.send({"kind": "ready", "modules": modules})
-
-    def _add_program(self, arrays, program):
-        self._programs[program] = cloudpickle.loads(arrays[0].tobytes())
-
-    def _set_weights(self, arrays):
-        settings, *self._weights = arrays
-        self._settings = cloudpickle.loads(settings.tobytes())
-
-    def _start_collection(self, states, program, options):
-        specs, layout, model = self._programs[program]
-        if program not in self._runners:
-            self._runners[program] = litert_runner.make_runner(
-                model, layout, self._envs.num_envs
-            )
-        act = self._runners[program]
-        act.set_weights(self._weights)
-        self._envs.set(self._settings)
-        self._envs.configure(specs.float_dtype, specs.mask_reader)
-        self._collection = specs, act, states, options
-
-    def _add_episodes(self, arrays, numbers):
-        self._queue.extend(numbers)
+    def _handle(self, header, arrays):
+        match header["kind"]:
+            case "environments":
+                self._report.words[env_outputs.STATE] = env_outputs.STARTING
+                self._envs = cloudpickle.loads(arrays[0])(self._num_envs)
+                self._envs.first_index = self._first_index
+                self._envs.progress = self._report
+                modules = sorted({name.partition(".")[0] for name in sys.modules})
+                self._channel.send({"kind": "ready", "modules": modules})
+            case "program":
+                specs, layout, model = cloudpickle.loads(arrays[0])
+                act = litert_runner.make_runner(model, layout, self._num_envs)
+                self._programs[header["program"]] = specs, act
+            case "collect":
+                count = header["num_states"]
+                settings, states, weights = (
+                    arrays[0],
+                    arrays[1 : 1 + count],
+                    arrays[1 + count :],
+                )
+                specs, act = self._programs[header["program"]]
+                act.set_weights(weights)
+                self._envs.set(cloudpickle.loads(settings))
+                self._envs.configure(specs.float_dtype, specs.mask_reader)
+                states = [np.repeat(state, self._num_envs, axis=0) for state in states]
+                self._collection = specs, act, states, header
+            case "episodes":
+                self._queue.extend(header["numbers"])
 
     def _play(self):
         """Plays the episodes that the pool has named, until none is left."""
@@ -283,25 +269,10 @@ class _Terminated(BaseException):
     """The exception with which a worker process reacts to the signal SIGTERM."""
 
 
-class _TerminationHandler:
-    """Raises `_Terminated` at the first signal, if the worker still serves requests."""
-
-    is_serving = True
-
-    def __call__(self, *_):
-        if self.is_serving:
-            self.is_serving = False
-            raise _Terminated
-
-
-def _error_message(error):
-    trace = "".join(traceback.format_exception(error, limit=-20))
-    return {
-        "kind": "error",
-        "error": type(error).__name__,
-        "message": env_outputs.error_text(error)[:_MAX_MESSAGE],
-        "trace": trace[-_MAX_TRACE:],
-    }
+def _terminate(*_):
+    """Raises `_Terminated` at the first signal SIGTERM; later ones have no effect."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Terminated
 
 
 def to_episode_arrays(header, arrays):
@@ -322,31 +293,30 @@ def to_episode_arrays(header, arrays):
     return results.EpisodeArrays(*first, observations, take(header["num_others"], rows))
 
 
-def main(channel_fd, progress_fd):
+def main(channel_fd, progress_fd, first_index):
     """Runs a worker process, with the file descriptors that its pool has opened.
 
     Args:
         channel_fd: Int, the descriptor of a connected socket.
         progress_fd: Int, the descriptor of the file of an `env_outputs.Progress`.
+        first_index: Int, as for `EpisodeWorker`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process of the pool handles Ctrl-C
     channel = Channel(socket.socket(fileno=channel_fd))
     ending = threading.Event()
-    watch = threading.Thread(
-        target=_end_with_pool, args=(channel_fd, ending), daemon=True
-    )
-    watch.start()
+    options = {"target": _end_with_pool, "args": (channel_fd, ending), "daemon": True}
+    threading.Thread(**options).start()
     shared = mmap.mmap(progress_fd, 0)
     os.close(progress_fd)
     num_envs = (len(shared) // 8 - env_outputs.WORDS) // 2
-    worker = EpisodeWorker(channel, env_outputs.Progress(num_envs, shared))
+    report = env_outputs.Progress(num_envs, shared)
+    worker = EpisodeWorker(channel, report, num_envs, first_index)
     with contextlib.suppress(Closed, _Terminated):
-        handler = _TerminationHandler()
-        signal.signal(signal.SIGTERM, handler)
+        signal.signal(signal.SIGTERM, _terminate)
         try:
             worker.serve()
         finally:  # a signal at this moment is suppressed too
-            handler.is_serving = False
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
     errors, has_pool = worker.close(), True
     try:
         channel.send({"kind": "closed", "errors": errors})

@@ -6,8 +6,8 @@ collection therefore does not depend on which worker plays which episode, nor on
 that died and were replaced.
 """
 
+import collections
 import contextlib
-import dataclasses
 import functools
 import io
 import logging
@@ -18,7 +18,6 @@ import cloudpickle
 import keras
 import numpy as np
 
-from tf_reinforce.engine.collect import acting_program
 from tf_reinforce.engine.collect import environments
 from tf_reinforce.engine.collect import local_worker
 from tf_reinforce.engine.collect import results
@@ -58,14 +57,16 @@ class WorkerPool(environments.HostEnvironments):
         self._sizes = sizes
         self._launcher = launcher
         self._workers = []  # what `launcher.start` returned
-        self._failures = {}  # from numbers of workers to losses that cost no episode
         self._last_check = 0.0  # the time of the last look at the workers' progress
-        self._programs = {}  # from `ActingProgram`s to their encoded messages
-        self._num_collections = 0
+        self._programs = {}  # from `ActingProgram`s to their numbers and messages
         self._busy = False  # whether a collection was interrupted
-        self._lost = results.Faults()  # counts replaced workers
-        self._lengths = {}  # from collection keys to episode lengths by number
+        self._num_restarts = 0  # replaced workers that no collection has reported
+        self._losses = collections.Counter()  # by episode, or by worker between episodes
         self._mean_length = None  # mean length of the episodes in the last collection
+        self._num_collections = 0
+        self._dispatcher = (
+            None  # of the current collection, as are `_program`, `_message`
+        )
 
     def _collect_episodes(self, actor, program, request):
         if program.runtime != "litert":
@@ -76,20 +77,20 @@ class WorkerPool(environments.HostEnvironments):
         if self._busy or not self._workers:
             self._start()
         start = time.perf_counter()
+        self._program = self._program_message(actor, program)
+        self._message = self._collect_message(request)
+        episodes = request.episodes if request.steps is None else None
+        limits = episodes, request.steps, self._mean_length
+        self._dispatcher = EpisodeDispatcher(self._sizes, *limits)
         self._num_collections += 1
-        run = _Run(
-            self._num_collections,
-            self._program_message(actor, program),
-            self._weights_message(request),
-            self._start_messages(program, request),
-            self._dispatcher(request),
-        )
+        self._losses.clear()
         self._busy = True
-        shares, stepping, faults = self._run(run)
-        self._busy = False
-        total, self._lost = self._lost, results.Faults()
+        shares, stepping, faults = self._run()
+        self._busy, self._dispatcher = False, None
         arrays = _merge_shares(shares, request.steps)
-        self._keep_lengths(request, arrays)
+        self._mean_length = arrays.lengths.mean()
+        total = results.Faults(worker_restarts=self._num_restarts)
+        self._num_restarts = 0
         for number in arrays.numbers.tolist():
             total.add(faults[number])
         stepping, seconds = stepping / len(self._sizes), time.perf_counter() - start
@@ -109,7 +110,7 @@ class WorkerPool(environments.HostEnvironments):
             for one in self._workers:
                 one.kill()
             self._launcher.close()
-            self._workers, self._failures, self._busy = [], {}, False
+            self._workers, self._dispatcher, self._busy = [], None, False
         for text in problems:
             # After an interruption, an error is on its way, which no warning may replace.
             log.warning("%s", text) if interrupted else environments.warn_of_close(text)
@@ -122,10 +123,15 @@ class WorkerPool(environments.HostEnvironments):
         """
         self.close()
         self._busy = True
-        message = self._encode_factory()
+        received = f"env={self._factory.env!r}, env_kwargs={self._factory.kwargs}"
+        blob, models = _encode_of_user(self._factory.make_batch, received)
+        for model in models:
+            environments.warn_of_copy(model)
         self._launcher.open()
         self._programs = {}
-        self._factory_message = self._launcher.share(message)
+        self._losses.clear()
+        message = workers.encode({"kind": "environments"}, [blob])
+        self._env_message = self._launcher.share(message)
         for number in range(len(self._sizes)):
             self._workers.append(self._start_worker(number))
         while waiting := [one for one in self._workers if not one.ready]:
@@ -136,21 +142,12 @@ class WorkerPool(environments.HostEnvironments):
                 _expect_no_error(one, message)
                 one.ready = True
 
-    def _encode_factory(self):
-        received = f"env={self._factory.env!r}, env_kwargs={self._factory.kwargs}"
-        blob, models = _encode_of_user(self._factory.make_batch, received)
-        for model in models:
-            environments.warn_of_copy(model)
-        return workers.encode({"kind": "factory"}, [blob])
-
     def _start_worker(self, number):
         """Returns a new worker, which begins to make its environments."""
         size, first_index = self._sizes[number], sum(self._sizes[:number])
         one = self._launcher.start(number, size, first_index)
-        header = {"kind": "environments", "count": size, "first_index": first_index}
         with contextlib.suppress(local_worker.WorkerLost):  # `receive` reports it
-            one.send(self._factory_message)
-            one.send(workers.encode(header))
+            one.send(self._env_message)
         return one
 
     def _program_message(self, actor, program):
@@ -164,41 +161,25 @@ class WorkerPool(environments.HostEnvironments):
             self._programs[program] = number, message
         return self._programs[program]
 
-    def _weights_message(self, request):
-        """Returns the message that sends the weights and the settings of environments."""
-        settings, _ = _encode_of_user(request.settings, repr(request.settings))
-        arrays = [settings, *request.weights.values]
-        message = workers.encode({"kind": "weights"}, arrays)
-        return self._launcher.share(message)
-
-    def _start_messages(self, program, request):
-        """Returns, for each size of a worker, the message that starts a collection.
+    def _collect_message(self, request):
+        """Returns the message that starts a collection, with its weights and settings.
 
         Initial recurrent states can be learned. Therefore every collection sends them.
         """
-        options = {"key": list(request.key), "group_size": request.group_size}
-        options["deterministic"] = request.deterministic
-        number, messages = self._programs[program][0], {}
-        for size in set(self._sizes):
-            header = {"kind": "collect", "program": number, "options": options}
-            states = acting_program.initial_states(request.weights, size)
-            messages[size] = workers.encode(header, states)
-        return messages
+        settings, _ = _encode_of_user(request.settings, repr(request.settings))
+        states = request.weights.states
+        header = {
+            "kind": "collect",
+            "program": self._program[0],
+            "key": list(request.key),
+            "group_size": request.group_size,
+            "deterministic": request.deterministic,
+            "num_states": len(states),
+        }
+        arrays = [settings, *states, *request.weights.values]
+        return self._launcher.share(workers.encode(header, arrays))
 
-    def _dispatcher(self, request):
-        episodes = request.episodes if request.steps is None else None
-        expected = self._lengths.get(request.key, {})
-        limits = episodes, request.steps, expected, self._mean_length
-        return EpisodeDispatcher(self._sizes, *limits)
-
-    def _keep_lengths(self, request, arrays):
-        """Keeps the lengths of episodes, to start long ones first in the next round."""
-        self._mean_length = arrays.lengths.mean()
-        if request.key.stream != "training":  # every update has other random numbers
-            lengths = zip(arrays.numbers.tolist(), arrays.lengths.tolist())
-            self._lengths = {request.key: dict(lengths)}
-
-    def _run(self, run):
+    def _run(self):
         """Collects episodes until the dispatcher needs no more.
 
         Returns:
@@ -206,11 +187,12 @@ class WorkerPool(environments.HostEnvironments):
             resets and steps took, and a dict from episode numbers to `results.Faults`.
         """
         shares, stepping, faults = [], 0.0, {}
-        self._employ_idle_workers(run)
-        while not run.dispatcher.complete:
-            running = run.dispatcher.running
+        dispatcher = self._dispatcher
+        self._employ_idle_workers()
+        while not dispatcher.complete:
+            running = dispatcher.running
             busy = [x for x in self._workers if not x.ready or running(x.number)]
-            for one, message in self._receive(busy, run):
+            for one, message in self._receive(busy):
                 header, arrays = _expect_no_error(one, message)
                 if one.ready:
                     share = workers.to_episode_arrays(header, arrays)
@@ -219,40 +201,38 @@ class WorkerPool(environments.HostEnvironments):
                     numbers = share.numbers.tolist()
                     each = [results.Faults(**fields) for fields in header["faults"]]
                     faults.update(zip(numbers, each, strict=True))
-                    run.dispatcher.finish(one.number, numbers, share.lengths.tolist())
-                    self._failures.pop(one.number, None)
+                    dispatcher.finish(one.number, numbers, share.lengths.tolist())
                 one.ready = True
-                self._hand_out(run, one)
-            self._employ_idle_workers(run)
+                self._hand_out(one)
+            self._employ_idle_workers()
         return shares, stepping, faults
 
-    def _employ_idle_workers(self, run):
+    def _employ_idle_workers(self):
         """Hands out episodes to all workers that have none, if there are any."""
-        running = run.dispatcher.running
+        running = self._dispatcher.running
         idle = [x for x in self._workers if x.ready and not running(x.number)]
         for waiting, one in zip(range(len(idle), 0, -1), idle):
-            self._hand_out(run, one, waiting)
+            self._hand_out(one, waiting)
 
-    def _hand_out(self, run, one, waiting=1):
+    def _hand_out(self, one, waiting=1):
         """Sends a worker the numbers of its next episodes, if there are any."""
-        numbers = run.dispatcher.take(one.number, waiting)
+        numbers = self._dispatcher.take(one.number, waiting)
         if not numbers:
             return
-        program, message = run.program
+        program, message = self._program
         try:
             if program not in one.programs:
                 one.send(message)
                 one.programs.add(program)
-            if one.collection != run.number:
-                one.send(run.weights)
-                one.send(run.start[one.size])
-                one.collection = run.number
+            if one.collection != self._num_collections:
+                one.send(self._message)
+                one.collection = self._num_collections
             one.send(workers.encode({"kind": "episodes", "numbers": numbers}))
         except local_worker.WorkerLost as error:
-            run.dispatcher.put_back(one.number, numbers)
-            self._replace(run, one, error)
+            self._dispatcher.put_back(one.number, numbers)
+            self._replace(one, error)
 
-    def _receive(self, busy, run=None):
+    def _receive(self, busy):
         """Waits for messages of workers; returns a list of workers and their messages."""
         interval = min(1.0, self._launcher.step_timeout / 4)
         ready, messages = self._launcher.wait(busy, interval), []
@@ -265,44 +245,23 @@ class WorkerPool(environments.HostEnvironments):
                 elif is_check_due:
                     one.check_progress()
             except local_worker.WorkerLost as error:
-                self._replace(run, one, error)
+                self._replace(one, error)
         return messages
 
-    def _replace(self, run, one, error):
+    def _replace(self, one, error):
         """Starts another worker in place of one that is lost."""
-        restarts = self._restarts
-        if isinstance(error, local_worker.HostLost):
-            restarts = self._launcher.restarts_lost_hosts
-        if not restarts:
-            raise _lost_error(one, error) from None
-        lost = run.dispatcher.lose(one.number) if run else []
+        is_host = isinstance(error, local_worker.HostLost)
+        restarts = self._launcher.restarts_lost_hosts if is_host else self._restarts
+        lost = self._dispatcher.lose(one.number) if self._dispatcher else []
         played = lost if error.in_episode else []
-        for number in played:
-            run.losses[number] = run.losses.get(number, 0) + 1
-            if run.losses[number] > _MAX_LOSSES:
-                raise results.EnvironmentFault(
-                    f"Worker {one.number} {error}. Episode {number} was started "
-                    f"{_MAX_LOSSES + 1} times, and each time its worker was lost."
-                ) from None
-        if not played:
-            self._failures[one.number] = self._failures.get(one.number, 0) + 1
-            if self._failures[one.number] > _MAX_LOSSES:
-                raise _lost_error(one, error) from None
+        causes = [f"episode {n}" for n in played] or [f"worker {one.number}"]
+        self._losses.update(causes)
+        repeated = [cause for cause in causes if self._losses[cause] > _MAX_LOSSES]
+        if repeated or not restarts:
+            raise _lost_error(one, error, repeated) from None
         log.warning("Worker %d %s. It is started again.", one.number, error)
-        self._lost.add(results.Faults(worker_restarts=1))
+        self._num_restarts += 1
         self._workers[one.number] = self._start_worker(one.number)
-
-
-@dataclasses.dataclass
-class _Run:
-    """One collection of a pool."""
-
-    number: int
-    program: tuple  # the number of the acting program, and the message that sends it
-    weights: object  # the message that sends the weights, as the launcher shares it
-    start: dict  # from sizes of workers to the message that starts the collection
-    dispatcher: "EpisodeDispatcher"
-    losses: dict = dataclasses.field(default_factory=dict)  # of workers, by episode
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -338,17 +297,22 @@ def _encode_of_user(value, received):
     return np.frombuffer(file.getbuffer(), "uint8"), pickler.models
 
 
-def _lost_error(one, error):
-    """Returns the `EnvironmentFault` for a worker that is lost."""
+def _lost_error(one, error, repeated):
+    """Returns the `EnvironmentFault` for a worker that is lost.
+
+    Args:
+        one: The worker.
+        error: `local_worker.WorkerLost`.
+        repeated: List of strings, what has now lost too many workers.
+    """
     remedy = (
         'Correct the environment, or pass on_env_error="restart" to replace the worker '
         "and to play its episodes again."
     )
-    if isinstance(error, local_worker.HostLost):
-        remedy = (
-            "Look at the machines of the cluster. With restart_failed_workers=True, "
-            f"RayWorkers replaces such a worker up to {_MAX_LOSSES} times."
-        )
+    if repeated:
+        remedy = f"It was the loss number {_MAX_LOSSES + 1} with {repeated[0]}."
+    elif isinstance(error, local_worker.HostLost):
+        remedy = "RayWorkers(restart_failed_workers=True) replaces such a worker."
     return results.EnvironmentFault(
         f"Worker {one.number} {error}. The agent did not learn from the failed batch. "
         + remedy
@@ -423,12 +387,10 @@ class EpisodeDispatcher:
         episodes: Int, the number of episodes to collect, or `None`.
         steps: Int, the number of steps to collect, if `episodes` is `None`. The
             collection then needs the first episodes that have this many steps together.
-        expected: Dict from numbers of episodes to their lengths in an earlier collection
-            with the same random numbers. The longest episodes start first.
         mean_length: Float, the mean length of earlier episodes, or `None`.
     """
 
-    def __init__(self, sizes, episodes, steps, expected, mean_length):
+    def __init__(self, sizes, episodes, steps, mean_length):
         self._sizes = sizes
         self._episodes = episodes
         self._steps = steps
@@ -437,10 +399,6 @@ class EpisodeDispatcher:
         self._lengths = {}
         self._lost = []  # numbers of episodes whose worker has died
         self._next = 0
-        self._order = None
-        if episodes is not None:
-            numbers = range(episodes)
-            self._order = sorted(numbers, key=lambda n: -expected.get(n, 0))
 
     def take(self, worker, waiting=1):
         """Returns the numbers of the episodes that a worker plays next, a list.
@@ -489,13 +447,13 @@ class EpisodeDispatcher:
     def _take_one(self):
         if self._lost:  # the other episodes wait for none longer than for these
             return self._lost.pop(0)
-        number, self._next = self._next, self._next + 1
-        return number if self._order is None else self._order[number]
+        self._next += 1
+        return self._next - 1
 
     def _num_left(self):
         """Returns the number of episodes to hand out, an estimate if steps are wanted."""
-        if self._order is not None:
-            return len(self._lost) + len(self._order) - self._next
+        if self._episodes is not None:
+            return len(self._lost) + self._episodes - self._next
         steps, mean_length = sum(self._lengths.values()), self._mean_length
         if self._lengths:
             mean_length = steps / len(self._lengths)
