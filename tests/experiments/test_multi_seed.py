@@ -2,8 +2,6 @@
 
 import contextlib
 import functools
-import threading
-import types
 
 import gymnasium as gym
 import keras
@@ -17,12 +15,10 @@ from toy_worlds import Lucky
 
 import tf_reinforce as tfr
 from tf_reinforce import envs
-from tf_reinforce.data import seeding
 from tf_reinforce.engine import trainer
 from tf_reinforce.engine.collect import xla_rollout
 from tf_reinforce.experiments import multi_seed as training_of_many
 
-SEEDS = [0, 3, 8]
 OPTIONS = {
     "everything": (
         envs.CartPole,
@@ -122,32 +118,6 @@ def test_steps_per_execution_does_not_change_the_history():
     np.testing.assert_equal(trained_pair(1).history, trained_pair(3).history)
 
 
-@pytest.mark.slow
-def test_failed_seed_does_not_change_the_other_seeds():
-    """The outputs of the first seed overflow, so that its weights stay the same."""
-    world = envs.Corridor(4)
-
-    def make(seed):
-        agent = maker(world)(seed)
-        if seed == 0:
-            huge = [np.full_like(x, 3e38) for x in agent.policy.get_weights()]
-            agent.policy.set_weights(huge)
-        return agent
-
-    population = tfr.train_seeds(make, world, SEEDS, epochs=3, episodes_per_epoch=4)
-    assert population.failures == {0: 0}
-    returns = population.history["episode_return"]
-    assert np.isnan(returns[:, 0]).all() and np.isfinite(returns[:, 1:]).all()
-    alone = make(8)
-    alone.fit(world, epochs=3, episodes_per_epoch=4, seed=8, verbose=0)
-    close(population.agent(8), alone)
-    failed = population.agent(0)
-    for x, y in zip(failed.get_weights(), make(0).get_weights(), strict=True):
-        np.testing.assert_array_equal(x, y)
-    with pytest.raises(FloatingPointError, match="outputs are not finite"):
-        failed.fit(world, epochs=1, episodes_per_epoch=4, seed=0, verbose=0)
-
-
 @pytest.mark.parametrize("compares", [False, sweeps.rare(True)])
 def test_failed_seed_keeps_the_weights_of_its_last_update(compares):
     """The averages are not used, because the next update begins with the weights."""
@@ -177,27 +147,6 @@ def test_failed_seed_keeps_the_weights_of_its_last_update(compares):
         ends.append(alone.updates)
         close(population.agent(seed), alone)
     assert ends == [8, 1, 5]
-
-
-def test_random_numbers_of_agents_continue_behind_their_earlier_updates():
-    """Each call of the program makes at most two updates of all agents."""
-    first_updates, calls = {3: 5, 9: 0}, []
-
-    def graph(keys, active):
-        calls.append(keys.numpy())
-        return [tf.ones([len(keys), 2, 1])]
-
-    program = object.__new__(training_of_many._SeedProgram)
-    program.seeds, program._first_updates = zip(*first_updates.items(), strict=True)
-    program.first_agent = types.SimpleNamespace(steps_per_execution=2)
-    program._outputs, program._graph = [], graph
-    program.train(3, threading.Event())
-    expected = [
-        [seeding.rollout_keys(n, "training", x + u) for n, x in first_updates.items()]
-        for u in range(3)
-    ]
-    assert list(map(len, calls)) == [2, 1]
-    np.testing.assert_array_equal(np.concatenate(calls), expected)
 
 
 @pytest.mark.slow
@@ -254,31 +203,10 @@ def test_train_seeds_raises_if_agents_differ(one, other, name, programs):
         assert "for the first seed: 1.0. Received: 0.5" in str(error.value)
 
 
-def test_train_seeds_raises_if_optimizers_differ_beyond_their_rates():
-    world = envs.Corridor(3)
-
-    def make(seed):
-        agent = tfr.Reinforce.for_env(world, hidden=(2,))
-        agent.compile(keras.optimizers.SGD(0.1 + seed, momentum=0.5 + seed / 4))
-        return agent
-
-    with pytest.raises(
-        ValueError, match="only in their weights.*differ in optimizer 0.*'momentum': 0.5"
-    ):
-        tfr.train_seeds(make, world, [0, 1], epochs=1)
-
-
 def test_train_seeds_raises_on_invalid_arguments():
     world = envs.Corridor(3)
     make = maker(world)
     train = functools.partial(tfr.train_seeds, epochs=1)
-    for seeds in ([], [1, 1]):
-        with pytest.raises(
-            ValueError, match="`seeds` must be a list of ints that all differ"
-        ):
-            train(make, world, seeds)
-    with pytest.raises(TypeError, match="whole number"):
-        train(make, world, [0.5])
     with pytest.raises(ValueError, match="a `TensorEnv`"):
         train(make, gym.make("CartPole-v1"), [1, 2])
     with pytest.raises(TypeError, match="make"):

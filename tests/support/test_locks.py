@@ -45,24 +45,6 @@ def test_lock_of_another_process_is_refused(tmp_path):
         assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 7
 
 
-def test_fork_does_not_hold_the_lock_of_its_parent(tmp_path):
-    """Otherwise a worker process that outlives the training would lock the folder."""
-    (starts, started), (ends, ended) = os.pipe(), os.pipe()
-    with locks.FolderLock(tmp_path):
-        process = os.fork()
-        if process == 0:
-            os.close(ended)
-            os.write(started, b"1")
-            os.read(ends, 1)  # waits until the parent closes its end
-            os._exit(0)
-        os.read(starts, 1)
-    with locks.FolderLock(tmp_path):
-        pass
-    for descriptor in (starts, started, ends, ended):
-        os.close(descriptor)
-    assert os.waitpid(process, 0)[1] == 0
-
-
 def test_lock_does_not_write_to_the_target_of_a_link(tmp_path):
     """A run directory of a stranger could link to a file of the user."""
     (tmp_path / "other").write_text("content")

@@ -1,8 +1,5 @@
 """Tests which strategies and scopes an agent supports, and what it refuses."""
 
-import pathlib
-import subprocess
-import sys
 import types
 
 import keras
@@ -109,62 +106,3 @@ def test_errors_of_learner_strategy(monkeypatch, error, expected, message):
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", refuse)
     with pytest.raises(expected, match=message):
         tfr.learner_strategy()
-
-
-TWO_DEVICES = """
-import contextlib, sys
-import tensorflow as tf
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-device = tf.config.LogicalDeviceConfiguration()
-tf.config.set_logical_device_configuration(cpu, [device] * 2)
-strategy = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
-
-import keras, tf_reinforce as tfr
-
-def train(outside):
-    def scope(part):
-        return contextlib.nullcontext() if part == outside else strategy.scope()
-
-    with scope("policy"):
-        policy = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    with scope("value"):
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    with scope("value optimizer"):
-        value = tfr.baselines.Value(model, keras.optimizers.Adam())
-    with scope("optimizer"):
-        optimizer = keras.optimizers.Adam()
-    with scope("agent"):
-        agent = tfr.Reinforce(policy, baseline=value)
-        agent.compile(optimizer)
-    reports = tfr.callbacks.Diagnostics(every=1, verbose=0)
-    options = dict(episodes_per_epoch=4, callbacks=[reports], verbose=0)
-    agent.fit("CartPole-v1", epochs=2, **options)
-    return len(reports.history), agent.updates
-
-for outside in sys.argv[1:]:
-    try:
-        print(train(outside))
-    except ValueError as error:
-        print(error)
-"""
-
-
-@pytest.mark.slow
-def test_errors_name_the_part_that_was_made_outside_the_scope():
-    """A process has two devices only if they are configured before TensorFlow starts."""
-    messages = {
-        "nothing": "(2, 2)",
-        "policy": "The policy and the agent were not made in the same scope",
-        "agent": "and the agent were not made in the same scope",
-        "value": "The baseline and the agent",
-        "value optimizer": "The optimizer of the baseline and the agent",
-        "optimizer": "The optimizer and the agent",
-    }
-    command = [sys.executable, "-c", TWO_DEVICES, *messages]
-    root = pathlib.Path(__file__).parents[2]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=root)
-    lines = result.stdout.splitlines()
-    assert len(lines) == len(messages), result.stderr
-    for line, message in zip(lines, messages.values(), strict=True):
-        assert message in line

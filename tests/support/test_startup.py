@@ -26,7 +26,6 @@ def tf_config(cluster, kind="worker", index=0):
 )
 def test_one_process_is_no_cluster(text):
     assert startup.learner_cluster({"TF_CONFIG": text}) is None
-    assert startup.learner_cluster({"SLURM_STEP_NUM_TASKS": "2"}) is None
 
 
 def test_processes_are_numbered_from_the_chief_on():

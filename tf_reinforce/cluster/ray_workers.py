@@ -128,15 +128,11 @@ class RayLauncher:
         self._connection.close()
 
     def describe_lack_of_cores(self):
-        """Returns a text if the cluster has too few cores, else `None`."""
+        """Returns a sentence if the cluster has too few cores, else `""`."""
         count, each = self.options.num_workers, self.options.num_cpus_per_worker
         cores = self.ray.cluster_resources().get("CPU", 0)
-        if count * each <= cores:
-            return None
-        return (
-            f"The Ray cluster has {cores:g} cores, and {count} workers need {each:g} "
-            "each. Use fewer workers, or a smaller `num_cpus_per_worker`."
-        )
+        text = f"The Ray cluster has {cores:g} cores, {count} workers need {each:g} each."
+        return text if count * each > cores else ""
 
 
 class RayWorker(local_worker.Worker):
@@ -157,16 +153,12 @@ class RayWorker(local_worker.Worker):
         self._launcher = launcher
         self._ray = launcher.ray
         self._actor = actor
-        self._has_started = False  # whether the actor has answered
+        self.waits_for_machine = True  # until its actor has answered
         self._messages = []  # for the next call
         self._reply = None  # the object of Ray that the outstanding call will return
         self._deadline = 0.0  # of this call
         self._content = None  # the next message
         self._closing = None  # what `WorkerActor.close` will return
-
-    @property
-    def waits_for_machine(self):
-        return not self._has_started
 
     def send(self, message):
         """Sends a message when the pool waits for the worker; raises `WorkerLost`."""
@@ -191,11 +183,12 @@ class RayWorker(local_worker.Worker):
         except self._ray.exceptions.RayError as error:
             self._lose(local_worker.HostLost(_describe_loss(error)))
             return True
-        self._has_started, self._launcher.last_answer = True, time.monotonic()
+        self.waits_for_machine, self._launcher.last_answer = False, time.monotonic()
         if isinstance(content, local_worker.WorkerLost):
             self._lose(content)
         elif content is not None:
-            self._content = self._compare_versions(*content)
+            self._content = content
+            self._check_versions(content[0])
         return content is not None
 
     def receive(self):
@@ -207,25 +200,20 @@ class RayWorker(local_worker.Worker):
         """Raises `HostLost` if the actor does not answer."""
         now, launcher = time.monotonic(), self._launcher
         seconds = launcher.options.worker_health_probe_timeout_s
-        if self._has_started and now > self._deadline:
+        if not self.waits_for_machine and now > self._deadline:
             text = f"is lost: its actor did not answer for {seconds:g} s"
             self._lose(local_worker.HostLost(text))
         self._expect_alive()
-        if not self._has_started and now - launcher.last_answer > _START_SECONDS:
+        if self.waits_for_machine and now - launcher.last_answer > _START_SECONDS:
             raise TimeoutError(
-                f"Worker {self.number} has not started within {_START_SECONDS:g} s, and "
-                f"no other worker has answered. {launcher.describe_lack_of_cores() or ''}"
-                "Look at `ray status`."
+                f"Worker {self.number} has not started within {_START_SECONDS:g} s. See "
+                f"`ray status`. {launcher.describe_lack_of_cores()}"
             )
 
     def stop(self):
         """Asks the actor to close its environments, and to end its process."""
-        if self._has_started and not self.lost and self._ray.is_initialized():
+        if not (self.waits_for_machine or self.lost) and self._ray.is_initialized():
             self._closing = self._actor.close.remote(local_worker.CLOSE_TIMEOUT)
-
-    def terminate(self):
-        """Ends the worker in the middle of an episode."""
-        self.kill()
 
     def join(self, deadline):
         """Waits until the process has ended, at most until the deadline.
@@ -250,6 +238,8 @@ class RayWorker(local_worker.Worker):
                 self._ray.kill(self._actor)
         self._actor = None
 
+    terminate = kill  # ends the worker in the middle of an episode
+
     def _lose(self, lost):
         self.lost = lost
         self.kill()
@@ -258,38 +248,33 @@ class RayWorker(local_worker.Worker):
         if self.lost:
             raise self.lost
 
-    def _compare_versions(self, header, arrays):
-        """Returns a message, or an error if packages have other versions than here."""
-        versions = header.pop("versions", None)
-        if versions is None or self._launcher.options.allow_other_versions:
-            return header, arrays
+    def _check_versions(self, header):
+        """Raises `ValueError` if a machine has other versions of packages than this."""
+        if header["kind"] != "ready" or self._launcher.options.allow_other_versions:
+            return
         own = package_versions(header["modules"])
         differing = [
             f"{name} {number} (expected {own[name]})"
-            for name, number in sorted(versions.items())
+            for name, number in sorted(header["versions"].items())
             if own.get(name, number) != number
         ]
-        if not differing:
-            return header, arrays
-        text = (
-            f"The machine {header['machine']} of the Ray cluster has other versions of "
-            f"packages than this machine: {', '.join(differing)}. Results could differ. "
-            "Install the same versions, or pass RayWorkers(allow_other_versions=True)."
-        )
-        return {"kind": "error", "error": "ValueError", "message": text, "trace": ""}, []
+        if differing:
+            raise ValueError(
+                f"The machine {header['machine']} of the Ray cluster has other versions "
+                f"of packages: {', '.join(differing)}. Results could differ. Install the "
+                "same versions, or pass RayWorkers(allow_other_versions=True)."
+            )
 
 
 def package_versions(modules):
     """Returns the versions of Python and of the packages of some modules, as a dict."""
-    distributions = _packages_distributions()
+    distributions = _distributions()
     names = {name for module in modules for name in distributions.get(module, ())}
     versions = {name: importlib.metadata.version(name) for name in names}
     return {"Python": platform.python_version(), **versions}
 
 
-@functools.cache
-def _packages_distributions():
-    return importlib.metadata.packages_distributions()
+_distributions = functools.cache(importlib.metadata.packages_distributions)
 
 
 def _describe_loss(error):
@@ -353,9 +338,9 @@ def _connect(ray, address):
         ray.init(address=address, logging_level=logging.WARNING)
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         raise ValueError(
-            "The connection to the Ray cluster failed. Expected: `address` of a running "
-            "cluster with the same versions of Ray and Python; start one with `ray start "
-            f"--head`. Received: address={address!r} ({type(error).__name__}: {error})"
+            "The connection to the Ray cluster failed. `address` must be that of a "
+            "running cluster (`ray start --head`) with the same Ray and Python. "
+            f"Received: address={address!r} ({type(error).__name__}: {error})"
         ) from error
     finally:
         is_main = threading.current_thread() is threading.main_thread()

@@ -58,7 +58,7 @@ class SeedResults:
             raise ValueError(f"`seed` must be one of {self.seeds}. Received: {seed!r}")
         program = next(program for program in self.programs if seed in program.seeds)
         agent = _build_agent(self._make, seed, program.batched_env)
-        program.write_to(agent, program.seeds.index(seed))
+        program.load(program.seeds.index(seed), agent_state.variables(agent))
         if seed not in self.failures:
             optimizers.finalize(agent.optimizer)
         return agent
@@ -142,13 +142,12 @@ def train_seeds(
     opened = checkpoints.open_checkpoints(resume)
     with opened as folder, make_envs.open_envs(env, 1, **options) as batched_env:
         checkpoint = None if folder is None else folder.newest()
-        partition = _partition(seeds, checkpoint)
-        programs = [
-            _SeedProgram(batched_env, make, part, num_episodes) for part in partition
-        ]
-        for program in programs[1:]:
-            check_same_signature(programs[0].signature, program.signature)
-            _check_nothing_shared(programs[0].variables, program.variables)
+        partition, programs = _partition(seeds, checkpoint), []
+        for part in partition:
+            program = _SeedProgram(batched_env, make, part, num_episodes)
+            programs.append(program)
+            if program is not programs[0]:
+                _check_alike(programs[0].first_agent, program.first_agent)
         settings = {"env": type(env).__name__, "partition": partition}
         settings.update(episodes_per_epoch=num_episodes, **options)
         header = recorder.describe(programs[0].first_agent, settings)
@@ -181,10 +180,10 @@ def _train(programs, epochs, folder, header):
     if folder is None:
         _run(programs, epochs, lambda: False)
         return
-    if max(p.num_updates for p in programs) > epochs:
+    if (updates := max(p.num_updates for p in programs)) > epochs:
         raise ValueError(
-            f"`epochs` must be at least {max(p.num_updates for p in programs)}, the "
-            f"number of updates in the checkpoint. Received: epochs={epochs}"
+            f"`epochs` must be at least {updates}, the number of updates in the "
+            f"checkpoint. Received: epochs={epochs}"
         )
     with folder.graceful_stop() as stop:
         while (updates := min(p.num_updates for p in programs)) < epochs:
@@ -226,10 +225,8 @@ def _build_agent(make, seed, batched_env):
     agent.build_for_env(batched_env)
     if agent._learning_rates:
         raise ValueError(
-            "`train_seeds` does not support a linear `learning_rate`, because a "
-            "callback sets a linear learning rate, and `train_seeds` runs no "
-            "callbacks. Pass a learning-rate schedule to the optimizer instead: "
-            "keras.optimizers.schedules.PolynomialDecay."
+            "A linear `learning_rate` is set by a callback, which `train_seeds` does not "
+            "run. Use keras.optimizers.schedules.PolynomialDecay instead."
         )
     return agent
 
@@ -241,12 +238,10 @@ def _partition(seeds, checkpoint):
     """
     if checkpoint is not None:
         partition = checkpoint.header["settings"].get("partition", [])
-        expected = list(itertools.chain.from_iterable(partition))
-        if expected != seeds:
+        if (expected := list(itertools.chain(*partition))) != seeds:
             raise ValueError(
-                f"The checkpoint {checkpoint.path} belongs to another training. "
-                f"Expected, as in the checkpoint: the seeds {expected}. "
-                f"Received: seeds={seeds}. Train in another folder."
+                f"The checkpoint {checkpoint.path} belongs to another training, of "
+                f"seeds={expected}. Received: seeds={seeds}. Train in another folder."
             )
         return partition
     parts = max(1, min(xla_rollout.num_threads(), len(seeds) // _MIN_SEEDS))
@@ -266,21 +261,17 @@ class _SeedProgram:
         self.batched_env = batched_env
         self.seeds = seeds
         self.first_agent = first = _build_agent(make, seeds[0], batched_env)
-        self.variables, self.signature = (
-            agent_state.variables(first),
-            agent_state.signature(first),
-        )
-        states = [_state_values(first)]
+        self._variables = agent_state.variables(first)
+        states = [[variable.numpy() for variable in self._variables]]
         for seed in seeds[1:]:
             agent = _build_agent(make, seed, batched_env)
-            check_same_signature(self.signature, agent_state.signature(agent))
-            _check_nothing_shared(self.variables, agent_state.variables(agent))
-            states.append(_state_values(agent))
+            _check_alike(first, agent)
+            states.append([x.numpy() for x in agent_state.variables(agent)])
         self._stacks = [tf.Variable(np.stack(values)) for values in zip(*states)]
         self._outputs = []  # for each call of the graph, the outputs of its updates
         self._first_updates = self.counters()[:, 0].tolist()
         actor = first.trainer.actor
-        indices = {id(variable): i for i, variable in enumerate(self.variables)}
+        stacks = {id(v): x for v, x in zip(self._variables, self._stacks, strict=True)}
         request = first.trainer.training_request(
             batched_env, seeds[0], num_episodes, None
         )
@@ -289,7 +280,7 @@ class _SeedProgram:
             actor,
             request.episodes,
             group_size=request.group_size,
-            stacked_weights=[self._stacks[indices[id(v)]] for v in actor.variables],
+            stacked_weights=[stacks[id(v)] for v in actor.variables],
         )
 
     def trace(self):
@@ -306,16 +297,16 @@ class _SeedProgram:
             self._graph = graph.get_concrete_function()
         compilation.release(self._graph.graph)
 
-    def write_to(self, agent, index):
-        """Assigns the stacked weights of the agent number `index` to `agent`."""
+    def load(self, index, variables=None):
+        """Assigns the weights of agent `index` to the first agent, or to `variables`."""
         for variable, stack in zip(
-            agent_state.variables(agent), self._stacks, strict=True
+            variables or self._variables, self._stacks, strict=True
         ):
             variable.assign(stack[index])
 
     def counters(self):
         """Returns the numbers of updates, episodes and steps of K agents, `[K, 3]`."""
-        is_counters = [v is self.first_agent.counters for v in self.variables]
+        is_counters = [v is self.first_agent.counters for v in self._variables]
         return self._stacks[is_counters.index(True)].numpy()
 
     @property
@@ -333,10 +324,11 @@ class _SeedProgram:
         while self.num_updates < epochs and not stop.is_set():
             update = self.num_updates
             num_updates = min(self.first_agent.steps_per_execution, epochs - update)
+            firsts = [*zip(self.seeds, self._first_updates, strict=True)]
             keys = [
                 [
                     seeding.rollout_keys(seed, "training", first + u)
-                    for seed, first in zip(self.seeds, self._first_updates, strict=True)
+                    for seed, first in firsts
                 ]
                 for u in range(update, update + num_updates)
             ]
@@ -378,43 +370,32 @@ class _SeedProgram:
         """
         step = self.first_agent.trainer.train_step(self.rollout)
         return update_program.run_updates(
-            self.rollout, step, keys, active, 2**62, load=self._load, store=self._store
+            self.rollout, step, keys, active, 2**62, load=self.load, store=self._store
         )
-
-    def _load(self, index):
-        """Assigns the stacked weights of the agent number `index` to the first agent."""
-        for variable, stack in zip(self.variables, self._stacks, strict=True):
-            variable.assign(stack[index])
 
     def _store(self, index):
         """Copies the first agent's weights to the stacked weights of agent `index`."""
-        for variable, stack in zip(self.variables, self._stacks, strict=True):
+        for variable, stack in zip(self._variables, self._stacks, strict=True):
             stack[index].assign(variable)
 
 
-def check_same_signature(expected, received):
+def _check_alike(first, agent):
+    """Raises `ValueError` if agents differ in more than weights, or share a variable."""
+    expected, received = agent_state.signature(first), agent_state.signature(agent)
     for name in {**expected, **received}:
         if expected.get(name) != received.get(name):
             raise ValueError(
-                "`make` must return agents that differ only in their weights. The "
-                f"agents differ in {name}. Expected, as for the first seed: "
+                "`make` must return agents that differ only in their weights. They "
+                f"differ in {name}. Expected, as for the first seed: "
                 f"{expected.get(name)}. Received: {received.get(name)}"
             )
-
-
-def _check_nothing_shared(variables, other_variables):
-    ids = {id(variable) for variable in variables}
-    for variable in other_variables:
+    ids = {id(variable) for variable in agent_state.variables(first)}
+    for variable in agent_state.variables(agent):
         if id(variable) in ids:
             raise ValueError(
-                "`make` must build new models, heads, baselines and optimizers for "
-                "each seed. The agents of two seeds share the variable "
-                f"{variable.path!r}"
+                "`make` must build new models, heads, baselines and optimizers for each "
+                f"seed. Two seeds share the variable {variable.path!r}"
             )
-
-
-def _state_values(agent):
-    return [variable.numpy() for variable in agent_state.variables(agent)]
 
 
 def _history(metrics, episode_returns, lengths):

@@ -82,7 +82,7 @@ class Processes:
     """
 
     def __init__(self, commands, folders, jobs, report):
-        self._waiting = dict(commands)
+        self._waiting = list(commands.items())
         self._folders = folders
         self._jobs = jobs
         self._report = report
@@ -105,8 +105,7 @@ class Processes:
         try:
             while self._waiting or self._running:
                 while self._waiting and len(self._running) < self._jobs:
-                    seed = next(iter(self._waiting))
-                    self._start(seed, self._waiting.pop(seed))
+                    self._start(*self._waiting.pop(0))
                     self._send()
                 self._send()
                 self._collect()
@@ -124,7 +123,7 @@ class Processes:
 
     def _send(self):
         while self._received:
-            self._signal, self._waiting = self._received.pop(0), {}
+            self._signal, self._waiting = self._received.pop(0), []
             for process in self._running.values():
                 process.send_signal(self._signal)
 
@@ -150,8 +149,14 @@ class Processes:
         for seed, process in list(self._running.items()):
             if process.poll() is not None:
                 del self._running[seed]
-                self.exit_codes[seed] = process.returncode
-                self._report(f"seed {seed}: {self._outcome(seed, process.returncode)}")
+                self.exit_codes[seed] = code = process.returncode
+                lines = self._lines(seed)
+                text = next((x for x in lines if "mean return" in x), "trained")
+                if code:
+                    text = f"exit code {code}: {lines[-1] if lines else 'no output'}"
+                if code in {x for number in _SIGNALS for x in (128 + number, -number)}:
+                    text = "interrupted"
+                self._report(f"seed {seed}: {text}")
 
     def _report_progress(self):
         """Reports the last lines that the trainings have printed, if they are new."""
@@ -160,14 +165,6 @@ class Processes:
             if line and line != self._last_lines.get(seed):
                 self._last_lines[seed] = line
                 self._report(f"seed {seed}: {line}")
-
-    def _outcome(self, seed, code):
-        lines = self._lines(seed)
-        if code in {x for number in _SIGNALS for x in (128 + number, -number)}:
-            return "interrupted"
-        if code:
-            return f"exit code {code}: {lines[-1] if lines else 'no output'}"
-        return next((x for x in lines if "mean return" in x), "trained")
 
     def _lines(self, seed):
         """Returns the last lines that the process of a seed has printed."""
