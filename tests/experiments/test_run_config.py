@@ -129,11 +129,11 @@ def test_number_of_seeds_is_limited_unless_it_is_passed_again(read, monkeypatch)
     with pytest.raises(ValueError, match=f"at most {most:,} .* --seeds {most + 1}\\."):
         read("seeds", seeds)
     assert read("seeds", seeds, num_seeds=most + 1)["seeds"] == seeds
-    with pytest.raises(ValueError, match="another number of seeds.*3.*--seeds 2"):
+    with pytest.raises(ValueError, match="another `seeds`.*3.*seeds=2"):
         read("seeds", [4, 5, 6], num_seeds=2)
 
     monkeypatch.setattr(f"{__name__}.SETTINGS", {**content, "seed": 0})
-    with pytest.raises(ValueError, match="one seed without --seeds.* --seeds 2"):
+    with pytest.raises(ValueError, match="another `seeds`.* seeds=2"):
         read("seed", 0, num_seeds=2)
 
 

@@ -1,5 +1,6 @@
 """Compares runs by interquartile means over seeds, with confidence intervals."""
 
+import collections
 from typing import NamedTuple
 
 import numpy as np
@@ -59,36 +60,22 @@ def _iqm_or_difference(values, *reference, axis=0):
     return iqm(values, axis) - (iqm(*reference, axis) if reference else 0.0)
 
 
-class Row(NamedTuple):
-    """What a comparison states about a run.
-
-    Attributes:
-        name: String, the name of the run.
-        env: String, the environment id, or `None`.
-        seeds: Int, the number of seeds.
-        env_steps: Float, the mean number of environment steps of a training.
-        seconds: Float, the mean seconds of collecting and updating of a training.
-        last_return: `Interval` of the mean return of the episodes in the last tenth of
-            the updates.
-        evaluation: `Interval` of the mean return of the evaluation after training, or
-            `None` if not all seeds have one.
-        difference: `Interval` of the difference of `evaluation` to the first run, or of
-            `last_return` if a run has no evaluation; `None` for the first run, and for a
-            run with another environment.
-    """
-
-    name: str
-    env: str | None
-    seeds: int
-    env_steps: float
-    seconds: float
-    last_return: Interval
-    evaluation: Interval | None
-    difference: Interval | None
+# What a comparison states about a run; see `compare`.
+Row = collections.namedtuple(
+    "Row", "name env seeds env_steps seconds last_return evaluation difference"
+)
 
 
 def compare(runs):
-    """Returns a list of `Row`s, one for each `curves.Run`."""
+    """Returns a list of `Row`s, one for each `curves.Run`.
+
+    A row has name, environment id and number of seeds of the run, the mean environment
+    steps and seconds of a training, and three `Interval`s: of the mean return of the
+    episodes in the last tenth of the updates; of the evaluation after training, `None` if
+    not all seeds have one; and of the difference of the evaluation to the first run, or
+    of the last tenth if a run has no evaluation. The difference is `None` for the first
+    run, and for a run with another environment.
+    """
     complete = [len(run.evaluations) == len(run.curves) for run in runs]
     lasts = [[_last_return(curve) for curve in run.curves] for run in runs]
     scores = [run.evaluations for run in runs] if all(complete) else lasts

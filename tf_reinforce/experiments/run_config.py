@@ -4,7 +4,7 @@ import json
 import numbers
 import pathlib
 import shlex
-from typing import Literal
+from typing import Annotated, Literal
 
 from tf_reinforce.settings import config as options
 from tf_reinforce.settings import schema
@@ -16,11 +16,25 @@ from tf_reinforce.support import version
 FILE_NAME = "config.json"
 _MAX_BYTES = 2**20
 _MAX_NAMED = 8  # runs that a message names
+
+
+def _next_seeds(name, seeds):
+    """Returns a list of seeds, one after the other, or raises `ValueError`."""
+    count = len(seeds) if isinstance(seeds, list) else 0
+    first = schema.check(name, schema.Seed, seeds[0] if count else None)
+    if seeds != list(range(first, first + count)):
+        raise ValueError(
+            f"`{name}` must be a list of whole numbers, one after the other. Received: "
+            f"{name}={repr(seeds)[:100]}"
+        )
+    return seeds
+
+
 _HINTS = {
     "env": str,
     "engine": Literal["host", "compiled"],
     "seed": schema.Seed,
-    "seeds": list,
+    "seeds": Annotated[list, _next_seeds],
     "target_return": schema.Finite | None,
     "preset": str | None,
     version.CONFIG_KEY: str,
@@ -178,20 +192,35 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
     seed_key = "seeds" if "seeds" in content else "seed"
     required = "env", "engine", seed_key, "env_kwargs", *options.TABLES
     content = schema.check_table(str(path), _HINTS, content, required=required)
-    _check_seeds(path, content.get("seeds"), num_seeds)
     required, hints = ("hidden", "learning_rate", "baseline"), options.TABLES["agent"]
     schema.check_table(f"`agent` in {path}", hints, content["agent"], required=required)
     if content["agent"]["baseline"] == "value":
         # `Reinforce.for_env` would choose other settings than those in the file.
         content["agent"]["baseline"] = {"kind": "value"}
-    content["fit"] = _merge_fit(path, content["fit"], fit or {})
-    check_settings(content, f" in {path}")
+    fit, seeds = fit or {}, content.get("seeds")
     merged = toml_files.merge_env_kwargs(path, content["env_kwargs"], env_kwargs)
-    if merged != content["env_kwargs"]:
+    passed = {name: x for name, x in fit.items() if name not in MAY_DIFFER}
+    passed |= {"seeds": num_seeds, "env_kwargs": merged}
+    expected = {**content["fit"], "seeds": seeds and len(seeds)}
+    expected["env_kwargs"] = content["env_kwargs"]
+    for name, value in passed.items():
+        if value not in (None, expected.get(name)):
+            raise ValueError(
+                f"The training has another `{name}`. Expected: that of {path}, "
+                f"{expected.get(name)}. Received: {name}={value}. A training continues "
+                "with its own settings: omit the option. To train its last agent for "
+                "longer, use Python: tfr.load(…).fit(…)."
+            )
+    others = {name: x for name, x in content["fit"].items() if name not in fit}
+    remedy = "To start the training with this value, pass the option {}."
+    toml_files.check_limits(f"`fit` in {path}", others, remedy)
+    if num_seeds is None and seeds and len(seeds) > MAX_SEEDS:
         raise ValueError(
-            f"The training has other environment arguments. Expected: those in {path}, "
-            f"{content['env_kwargs']}. Received: {env_kwargs}"
+            f"`seeds` in {path} may contain at most {MAX_SEEDS:,} seeds. To train all of "
+            f"them, pass the option --seeds {len(seeds)}."
         )
+    content["fit"] |= fit
+    check_settings(content, f" in {path}")
     return content
 
 
@@ -256,42 +285,3 @@ def env_arg_options(env_kwargs):
             is_plain = isinstance(value, str) and schema.value(value) == value
             words += ["--env-arg", f"{name}={value if is_plain else json.dumps(value)}"]
     return words
-
-
-def _merge_fit(path, in_file, explicit):
-    """Returns the arguments of `fit`, of which those of the user must fit the file."""
-    for name, value in explicit.items():
-        if name not in MAY_DIFFER and in_file.get(name) != value:
-            raise ValueError(
-                f"The training has another `{name}`. Expected: the value in {path}, "
-                f"{in_file.get(name)}. Received: {name}={value}. A training continues "
-                "with its own settings: omit the option. To train its last agent for "
-                "longer, use Python: tfr.load(…).fit(…)."
-            )
-    others = {name: x for name, x in in_file.items() if name not in explicit}
-    remedy = "To start the training with this value, pass the option {}."
-    toml_files.check_limits(f"`fit` in {path}", others, remedy)
-    return {**in_file, **explicit}
-
-
-def _check_seeds(path, seeds, num_seeds):
-    """Raises an error unless `seeds` is a list of next seeds, as many as expected."""
-    count = None if seeds is None else len(seeds)
-    if num_seeds not in (None, count):
-        raise ValueError(
-            f"The training has another number of seeds. Expected: that of {path}, "
-            f"{count or 'one seed without --seeds'}. Received: --seeds {num_seeds}"
-        )
-    if seeds is None:
-        return
-    first = schema.check("seeds", schema.Seed, next(iter(seeds), None))
-    if seeds != list(range(first, first + count)):
-        raise ValueError(
-            f"`seeds` in {path} must be a list of whole numbers, one after the other. "
-            f"Received: seeds={repr(seeds)[:100]}"
-        )
-    if num_seeds is None and count > MAX_SEEDS:
-        raise ValueError(
-            f"`seeds` in {path} may contain at most {MAX_SEEDS:,} seeds. Received: "
-            f"{count} seeds. To train all of them, pass the option --seeds {count}."
-        )
