@@ -1,5 +1,6 @@
 """Tests that worker processes collect the episodes of one process, and always end."""
 
+import concurrent.futures
 import contextlib
 import functools
 import gc
@@ -84,6 +85,13 @@ AGENTS = {
 ALWAYS_TESTED = ["recurrent", "Gaussian", "group_size", "info/action_mask"]
 
 
+def assert_plays(agent, env, episodes=10, expected=toy_envs.Lengths, **options):
+    """Asserts that workers collect the episodes of one process."""
+    options = {"num_envs": 4, "workers": 2, **options}
+    one = agent.collect(expected, episodes)
+    assert_identical(one, agent.collect(env, episodes, **options))
+
+
 @pytest.mark.parametrize("name", sweeps.some(AGENTS, always=ALWAYS_TESTED))
 def test_episodes_do_not_depend_on_the_number_of_processes(name):
     make, env = AGENTS[name]
@@ -95,10 +103,7 @@ def test_episodes_do_not_depend_on_the_number_of_processes(name):
 
 @pytest.mark.parametrize("episodes", sweeps.some([1, 2, 5, 40], always=[1, 40]))
 def test_worker_episodes_are_identical_for_any_number_of_episodes(agent, episodes):
-    one = agent.collect(toy_envs.Lengths, episodes)
-    assert_identical(
-        one, agent.collect(toy_envs.Lengths, episodes, num_envs=6, workers=4)
-    )
+    assert_plays(agent, toy_envs.Lengths, episodes=episodes, num_envs=6, workers=4)
 
 
 @pytest.mark.parametrize(
@@ -154,10 +159,7 @@ def test_worker_plays_where_importing_tensorflow_is_an_error(agent, monkeypatch)
                 assert not any(sys.modules.get(name) for name in names)
 
     parent = os.getpid()
-    assert_identical(
-        agent.collect(Blocked, 10, num_envs=4, workers=2),
-        agent.collect(toy_envs.Lengths, 10),
-    )
+    assert_plays(agent, Blocked)
 
 
 # Errors
@@ -209,9 +211,7 @@ def test_worker_error_names_worker_environment_episode_and_step(clock):
     )
     with pytest.raises(tfr.collect.EnvironmentFault, match=message) as caught:
         fit(clock, raise_os_error)
-    assert "in raise_os_error" in str(
-        caught.value.__cause__
-    )  # the traceback of the worker
+    assert "in raise_os_error" in str(caught.value.__cause__)  # of the worker
 
 
 def test_worker_ends_although_a_forked_process_holds_its_connection(clock):
@@ -223,9 +223,7 @@ def test_worker_ends_although_a_forked_process_holds_its_connection(clock):
             if "TF_REINFORCE_WORKER" in os.environ and not os.fork():
                 signal.pause()
 
-    assert_identical(
-        clock.collect(Forking, 4, workers=2), clock.collect(toy_envs.Clock, 4)
-    )
+    assert_plays(clock, Forking, 4, toy_envs.Clock)
 
 
 def end_process(how):
@@ -405,12 +403,8 @@ def test_processes_of_environments_end_with_their_worker(agent, tmp_path):
         def __init__(self):
             super().__init__()
             if os.getpid() != parent:
-                command = [
-                    sys.executable,
-                    "-c",
-                    "import threading as t; t.Event().wait()",
-                ]
-                process = subprocess.Popen(command)
+                wait = "import threading; threading.Event().wait()"
+                process = subprocess.Popen([sys.executable, "-c", wait])
                 (tmp_path / str(process.pid)).touch()
 
     parent = os.getpid()
@@ -475,6 +469,53 @@ def test_workers_with_a_policy_that_litert_cannot_convert_raise():
     agent = tfr.Reinforce(keras.Sequential(policy))
     with pytest.raises(ValueError, match="acts through LiteRT.*Use workers=1"):
         agent.collect(toy_envs.Clock, 2, workers=2)
+
+
+# Threads and TensorFlow in environments
+
+
+class Threads(toy_envs.Lengths):
+    """An environment whose steps run in a thread, and that leaves a thread behind."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_worker = "TF_REINFORCE_WORKER" in os.environ
+        if self.is_worker:
+            self.threads = concurrent.futures.ThreadPoolExecutor(1)
+            threading.Thread(target=threading.Event().wait, daemon=False).start()
+
+    def step(self, action):
+        if not self.is_worker:
+            return super().step(action)
+        return self.threads.submit(super().step, action).result()
+
+
+def test_threads_of_an_environment_do_not_keep_a_worker_alive(agent):
+    """A worker that does not end by itself causes a warning, an error in tests."""
+    assert_plays(agent, Threads)
+
+
+COMPUTES = """
+import tensorflow as tf
+import toy_envs
+
+class Computes(toy_envs.Lengths):
+    def __init__(self):
+        super().__init__()
+        self.variable = tf.Variable([0.0, 0.0])
+
+    def _observation(self):
+        self.variable.assign(super()._observation())
+        return tf.function(lambda: 1.0 * self.variable)().numpy()
+"""
+
+
+@pytest.mark.slow
+def test_environment_may_use_tensorflow_in_a_worker(agent, tmp_path, monkeypatch):
+    """The worker imports the module of the environment by its name."""
+    (tmp_path / "computes.py").write_text(COMPUTES)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert_plays(agent, __import__("computes").Computes)
 
 
 # Separate processes
