@@ -201,15 +201,15 @@ def _checkpoints(directory, config, command, is_chief=True):
         yield folder
 
 
-def write_config(directory, config, command=None):
-    """Writes the configuration, the versions and the command, unless they exist."""
+def write_config(directory, config, command=None, **versions):
+    """Writes configuration, versions (also others) and command, unless they exist."""
     is_ray = lambda x: isinstance(x, training_options.RayWorkers)  # noqa: E731
     fit = {name: x for name, x in config.get("fit", {}).items() if not is_ray(x)}
     config = {**config, "fit": fit}
     if not (directory / run_config.FILE_NAME).exists():
         run_config.write(directory, config)
     if not (directory / _VERSIONS).exists():
-        run_config.write_json(directory / _VERSIONS, version.of_run())
+        run_config.write_json(directory / _VERSIONS, version.of_run() | versions)
     if command is not None and not (directory / _COMMAND).exists():
         with files.atomic_write(directory / _COMMAND) as temporary:
             # The arguments of a command may be bytes that are no text.

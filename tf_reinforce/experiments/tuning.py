@@ -69,7 +69,7 @@ def open_search(directory, config):
     if not _expect_same_search(directory, config):
         tuning_trial.check_objective(config)
     with locks.FolderLock(directory):
-        runs.write_config(directory, config.content())
+        runs.write_config(directory, config.content(), optuna=optuna.__version__)
         _repair(directory)
         search = Search(directory, config)
         search.retried = search.retry_unfinished()

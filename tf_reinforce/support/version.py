@@ -24,7 +24,6 @@ _PACKAGES = (
     "numpy",
     "ai-edge-litert",
     "mujoco",
-    "optuna",
 )
 
 
