@@ -88,20 +88,6 @@ REFUSED = [
         ),
         "either `episodes_per_epoch` or `steps_per",
     ),
-    *[
-        (
-            lambda agent, name=name, value=value: agent.fit(
-                toys.Clock, **{"epochs": 1, name: value}
-            ),
-            f"`{name}` must be ",
-        )
-        for name, value in (
-            *(("verbose", 3), ("epochs", 1.0), ("num_envs", True), ("callbacks", 3)),
-            *(("episodes_per_epoch", 0), ("steps_per_epoch", "1"), ("initial_epoch", -1)),
-            *(("validation_freq", 0), ("validation_episodes", 0), ("workers", 0)),
-            *(("max_episode_steps", -1), ("on_bad_env", "stop"), ("step_timeout", 0)),
-        )
-    ],
     (lambda agent: agent.evaluate(toys.Clock, 0), "`episodes` must be a whole number"),
 ]
 
@@ -156,36 +142,6 @@ def test_build_raises_unless_policy_values_and_baseline_fit(ends):
 def test_options_out_of_bounds_raise(setting, value):
     with pytest.raises(ValueError, match=f"`{setting}`.*Received: {setting}="):
         tfr.Reinforce(policy(), **{setting: value})
-
-
-# Arguments of fit and evaluate
-
-
-SEEDED = [
-    lambda agent, seed: agent.fit(toys.Clock, epochs=1, verbose=0, seed=seed),
-    lambda agent, seed: agent.evaluate(toys.Clock, 1, seed=seed),
-    lambda agent, seed: agent.act(np.zeros([1, 1], "float32"), seed=seed),
-    lambda agent, seed: tfr.Reinforce.for_env(toys.Clock, seed=seed),
-]
-
-
-@pytest.mark.parametrize("use", SEEDED, ids=["fit", "evaluate", "act", "for_env"])
-def test_seed_raises_if_no_integer_or_out_of_range(agent, use):
-    for seed in (True, np.True_, 1.0, "1"):
-        with pytest.raises(TypeError, match="`seed` must be a whole number"):
-            use(agent, seed)
-    for seed in (-1, 2**63):
-        with pytest.raises(ValueError, match="`seed` must lie in"):
-            use(agent, seed)
-
-
-def test_numpy_integers_are_accepted_as_counts_and_seeds():
-    agent = tfr.Reinforce.for_env(toys.Clock, hidden=(), seed=np.uint8(3))
-    one = np.int64(1)
-    agent.fit(
-        toys.Clock, epochs=one, episodes_per_epoch=one, num_envs=one, seed=one, verbose=0
-    )
-    assert agent.evaluate(toys.Clock, one, seed=np.uint64(2))["episodes"] == 1
 
 
 # Observations

@@ -23,7 +23,6 @@ from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.engine import checkpoints
-from tf_reinforce.engine import factory
 from tf_reinforce.engine import keras_agent
 from tf_reinforce.engine import loop
 from tf_reinforce.engine import recorder
@@ -33,6 +32,7 @@ from tf_reinforce.policies import default_policy
 from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
 from tf_reinforce.settings import keras_arguments
+from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
 from tf_reinforce.support import locks
 from tf_reinforce.support import validation
@@ -155,26 +155,11 @@ class Reinforce(keras_agent.KerasAgent):
         **kwargs: Any,
     ) -> None:
         """Makes an agent from a policy; `help(Reinforce)` explains all arguments."""
+        given = locals()
         validation.instance("policy", policy, keras.Model)
         if head is not None:
             validation.instance("head", head, heads.Head)
-        options = config.AgentOptions(
-            gamma=gamma,
-            gae_lambda=gae_lambda,
-            returns=returns,
-            discount_states=discount_states,
-            scale_advantages=scale_advantages,
-            scale_rewards=scale_rewards,
-            mean_over=mean_over,
-            on_truncation=on_truncation,
-            minibatch_size=minibatch_size,
-            passes=passes,
-            ratio_clip=ratio_clip,
-            max_kl=max_kl,
-            entropy_coef=entropy_coef,
-            normalize_observations=normalize_observations,
-            action_mask=action_mask,
-        )
+        options = config.AgentOptions(**{x: given[x] for x in config.AGENT_OPTIONS})
         # The policy casts its inputs to its own dtype. A cast in `Reinforce` would round
         # the inputs of a float64 policy.
         kwargs = {"autocast": False, **kwargs}
@@ -234,7 +219,7 @@ class Reinforce(keras_agent.KerasAgent):
             has_quantities = spaces.has_quantities(envs.observation_space)
             options, fit = default_settings.merge(preset, arguments, envs, has_quantities)
         spaces.check_action_space(env_spaces[1])
-        options, rates = factory.build_parts(options, *env_spaces, seed)
+        options, rates = _build_parts(options, *env_spaces, seed)
         head, hidden, rate = map(options.pop, ("head", "hidden", "learning_rate"))
         compiling = {x: options.pop(x) for x in ("steps_per_execution", "jit_compile")}
         size, scaling = head.outputs_size, head.output_scaling()
@@ -451,16 +436,9 @@ class Reinforce(keras_agent.KerasAgent):
             FloatingPointError: If the loss or a gradient of an update is not finite; the
                 attribute `episodes` holds its episodes.
         """
-        options = dict(
-            **dict(epochs=epochs, steps=steps, num_envs=num_envs, workers=workers),
-            episodes_per_epoch=episodes_per_epoch,
-            steps_per_epoch=steps_per_epoch,
-            max_episode_steps=max_episode_steps,
-            on_bad_env=on_bad_env,
-            on_env_error=on_env_error,
-            step_timeout=step_timeout,
-            env_settings=config.EnvSettings(reset_options, env_attrs),
-        )
+        given = locals()
+        options = {name: given[name] for name in config.FIT_OPTIONS}
+        options["env_settings"] = config.EnvSettings(reset_options, env_attrs)
         options = config.FitOptions(**config.merge_options(self._fit_defaults, options))
         seed = validation.check_seed(seed)
         loop.check_epochs(initial_epoch, validation_episodes, validation_freq)
@@ -550,15 +528,9 @@ class Reinforce(keras_agent.KerasAgent):
         episodes = validation.positive_int("episodes", episodes)
         num_envs = min(validation.positive_int("num_envs", num_envs), episodes)
         settings = config.EnvSettings(reset_options, env_attrs)
-        with self._open(
-            env,
-            num_envs,
-            workers,
-            env_kwargs=env_kwargs,
-            max_episode_steps=max_episode_steps,
-            on_bad_env=on_bad_env,
-            on_env_error=on_env_error,
-        ) as envs:
+        faults = dict(on_bad_env=on_bad_env, on_env_error=on_env_error)
+        limits = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
+        with self._open(env, num_envs, workers, **limits, **faults) as envs:
             envs.check_settings(settings)
             return self.trainer.evaluate(envs, key, episodes, settings, deterministic)
 
@@ -684,3 +656,81 @@ class Reinforce(keras_agent.KerasAgent):
         self._require_built()
         layers = [self.policy, self.head, self.normalizer]
         formats.write(format, filepath, self._live_policy, layers, self.observation_space)
+
+
+def _build_parts(
+    settings: dict, observation_space: Any, action_space: Any, seed: int
+) -> tuple[dict, list]:
+    """Builds the head, the baseline and the learning rates that settings describe.
+
+    Args:
+        settings: Dict of arguments of `Reinforce.for_env`. The values of `head`,
+            `baseline` and `learning_rate` may be written as in a preset file.
+        observation_space, action_space: `gymnasium.Space`.
+        seed: Int, which determines the initial weights of a value network.
+
+    Returns:
+        A dict of the settings, in which `head`, `baseline` and `learning_rate` are values
+        that the constructors of `Reinforce` and `Adam` accept; and a list with the tuple
+        `(optimizer, first, last)` for each linear learning rate.
+
+    Raises:
+        ValueError, TypeError: If a setting is invalid.
+    """
+    settings = dict(settings)
+    first, last = _learning_rates(settings["learning_rate"])
+    baseline = settings["baseline"]
+    normalizes = settings.get("normalize_observations", False)
+    baseline, baseline_rates = _baseline(baseline, observation_space, seed, normalizes)
+    head = settings.get("head")
+    if not isinstance(head, heads.Head):
+        head = _head(head, action_space)
+    schedules = [("optimizer", first, last)]
+    if baseline_rates:
+        schedules.append(("baseline.optimizer", *baseline_rates))
+    settings.update(head=head, baseline=baseline, learning_rate=first)
+    return settings, [schedule for schedule in schedules if schedule[1] != schedule[2]]
+
+
+def _learning_rates(setting: Any) -> tuple:
+    """Returns the first and the last learning rate that a setting describes."""
+    if isinstance(setting, keras.optimizers.schedules.LearningRateSchedule):
+        return setting, setting
+    config.check_option("agent", "learning_rate", setting)
+    return tuple(map(float, config.learning_rates(setting)))
+
+
+def _baseline(setting: Any, observation_space: Any, seed: int, normalizes: bool) -> tuple:
+    """Returns the `baseline` for `Reinforce`, and the learning rates of its network.
+
+    A value network has a first and a last learning rate. For any other baseline, the
+    tuple of learning rates is empty.
+    """
+    options = default_settings.value_network(setting)
+    if options is None:
+        return None if setting == "none" else setting, ()
+    rates = tuple(map(float, config.learning_rates(options["learning_rate"])))
+    # The same architecture as the policy, with other initial weights.
+    value_seed = int(seeding.generator(seed, "weights", 1).integers(2**31))
+    model = default_policy.default_policy(
+        observation_space,
+        options["hidden"],
+        1,
+        value_seed,
+        name="value_network",
+        is_normalized=normalizes,
+    )
+    optimizer = keras.optimizers.Adam(rates[0])
+    names = "passes", "minibatch_size", "scale"
+    arguments = {name: options[name] for name in names if name in options}
+    return baselines.Value(model, optimizer, **arguments), rates
+
+
+def _head(setting: Any, action_space: Any) -> heads.Head:
+    """Returns the head that a setting describes, or the default head of the space."""
+    if setting is None:
+        return heads.for_space(action_space)
+    kind, options = default_settings.head_settings(setting, action_space)
+    head_class = getattr(heads, kind)
+    schema.expect_keys(f"The head {kind}", options, head_class.setting_names)
+    return head_class.from_space(action_space, **options)

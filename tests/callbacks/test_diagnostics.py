@@ -12,6 +12,7 @@ import definitions
 import gymnasium as gym
 import keras
 import numpy as np
+import oracle
 import pytest
 import sweeps
 import tensorflow as tf
@@ -267,20 +268,14 @@ def test_kl_and_sample_size_of_two_normals_equal_closed_forms():
 
 def test_step_statistics_equal_advantages_of_a_loop():
     record = definitions.record()
-    statistics = inspection.step_statistics(
-        policy_gradient_estimator("leave_one_out"), record
-    )
-    expected = [
-        definitions.loop_advantages(record, baseline, {**definitions.DEFAULTS})
-        for baseline in ("leave_one_out", None)
-    ]
-    for n, (e, t) in enumerate(
-        zip(statistics.episodes.numpy(), statistics.times.numpy())
-    ):
-        np.testing.assert_allclose(statistics.advantages[n], expected[0][e][t])
-        np.testing.assert_allclose(
-            statistics.unbaselined_advantages[n], expected[1][e][t]
-        )
+    rules = [policy_gradient_estimator(x) for x in ("leave_one_out", None)]
+    statistics = inspection.step_statistics(rules[0], record)
+    steps, plain = (oracle.Oracle(rule).steps(record)[0] for rule in rules)
+    places = zip(statistics.episodes.numpy(), statistics.times.numpy(), strict=True)
+    assert [*places] == [(step.episode, step.time) for step in steps]
+    advantages = [[x.advantage for x in part] for part in (steps, plain)]
+    np.testing.assert_allclose(statistics.advantages, advantages[0])
+    np.testing.assert_allclose(statistics.unbaselined_advantages, advantages[1])
     assert len(statistics.returns) == sum(definitions.LENGTHS)
     np.testing.assert_allclose(statistics.returns, statistics.unbaselined_advantages)
     np.testing.assert_allclose(statistics.max_entropies, np.log(2))

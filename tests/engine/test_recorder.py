@@ -375,20 +375,30 @@ def test_state_of_a_missing_callback_is_named_in_the_log(interrupted, caplog):
     assert "EarlyStopping 0" in caplog.text and "Counter 0" in caplog.text
 
 
-def test_backup_and_restore_cannot_be_combined_with_resume(trained, tmp_path):
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (
+            lambda: keras.callbacks.BackupAndRestore("folder"),
+            ValueError,
+            "both restore a training",
+        ),
+        *(
+            (
+                lambda name=name: type("Half", (At,), {name: print})(0, fail),
+                TypeError,
+                f"callback Half, which only has `{name}`",
+            )
+            for name in ("get_state", "set_state")
+        ),
+    ],
+)
+def test_callback_that_cannot_be_resumed_is_refused_before_training(
+    trained, tmp_path, make, error, message
+):
     agent, _ = trained
-    callback = keras.callbacks.BackupAndRestore(tmp_path)
-    with pytest.raises(ValueError, match="both restore a training"):
-        fit(agent, tmp_path, callback, resume=resume(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["get_state", "set_state"])
-def test_callback_with_half_a_state_is_refused_before_training(trained, name, tmp_path):
-    """Otherwise the training could not be resumed."""
-    agent = trained[0]
-    callback = type("Half", (At,), {name: lambda self, *state: {}})(0, fail)
-    with pytest.raises(TypeError, match=f"callback Half, which only has `{name}`"):
-        fit(agent, tmp_path, callback, resume=resume(tmp_path))
+    with pytest.raises(error, match=message):
+        fit(agent, tmp_path, make(), resume=resume(tmp_path))
 
 
 def test_resume_must_be_the_path_of_a_folder_or_checkpoints(trained, tmp_path):

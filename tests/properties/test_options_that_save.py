@@ -1,4 +1,4 @@
-"""Tests that options which save memory or time train the weights of the plain update.
+"""Tests that options which save time train a sampling model to the plain weights.
 
 Every argument of `ScoreFunction`, its `compile` and its `fit` belongs to one group. An
 argument in no group fails a test, which names it.
@@ -11,7 +11,6 @@ import numpy as np
 import pairwise
 import pytest
 import tensorflow as tf
-import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
@@ -20,39 +19,6 @@ COUNT, SIZES = 10, [4, 4, 2]
 RATE = 0.5
 
 
-# `tests/properties/test_random_agents.py` lists the options of an agent.
-AGENT_SAVES = {"num_envs": [8, 3], "workers": [1, 2]}
-AGENT_CHANGES = {
-    "baseline": ["leave_one_out", "value"],
-    "minibatch_size": [None, 5],
-    "normalize_observations": [False, True],
-    "on_truncation": ["bootstrap", "drop"],
-    "scale_rewards": [False, True],
-}
-
-
-def train_agent(case, **saves):
-    """Trains with episodes of different lengths, of which some are truncated."""
-    options = {name: case[name] for name in AGENT_CHANGES}
-    agent = tfr.Reinforce.for_env(toys.Lengths, hidden=(3,), seed=0, **options)
-    budget = dict(epochs=2, episodes_per_epoch=6, max_episode_steps=3, verbose=0)
-    agent.fit(toys.Lengths, seed=5, **budget, **saves)
-    return [np.array(x) for x in (*agent.variables, *agent.optimizer.variables)]
-
-
-AGENT_CASES = pairwise.covering({**AGENT_SAVES, **AGENT_CHANGES})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", AGENT_CASES, ids=range(len(AGENT_CASES)))
-def test_agent_trains_the_same_bits_with_options_that_save_time(case):
-    saves = {name: case[name] for name in AGENT_SAVES}
-    plain = train_agent(case, num_envs=1, workers=1)
-    for x, y in zip(plain, train_agent(case, **saves), strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-# Sampling models.
 SAVES = {
     "steps_per_execution": [1, 2],
     "run_eagerly": [False, True],

@@ -166,7 +166,7 @@ def assert_close(actual, expected):
 @pytest.mark.parametrize("seed", sweeps.some(range(100), always=range(6)))
 def test_gradient_and_updates_equal_a_loop_over_episodes_and_steps(seed):
     agent, shapes = make_agent(seed)
-    truth = oracle.Oracle(make_agent(seed)[0])
+    truth = oracle.Oracle(make_agent(seed)[0].trainer.estimator)
     for number in range(2):
         episodes = record(agent, shapes, [seed, number])
         gradients, critic, _ = agent.gradients(episodes)

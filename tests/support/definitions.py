@@ -1,4 +1,4 @@
-"""Defines policies, a record, and its advantages as loops, for tests of updates."""
+"""Defines policies and a record, for tests of updates."""
 
 import keras
 import numpy as np
@@ -58,42 +58,6 @@ def record(kind=heads.Categorical, dtype="float64"):
         np.array(LENGTHS, "int32"),
         np.array(TERMINATED),
     )
-
-
-def loop_returns(rewards, gamma):
-    total, found = 0.0, []
-    for reward in reversed(rewards):
-        total = reward + gamma * total
-        found.insert(0, total)
-    return found
-
-
-def loop_advantages(episodes, baseline, settings):
-    """Returns advantages by episode and step, as the documentation defines them."""
-    columns = [episodes.rewards[:n, e] for e, n in enumerate(episodes.lengths)]
-    credited = [loop_returns(rewards, settings["gamma"]) for rewards in columns]
-    if settings["returns"] == "whole":
-        credited = [[given[0]] * len(given) for given in credited]
-    found = []
-    for e, given in enumerate(credited):
-        found.append([])
-        for t, credit in enumerate(given):
-            others = [x[t] for j, x in enumerate(credited) if j != e and t < len(x)]
-            if baseline == "leave_one_out" and others:
-                credit -= sum(others) / len(others)
-            if baseline == "mean":
-                everything = sum(credited, [])
-                credit -= sum(everything) / len(everything)
-            found[-1].append(credit)
-    if settings["scale_advantages"] == "batch":
-        squares = [x * x for given in found for x in given]
-        largest = max(abs(x) for given in credited for x in given)
-        size = (sum(squares) / len(squares)) ** 0.5 + 1e-8 + 1e-12 * largest
-        found = [[x / size for x in given] for given in found]
-    if settings["discount_states"] and settings["returns"] == "to_go":
-        powers = [settings["gamma"] ** t for t in range(max(map(len, found)))]
-        found = [[x * power for x, power in zip(given, powers)] for given in found]
-    return found
 
 
 def padded(episodes, rows):

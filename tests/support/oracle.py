@@ -1,11 +1,12 @@
 """Computes the documented gradient and update with loops over episodes and steps.
 
-The models and the head compute the log-probability of one step at a time; returns,
-baselines, scales, statistics, ratios and gradient steps are loops in NumPy, in float64.
-Nothing else of the package is used.
+The models compute one episode and the head one step at a time; returns, baselines,
+scales, statistics, ratios and gradient steps are loops in NumPy, in float64. Nothing else
+of the package is used.
 """
 
 import math
+import types
 from typing import NamedTuple
 
 import keras
@@ -21,17 +22,26 @@ class Step(NamedTuple):
 
 
 class Oracle:
-    """The definition of an agent's updates, with models of its own.
+    """The definition of an agent's gradients and updates.
 
     Args:
-        agent: A built agent with the same options and weights as the agent under test.
-            Only its policy, head, baseline, models and options are used.
+        rule: `PolicyGradientEstimator`, of which only policy, head, baseline and options
+            are used. A test of updates passes that of another agent with equal weights.
+        **changes: Other options.
+
+    Attributes:
+        loss: The loss of the last gradient.
+        sizes: Effective sample sizes of the gradient steps of the last update.
+        passes: For each of its passes, if `max_kl` is a number, the KL divergence from
+            the acting policy, the weights after it, and the number of sizes.
     """
 
-    def __init__(self, agent):
-        self.agent, self.head, self.baseline = agent, agent.head, agent.baseline
-        self.kind = type(agent.baseline).__name__
-        self.critic = getattr(agent.baseline, "model", None)
+    def __init__(self, rule, **changes):
+        self.policy, self.head, self.baseline = rule.policy, rule.head, rule.baseline
+        self.options = types.SimpleNamespace(**{**vars(rule.options), **changes})
+        self.kind = type(rule.baseline).__name__
+        self.critic = getattr(rule.baseline, "model", None)
+        self.loss, self.sizes, self.passes = 0.0, [], []
         self.observations = []  # of all updates, each as a list of arrays
         self.means = []  # of returns, for each update: over all steps, and by time
         self.samples = {"rewards": [], "advantages": []}
@@ -40,7 +50,7 @@ class Oracle:
 
     def observation(self, record, t, e):
         row = keras.tree.map_structure(lambda x: x[t, e], record.observations)
-        if not self.agent.normalize_observations or not self.observations:
+        if not self.options.normalize_observations or not self.observations:
             return row
         parts = zip(keras.tree.flatten(row), zip(*self.observations))
         return keras.tree.pack_sequence_as(
@@ -51,47 +61,49 @@ class Oracle:
         """Returns the outputs, and the values or `None`, of the rows of an episode."""
         length = record.lengths[e]
         rows = [self.observation(record, t, e) for t in range(length + 1)]
-        layers = self.agent.policy.layers
-        if any(isinstance(layer, keras.layers.RNN) for layer in layers):
-            sequence = keras.tree.map_structure(lambda *x: np.stack(x)[None], *rows)
-            result = self.agent.policy(sequence)
-            results = [keras.tree.map_structure(lambda x: x[:, t], result)  # noqa: B023
-                       for t in range(length + 1)]  # fmt: skip
+        inputs = keras.tree.map_structure(lambda *x: np.stack(x), *rows)
+        is_recurrent = any(isinstance(x, keras.layers.RNN) for x in self.policy.layers)
+        if is_recurrent:
+            result = self.policy(keras.tree.map_structure(lambda x: x[None], inputs))
+            result = keras.tree.map_structure(lambda x: x[0], result)
         else:
-            results = [self.agent.policy(batch_of(row)) for row in rows]
+            result = self.policy(inputs)
+        values = tf.zeros([length + 1], tf.float64)
         if self.baseline.shares_policy:
-            pairs = [(x["outputs"], x["values"][0, 0]) for x in results]
-        elif self.critic is None:
-            pairs = [(x, tf.zeros([], tf.float64)) for x in results]
-        else:
-            values = [self.critic(batch_of(row))[0, 0] for row in rows]
-            pairs = [(x, v * self.baseline.scale) for x, v in zip(results, values)]
-        return pairs
+            result, values = result["outputs"], result["values"][:, 0]
+        elif self.critic is not None:
+            values = self.critic(inputs)[:, 0] * self.baseline.scale
+        return [(result[t : t + 1], values[t]) for t in range(length + 1)]
 
-    def distribution(self, record, step, outputs):
-        if record.masks is not None:
-            mask = record.masks[step.time, step.episode][None]
-            outputs = self.head.mask_outputs(outputs, tf.constant(mask))
-        return self.head.distribution(outputs)
+    def values(self, record, e):
+        """Returns the values of the rows of an episode, as floats."""
+        if self.critic is None and not self.baseline.shares_policy:
+            return [0.0] * (record.lengths[e] + 1)
+        return [float(value) for _, value in self.results(record, e)]
 
-    def log_probs(self, record, steps):
-        """Returns a tensor for each step."""
+    def scores(self, record, steps):
+        """Yields log-probability, entropy and value of each step."""
         results = {e: self.results(record, e) for e in {s.episode for s in steps}}
-        found = []
         for step in steps:
-            outputs, _ = results[step.episode][step.time]
+            outputs, value = results[step.episode][step.time]
+            if record.masks is not None:
+                mask = record.masks[step.time, step.episode][None]
+                outputs = self.head.mask_outputs(outputs, tf.constant(mask))
+            distribution = self.head.distribution(outputs)
             action = keras.tree.map_structure(
                 lambda x: tf.constant(x[step.time, step.episode][None]),  # noqa: B023
                 record.actions,
             )
-            found.append(self.distribution(record, step, outputs).log_prob(action)[0])
-        return found
+            yield distribution.log_prob(action)[0], distribution.entropy()[0], value
+
+    def log_probs(self, record, steps):
+        return [float(log_prob) for log_prob, _, _ in self.scores(record, steps)]
 
     # All steps
 
     def steps(self, record):
         """Returns the steps by time, the number of episodes, and samples of scales."""
-        a = self.agent
+        a = self.options
         dropped = ~record.terminated & (a.on_truncation == "drop")
         lengths = np.where(dropped, 0, record.lengths)
         rewards = [record.rewards[:n, e] for e, n in enumerate(lengths)]
@@ -99,18 +111,20 @@ class Oracle:
         if a.scale_rewards:
             scale = scale_of(np.std, self.samples["rewards"] or samples["rewards"])
             rewards = [episode / scale for episode in rewards]
-        returns = []
-        for e, episode in enumerate(rewards):
-            values = [float(v) for _, v in self.results(record, e)]
-            returns.append(self.returns(episode, values, record.terminated[e]))
+        all_values = [self.values(record, e) for e in range(len(rewards))]
+        returns = [
+            self.returns(episode, values, is_terminated)
+            for episode, values, is_terminated in zip(
+                rewards, all_values, record.terminated
+            )
+        ]
         credited = returns
         if a.returns == "whole":
             credited = [x[:1] * len(x) for x in returns]
         steps = []
         for e, episode in enumerate(credited):
-            values = [float(v) for _, v in self.results(record, e)]
             for t, credit in enumerate(episode):
-                advantage = credit - self.baseline_at(credited, values, e, t)
+                advantage = credit - self.baseline_at(credited, all_values[e], e, t)
                 steps.append(Step(e, t, returns[e][t], advantage))
         samples["advantages"] = advantages = [step.advantage for step in steps]
         factor = 1.0
@@ -128,7 +142,7 @@ class Oracle:
 
     def returns(self, rewards, values, terminated):
         """Returns Gₜ of one episode, by recursion from the end."""
-        a, returns = self.agent, []
+        a, returns = self.options, []
         for t in reversed(range(len(rewards))):
             following = 0.0
             if t < len(rewards) - 1:
@@ -162,25 +176,29 @@ class Oracle:
     # Gradients
 
     def variables(self):
-        return [*self.agent.policy.trainable_variables, *self.head.trainable_variables]
+        return [*self.policy.trainable_variables, *self.head.trainable_variables]
 
     def gradient(self, record, steps, divisor, acting=None):
         """Returns the gradient of the loss, given log-probabilities when acting."""
-        a = self.agent
+        a = self.options
+        ratios = []
         with tf.GradientTape() as tape:
             loss = 0.0
-            results = {e: self.results(record, e) for e in {s.episode for s in steps}}
-            log_probs = self.log_probs(record, steps)
-            for i, (step, log_prob) in enumerate(zip(steps, log_probs)):
+            scores = self.scores(record, steps)
+            for i, (step, score) in enumerate(zip(steps, scores)):
+                log_prob, entropy, value = score
                 ratio = 1.0 if acting is None else math.exp(log_prob - acting[i])
+                ratios.append(ratio)
                 weight = clipped(ratio, step.advantage, a.ratio_clip) * step.advantage
-                outputs, value = results[step.episode][step.time]
-                entropy = self.distribution(record, step, outputs).entropy()[0]
                 loss -= (weight * log_prob + a.entropy_coef * entropy) / divisor
                 if self.baseline.shares_policy:
                     error = value - step.return_
                     loss += self.baseline.loss_weight * error**2 / 2 / divisor
             loss += penalty(self.variables())
+        self.loss = float(loss)
+        if steps:
+            squares = len(ratios) * sum(x * x for x in ratios)
+            self.sizes.append(sum(ratios) ** 2 / squares)
         return gradients_of(tape, loss, self.variables())
 
     def critic_gradient(self, record, steps, divisor):
@@ -195,7 +213,7 @@ class Oracle:
         return gradients_of(tape, loss, self.critic.trainable_variables)
 
     def divisor(self, steps, count):
-        return count if self.agent.mean_over == "episodes" else max(1, len(steps))
+        return count if self.options.mean_over == "episodes" else max(1, len(steps))
 
     def gradients(self, record):
         """Returns the gradient of policy and head, and of the value model or `[]`."""
@@ -211,14 +229,15 @@ class Oracle:
             permutations: `[passes, N]` int, the random orders of the steps.
             rate, critic_rate: Floats, the learning rates.
         """
-        a = self.agent
+        a = self.options
+        self.sizes, self.passes = [], []
         steps, count, samples = self.steps(record)
         divisor, critic_size = self.divisor(steps, count), None
         if self.critic is not None:
             critic_size = self.baseline.minibatch_size
         acting = None
         if a.passes > 1 or a.minibatch_size is not None:
-            acting = [float(x) for x in self.log_probs(record, steps)]
+            acting = self.log_probs(record, steps)
         critic_steps = []
         for _ in range(self.baseline.passes if self.critic is not None else 0):
             order = permutations[0] if critic_size else range(len(steps))
@@ -232,8 +251,11 @@ class Oracle:
                 descend(self.variables(), self.gradient(record, part, share, own), rate)
             if acting and a.max_kl is not None:
                 now = self.log_probs(record, steps)
-                changes = [float(x) - y for x, y in zip(now, acting)]
-                if np.mean([math.exp(x) - 1 - x for x in changes]) > a.max_kl:
+                changes = [x - y for x, y in zip(now, acting)]
+                change = np.mean([math.exp(x) - 1 - x for x in changes])
+                weights = [variable.numpy() for variable in self.variables()]
+                self.passes.append((change, weights, len(self.sizes)))
+                if change > a.max_kl:
                     break
         for indices in critic_steps if steps else ():
             part = [steps[i] for i in indices]

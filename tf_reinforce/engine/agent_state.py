@@ -46,20 +46,16 @@ def configs(model, parts):
         model: Compiled Keras model.
         parts: Dict of Keras layers and models.
     """
-    layers = {
-        f"{name}, layer {number}": (type(layer).__name__, _comparable(layer.get_config()))
+    named = {
+        f"{name}, layer {number}": layer
         for name, part in parts.items()
         for number, layer in enumerate(part._flatten_layers())
         if not isinstance(layer, keras.Model)
     }
-    optimizer_configs = {
-        f"optimizer {number}": (
-            type(optimizer).__name__,
-            _comparable(optimizer.get_config()),
-        )
-        for number, optimizer in enumerate(optimizers(model))
+    named |= {f"optimizer {n}": x for n, x in enumerate(optimizers(model))}
+    return {
+        name: (type(x).__name__, _comparable(x.get_config())) for name, x in named.items()
     }
-    return {**layers, **optimizer_configs}
 
 
 def _comparable(layer_config):

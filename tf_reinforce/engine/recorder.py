@@ -325,9 +325,14 @@ def check_same_training(path, expected, received):
     """
     for part, current in received.items():
         stored, defaults = expected.get(part), _DEFAULTS.get(part, {})
-        if isinstance(stored, dict):
+        pairs = {part: (stored, current)}
+        if isinstance(stored, dict) and isinstance(current, dict):
             stored = {x: defaults[x] for x in current if x in defaults} | stored
-        _compare(path, part, stored, current)
+            # An earlier version had fewer settings.
+            names = stored if part == "settings" else {**stored, **current}
+            pairs = {f"{part}, {x}": (stored.get(x), current.get(x)) for x in names}
+        for name, (old, new) in pairs.items():
+            _compare(path, name, old, _without_later(old, new), part in _MAY_DIFFER)
 
 
 def _check_state(checkpoint):
@@ -367,32 +372,22 @@ def _without_later(old, new):
     return [new[0], {key: x for key, x in new[1].items() if key in old[1]}]
 
 
-def _compare(path, part, expected, received):
+def _compare(path, name, old, new, may_differ=False):
     """Raises an error, or writes a warning, if a part of a header differs.
 
     Other versions and flags may round results differently. All other differences would
     continue another training.
     """
-    pairs = [(part, expected, received)]
-    if isinstance(expected, dict) and isinstance(received, dict):
-        # An earlier version had fewer settings.
-        names = expected if part == "settings" else {**expected, **received}
-        pairs = [(f"{part}, {x}", expected.get(x), received.get(x)) for x in names]
-    for name, old, new in pairs:
-        new = _without_later(old, new)
-        if json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True):
-            continue  # NaN equals NaN
-        if part in _MAY_DIFFER:
-            log.warning(
-                "The training continues with another value of %s: %s instead of %s. Its "
-                "result may differ in the last bits.",
-                name,
-                new,
-                old,
-            )
-        else:
-            raise ValueError(
-                f"The checkpoint {path} belongs to another training: its {name} differs. "
-                f"Expected, as in the checkpoint: {old}. Received: {new}. Pass the same "
-                "arguments as before the interruption, or train in another folder."
-            )
+    if json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True):
+        return  # NaN equals NaN
+    if not may_differ:
+        raise ValueError(
+            f"The checkpoint {path} belongs to another training: its {name} differs. "
+            f"Expected, as in the checkpoint: {old}. Received: {new}. Pass the same "
+            "arguments as before the interruption, or train in another folder."
+        )
+    log.warning(
+        "The training continues with another value of %s: %s instead of %s. Its result "
+        "may differ in the last bits.",
+        *(name, new, old),
+    )

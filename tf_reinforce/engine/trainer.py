@@ -232,6 +232,9 @@ class Trainer:
         """
         update, first_episode, _ = self.totals
         request = self.training_request(envs, seed, *counts)
+        if envs.in_graph:
+            is_requested = self.agent.jit_compile is True
+            self.xla_note = "XLA: updates no (tensor environment)" * is_requested
         if envs.in_graph and notify is None:
             began, others = time.perf_counter(), {}
             results = self._update_in_program(
@@ -243,7 +246,9 @@ class Trainer:
             collected = self.play(envs, request)
             seconds = time.perf_counter() - began
             if notify is not None:
-                notify(collected.episodes, _collection_logs(envs, request, collected))
+                logs = {f"{name}_seconds": x for name, x in collected.seconds.items()}
+                logs |= {"update": update, "vector_env": envs.is_vector_env}
+                notify(collected.episodes, logs)
             began = time.perf_counter()
             if envs.in_graph:
                 rollout = self.program(envs, request)
@@ -306,7 +311,6 @@ class Trainer:
             collected: `environments.CollectedEpisodes`.
             seed: As in `update`.
         """
-        self._note_tensor_env()
         step, episodes = self.train_step(rollout), collected.episodes
         keys = seeding.rollout_keys(seed, "training", self.totals[0])
         key = tf.constant(seeding.permutation_key(keys))
@@ -355,7 +359,6 @@ class Trainer:
             List of `UpdateResult`, at least one.
         """
         acting_program.finite_weights(self.actor.variables)
-        self._note_tensor_env()
         optimizer, baseline = self.agent.optimizer, self.estimator.baseline
 
         def updates_in_graph(keys, max_env_steps, end, by_steps):
@@ -368,8 +371,8 @@ class Trainer:
                 rates.set_in_graph(parts, progress, end)
 
             arguments = rollout, step, keys, tf.constant([True]), max_env_steps
-            options = {"set_rates": set_rates} if rates.schedules else {}
-            return update_program.run_updates(*arguments, **options)
+            set_own = set_rates if rates.schedules else None
+            return update_program.run_updates(*arguments, set_rates=set_own)
 
         spec = tf.TensorSpec
         graph = self._graph(
@@ -498,11 +501,6 @@ class Trainer:
         self.xla_note = f"XLA: {', '.join(notes)}" if notes else ""
         return [name for name, obstacle in obstacles.items() if not obstacle]
 
-    def _note_tensor_env(self):
-        """Sets `xla_note` for a program that also collects the episodes."""
-        is_requested = self.agent.jit_compile is True
-        self.xla_note = "XLA: updates no (tensor environment)" if is_requested else ""
-
     def _obstacle(self, network, setting):
         """Returns why XLA does not compile the gradient steps of a network."""
         estimator, is_policy = self.estimator, network == "policy"
@@ -562,16 +560,6 @@ def _logs(results, others, update, first_episode):
         episodes = episode_statistics.episode_logs(*columns, first_episode, update)
         yield {**statistics, **metrics, **others}, episodes
         first_episode, update = first_episode + len(columns[0]), update + 1
-
-
-def _collection_logs(envs, request, collected):
-    """Returns the logs that the method `on_episodes_collected` of callbacks receives."""
-    seconds = {f"{name}_seconds": x for name, x in collected.seconds.items()}
-    return {
-        "update": request.key.update,
-        **seconds,
-        "vector_env": envs.is_vector_env,
-    }
 
 
 def _constants(optimizer):

@@ -134,7 +134,7 @@ def describe(space, max_episode_steps, agent, fit):
 
 
 def merge(preset, arguments, envs, has_quantities):
-    """Returns all arguments for `factory.build_parts`, and the defaults of `fit`.
+    """Returns all arguments of `Reinforce.for_env`, and the defaults of `fit`.
 
     The arguments of the user override the settings of the preset, and the preset
     overrides the defaults. Without a preset, `baseline="value"` stands for the settings

@@ -1,6 +1,4 @@
-"""Tests options of an update: repeatability, dropped episodes, value models and
-errors.
-"""
+"""Tests options of an update: repeatability, dropped episodes, value models, errors."""
 
 import functools
 
@@ -263,19 +261,6 @@ def test_nan_observation_of_dropped_episode_does_not_change_the_normalizer():
     assert are_identical(before, numbers(everything(agent)))
 
 
-def test_update_with_minibatches_does_not_depend_on_padding():
-    agent = complete(keras.optimizers.Adam(0.1), minibatch_size=4, passes=2)
-    episodes, variables = record("gaussian", "float32"), everything(agent)
-    fresh, ends = numbers(variables), []
-    for rows in (0, 64):
-        assign(variables, fresh)
-        for _ in range(2):
-            agent.update(padded(episodes, rows) if rows else episodes)
-        ends.append(numbers(variables))
-    assert are_identical(ends[0], ends[1])
-    assert not are_identical(ends[0], fresh)
-
-
 # The value model
 
 
@@ -353,6 +338,3 @@ def test_sum_that_a_layer_adds_is_that_of_all_steps_of_a_long_record(monkeypatch
         logs = agent.update(record())
         results.append([logs["loss"], *numbers(agent.weights)])
     assert are_identical(*results)
-
-
-# Invalid options, permutations and blocks
