@@ -43,13 +43,11 @@ def __dir__() -> list[str]:
 def for_space(space: gym.Space, **kwargs: Any) -> Head:
     """Returns the default head for an action space.
 
-    | space | head |
-    |---|---|
-    | `Discrete` | `Categorical`, with the space's `start` |
-    | `MultiDiscrete` | `MultiCategorical`, with the space's `start` |
-    | `MultiBinary` | `Bernoulli` |
-    | `Box` | `Gaussian`; actions are clipped to the bounds, and rounded for integers |
-    | `Tuple`, `Dict` | `Composite` of the parts' default heads |
+    - `Discrete`: `Categorical`, with the space's `start`.
+    - `MultiDiscrete`: `MultiCategorical`, with the space's `start`.
+    - `MultiBinary`: `Bernoulli`.
+    - `Box`: `Gaussian`; actions are clipped to the bounds, and rounded for integers.
+    - `Tuple` and `Dict`: `Composite` of the parts' default heads.
 
     Args:
         space: One of these, nested to any depth.
