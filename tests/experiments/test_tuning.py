@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import re
 import shlex
 import signal
 import subprocess
@@ -279,7 +280,7 @@ def test_killed_command_continues_and_loses_no_finished_trial(number, more, tmp_
         lines += [x for x in process.stdout if x.startswith("trial ")]
     assert process.returncode in (-number, 130)
     ended = subprocess.run(command, cwd=tmp_path, check=True, **options).stdout
-    trials = [x for x in ended.splitlines() if x.startswith("trial ")]
+    trials = [x for x in ended.splitlines() if re.match(r"trial \d+:", x)]
     again = {x.split(":")[0] for x in trials if "further" not in x}
     assert not again & {x.split(":")[0] for x in lines} and 0 < len(again) < 8
     content = json.loads((tmp_path / "dir" / "config.json").read_text())
