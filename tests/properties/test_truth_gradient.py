@@ -19,6 +19,7 @@ from tf_reinforce import baselines
 from tf_reinforce import heads
 from tf_reinforce import testing
 from tf_reinforce.functional import losses
+from tf_reinforce.testing import expectations
 from tf_reinforce.testing import gradients
 
 UNBIASED = [
@@ -178,7 +179,7 @@ def test_gradient_without_discounted_states_weights_all_steps_equally(baseline, 
             here = np.arange(3)[:, None, None] == step
             likelihoods = task.likelihoods(tf.where(here, probs, tf.stop_gradient(probs)))
             objective = tf.reduce_sum(likelihoods * later)
-        total += task.flat(tape.gradient(objective, task.compared))
+        total += expectations.flat(tape.gradient(objective, task.compared))
     report = task.check(2, None)
     np.testing.assert_allclose(report.expected, total, rtol=1e-13, atol=1e-13)
     assert report.error > 1e-2
@@ -196,7 +197,7 @@ def test_entropy_bonus_adds_gradient_of_entropies_of_visited_states(coef, batch_
         probs = task.probabilities()
         entropies = -tf.reduce_sum(probs * tf.math.log(probs), axis=1)
         bonus = tf.reduce_sum(visits * entropies)
-    slopes = task.flat(tape.gradient(bonus, task.compared))
+    slopes = expectations.flat(tape.gradient(bonus, task.compared))
     report = task.check(batch_size, None)
     np.testing.assert_allclose(
         report.expected, report.exact + coef * slopes, rtol=1e-13, atol=1e-13
@@ -222,7 +223,7 @@ def over_batches(task, batches, times=lambda batch: 1):
     likelihoods = task.likelihoods(task.probabilities()).numpy()
     chances = np.array([np.prod(likelihoods[batch]) for batch in batches])
     weights = chances * [times(batch) for batch in batches]
-    changes = np.array([task._change(batch) for batch in batches])
+    changes = np.array([task.change(batch) for batch in batches])
     return chances.sum(), weights.sum(), weights @ changes
 
 
@@ -240,7 +241,7 @@ def test_shared_trunk_adds_the_gradient_of_the_value_loss(weight):
             targets = np.array(returns)[: len(steps), column]
             errors = tf.gather(values, steps[:, 0]) - targets
             loss += likelihoods[column] * tf.reduce_sum(errors**2) / 2
-    slopes = task.flat(losses.gradients(tape, loss, task.compared))
+    slopes = expectations.flat(losses.gradients(tape, loss, task.compared))
     report = task.check(2, None)
     np.testing.assert_allclose(
         report.expected, report.exact - weight * slopes, rtol=1e-13, atol=1e-13

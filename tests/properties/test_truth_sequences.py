@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import testing
+from tf_reinforce.testing.token_sequences import all_completions
 
 END = 2
 
@@ -123,15 +124,12 @@ def test_dropout_is_not_active():
 
 def moments(model, prompts):
     """Returns the probabilities, rewards and gradients of log π of all completions."""
-    from tf_reinforce.testing import token_sequences
-
-    columns = {"prompts": prompts}
-    every = token_sequences._AllCompletions(model, columns)
+    completions, rewards, _ = all_completions(model, {"prompts": prompts})
     policy = model.policy
     scores = []
-    for row in range(len(every.rewards)):
+    for row in range(len(rewards)):
         with tf.GradientTape() as tape:
-            log_probs = policy.log_probs(every.completions.rows([row]))[0]
+            log_probs = policy.log_probs(completions.rows([row]))[0]
             total = tf.reduce_sum(log_probs)
         gradient = tape.gradient(
             total,
@@ -140,9 +138,9 @@ def moments(model, prompts):
         )
         flat = [np.ravel(tf.convert_to_tensor(x)) for x in gradient]
         scores.append(np.concatenate(flat))
-    probs = np.exp(every.completions.row_log_probs.numpy())
-    lengths = np.array([sum(row) for row in every.completions.sampled.numpy()])
-    return probs, every.rewards, np.array(scores), lengths
+    probs = np.exp(completions.row_log_probs.numpy())
+    lengths = np.array([sum(row) for row in completions.sampled.numpy()])
+    return probs, rewards, np.array(scores), lengths
 
 
 def test_length_normalization_weights_completions_by_one_over_their_length():
@@ -170,12 +168,9 @@ def test_scaled_advantages_are_the_sign_of_the_difference_of_two():
 
 def behavior_batch(model, behavior, prompts):
     """Returns all completions, recorded with the log-probabilities of other weights."""
-    from tf_reinforce.testing import token_sequences
-
-    every = token_sequences._AllCompletions(behavior, {"prompts": prompts})
-    rewards = tf.constant(every.rewards)
-    probs = np.exp(every.completions.row_log_probs.numpy())
-    return every.completions, rewards, probs
+    completions, rewards, _ = all_completions(behavior, {"prompts": prompts})
+    probs = np.exp(completions.row_log_probs.numpy())
+    return completions, tf.constant(rewards), probs
 
 
 def ratio_gradient(model, completions, rewards, probs):

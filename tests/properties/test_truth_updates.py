@@ -16,6 +16,7 @@ from proofs import settings_of
 
 from tf_reinforce import testing
 from tf_reinforce.engine.update import train_step
+from tf_reinforce.testing import expectations
 from tf_reinforce.testing import gradients
 
 
@@ -106,7 +107,7 @@ def expected_at(task, weights, batch_size, bound):
         found, _ = rule.policy_gradients(batch, None, acted)
         for variable, value in zip(task.compared, before, strict=True):
             variable.assign(value)
-        total -= times * math.prod(likelihoods[columns]) * task.flat(found)
+        total -= times * math.prod(likelihoods[columns]) * expectations.flat(found)
     return total
 
 
@@ -126,7 +127,7 @@ def local_improvement(task, weights):
             for t, (state, action) in enumerate(steps):
                 later = gamma ** np.arange(len(rewards))[t:] @ rewards[t:, column]
                 total += likelihoods[column] * later * ratios[state, action]
-    return task.flat(tape.gradient(total, [w.value for w in task.compared]))
+    return expectations.flat(tape.gradient(total, [w.value for w in task.compared]))
 
 
 def test_expected_step_at_other_weights_is_the_local_improvement():
@@ -163,7 +164,7 @@ def test_expected_step_within_two_limits_is_the_gradient_of_the_clipped_objectiv
             smaller = tf.minimum(ratio * returns[column], bounded)
             clipped += bool(smaller < ratio * returns[column])
             total += likelihoods[column] * smaller
-    exact = task.flat(tape.gradient(total, [w.value for w in task.compared]))
+    exact = expectations.flat(tape.gradient(total, [w.value for w in task.compared]))
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12)
     assert clipped == count
 
@@ -208,8 +209,8 @@ def second_step(learning_rate, ratio_clip, max_kl=None):
         order = np.tile(np.arange(episodes.lengths.numpy().sum(), dtype="int32"), (2, 1))
         for update, sign in ((one, -1), (two, 1)):
             assert update(episodes, tf.constant(order))[0] == 1
-            found += sign * share * task.flat(task.compared) / learning_rate
-            truth += share * task.flat(exact()) if sign < 0 else 0.0
+            found += sign * share * expectations.flat(task.compared) / learning_rate
+            truth += share * expectations.flat(exact()) if sign < 0 else 0.0
             for variable, value in zip(task.compared, before, strict=True):
                 variable.assign(value)
     return found, truth

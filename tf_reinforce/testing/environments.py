@@ -103,22 +103,24 @@ def check_env(
             f"env={env!r}. Pass the environment that `open_envs` has opened."
         )
     episodes = validation.positive_int("episodes", episodes)
+    seed, findings = validation.check_seed(seed), []
     options = {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
-    check = _Check(env, options, validation.check_seed(seed), episodes)
-    with contextlib.suppress(_Stop):
-        check.run(action_mask)
-    return EnvReport(_name(env), tuple(check.findings))
-
-
-def _name(env):
-    if isinstance(env, str):
-        return env
-    spec = getattr(env, "spec", env)  # `env` may be an `EnvSpec`
-    return getattr(spec, "id", None) or getattr(env, "__name__", type(env).__name__)
-
-
-class _Stop(Exception):
-    """Ends a check after a finding that makes further checks impossible."""
+    try:
+        for finding in _findings(env, options, seed, episodes, action_mask):
+            if finding not in findings:
+                findings.append(finding)
+    except results.EnvironmentFault as error:
+        findings.append(Finding("error", f"{str(error).rstrip('.')}."))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}{env_outputs.place(error)}"
+        text = f"The environment cannot be used. {reason}"
+        findings.append(Finding("error", text))
+    name = env
+    if not isinstance(env, str):
+        spec = getattr(env, "spec", env)  # `env` may be an `EnvSpec`
+        name = getattr(env, "__name__", type(env).__name__)
+        name = getattr(spec, "id", None) or name
+    return EnvReport(name, tuple(findings))
 
 
 def advice(step_seconds: float, waiting_share: float, cores: int) -> str:
@@ -145,13 +147,6 @@ def advice(step_seconds: float, waiting_share: float, cores: int) -> str:
     return f"Take num_envs={num_envs} and workers={workers}. {reason}"
 
 
-def _num_cores():
-    """Returns the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class _Recorder(gym.Wrapper):
     """Records the keys of infos, and the time of steps."""
 
@@ -160,227 +155,150 @@ class _Recorder(gym.Wrapper):
         self.keys = set()
         self.step_times = []  # pairs of seconds: of the clock, and of this process
 
-    def reset(self, **kwargs):
-        return self._recorded(self.env.reset(**kwargs))
-
     def step(self, action):
         start, cpu_start = time.perf_counter(), time.process_time()
         outputs = self.env.step(action)
         seconds, cpu_seconds = time.perf_counter(), time.process_time()
         self.step_times.append((seconds - start, cpu_seconds - cpu_start))
-        return self._recorded(outputs)
-
-    def _recorded(self, outputs):
         if isinstance(outputs, tuple) and outputs and isinstance(outputs[-1], dict):
             self.keys |= outputs[-1].keys()
         return outputs
 
 
-class _Check:
-    """Runs the checks of `check_env`."""
-
-    def __init__(self, env, options, seed, episodes):
-        self.env, self.options = env, options
-        self.seed, self.episodes = seed, episodes
-        self.findings = []
-
-    def add(self, severity, text):
-        """Adds a finding."""
-        self.findings.append(Finding(severity, text))
-
-    def run(self, action_mask):
-        """Makes all checks; raises `_Stop` if no further check is possible."""
-        with self._explained("The environment cannot be used"):
-            with make_envs.open_envs(self.env, 1, **self.options) as envs:
-                is_vector_env = envs.is_vector_env
-            if is_vector_env:
-                self._check_vector_env()
-        with contextlib.ExitStack() as stack:
-            with self._explained("The environment cannot be made again"):
-                env, recorder = self._recorded(stack)
-            if action_mask is None:
-                action_mask = self._find_mask(recorder)
-            agent = self._make_agent(env, action_mask)
-            first, second = self._collect(agent, env), self._collect(agent, env)
-            self._compare(first, second)
-            self._summarize(first, self._parts(env))
-        if recorder is not None:
-            self._check_recorder(recorder)
-            self._advise(recorder)
-
-    @contextlib.contextmanager
-    def _explained(self, text):
-        """Turns an exception into an error of the report, and ends the check."""
-        try:
-            yield
-        except results.EnvironmentFault as error:
-            self.add("error", f"{str(error).rstrip('.')}.")
-            raise _Stop from error
-        except Exception as error:
-            place = env_outputs.place(error)
-            self.add("error", f"{text}. {type(error).__name__}: {error}{place}")
-            raise _Stop from error
-
-    def _check_vector_env(self):
-        mode = self.env.metadata["autoreset_mode"].name
-        self.add(
-            "note",
-            f"The VectorEnv resets its environments itself, in the mode {mode}. The "
-            "result of training may depend on the number of environments. To avoid "
-            "this dependence, pass an environment id or a callable with `num_envs=N`.",
-        )
-
-    def _recorded(self, stack):
-        """Returns the environment to collect in, and its `_Recorder` or `None`."""
-        env = self.env
-        kinds = (gym.Env, gym.vector.VectorEnv, tensor_envs.TensorEnv)
-        if not isinstance(env, kinds):
-            kwargs = self.options["env_kwargs"] or {}
-            if isinstance(env, (str, gym.envs.registration.EnvSpec)):
-                env = gym.make(env, disable_env_checker=True, **kwargs)
-            else:
-                env = env(**kwargs)
-            if hasattr(env, "close"):
-                stack.callback(env.close)
-        self.options["env_kwargs"] = None
-        if isinstance(env, gym.Env):
-            env = _Recorder(env)
-            return env, env
-        return env, None
-
-    def _find_mask(self, recorder):
-        """Returns the path of a mask in the info or observation of a reset, or `None`."""
-        if recorder is None:
-            return None
-        try:
-            outputs = recorder.reset(seed=self.seed)
-        except Exception:
-            return None  # the first collection explains the error
-        pair = isinstance(outputs, tuple) and len(outputs) == 2
-        path = action_masks.find(*outputs) if pair else None
-        if path is not None:
-            self.add(
+def _findings(env, options, seed, episodes, action_mask):
+    """Yields the findings of all checks; raises the error of the environment."""
+    with make_envs.open_envs(env, 1, **options) as envs:
+        if envs.is_vector_env:
+            yield Finding(
                 "note",
-                f"There is a mask of legal actions. Pass action_mask={path!r} "
-                "to the agent, so that the agent selects legal actions only; on "
-                f"the command line, --set action_mask={path}. The check uses "
-                "this mask.",
+                "The VectorEnv resets its environments itself, in the mode "
+                f"{env.metadata['autoreset_mode'].name}. The result of training may "
+                "depend on the number of environments. To avoid this dependence, pass an "
+                "environment id or a callable with `num_envs=N`.",
             )
-        return path
-
-    def _make_agent(self, env, action_mask):
-        with self._explained("There is no default agent for the environment"):
-            agent = agents.Reinforce.for_env(
-                env,
-                action_mask=action_mask,
-                # keeps the digits of float64 observations
-                normalize_observations=any(map(spaces.is_quantity, self._parts(env))),
-            )
-        weights = sum(int(np.prod(x.shape)) for x in agent.policy.trainable_weights)
-        space = getattr(env, "single_action_space", env.action_space)
-        head = type(agent.head).__name__
-        other = default_settings.for_task(space, 1000)[0].get("head", head)
-        other = "" if other == head else f" ({other} with the baseline `value`)"
-        self.add(
-            "note",
-            f"The action space {space} gets the head {head}{other}, and the default "
-            f"policy has {weights:,} weights.",
-        )
-        return agent
-
-    @staticmethod
-    def _parts(env):
-        """Returns the parts of the space of one observation."""
-        space = getattr(env, "single_observation_space", env.observation_space)
-        return keras.tree.flatten(spaces.to_nest(space))
-
-    def _collect(self, agent, env):
-        """Collects the episodes; turns warnings into findings."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            with self._explained("An episode failed"):
-                episodes = agent.collect(
-                    env, self.episodes, num_envs=1, seed=self.seed, **self.options
-                )
-        for one in caught:
-            finding = Finding("warning", str(one.message))
-            if finding not in self.findings:
-                self.findings.append(finding)
-        return episodes
-
-    def _compare(self, first, second):
-        parts = zip(keras.tree.flatten(first), keras.tree.flatten(second), strict=True)
-        if not all(np.array_equal(one, other) for one, other in parts):
-            self.add(
-                "warning",
-                "Two collections with equal seeds gave different episodes, so that "
-                "trainings are not repeatable. Take all random numbers from "
-                "`self.np_random`, call `super().reset(seed=seed)` in `reset`, and let "
-                "`reset` set the whole state of the environment.",
-            )
-        starts = keras.tree.map_structure(lambda x: x[0], first.observations)
-        if self.episodes > 1 and all(
-            (part == part[:1]).all() for part in keras.tree.flatten(starts)
-        ):
-            self.add(
-                "note",
-                "All episodes start with the same observation. This is correct if the "
-                "environment has one initial state.",
-            )
-
-    def _summarize(self, episodes, parts):
-        """Reports lengths, ends, returns and large observations."""
-        lengths, rewards = episodes.lengths, episodes.rewards
-        episode_returns = rewards.sum(axis=0)
-        ended = int(np.sum(episodes.terminated))
-        self.add(
-            "note",
-            f"{self.episodes} episodes had {lengths.min()} to {lengths.max()} steps and "
-            f"returns from {episode_returns.min():.4g} to {episode_returns.max():.4g}. "
-            f"The environment terminated {ended} of them.",
-        )
-        if not rewards.any():
-            self.add(
-                "warning",
-                "All rewards were zero. REINFORCE learns nothing until an episode of the "
-                "random policy reaches a reward. Give a reward for partial success.",
-            )
-        names = keras.tree.flatten(spaces.names(episodes.observations))
-        arrays = keras.tree.flatten(episodes.observations)
-        for name, space, array in zip(names, parts, arrays, strict=True):
-            largest = np.abs(array.astype("float64")).max()
-            if spaces.is_quantity(space) and largest > _LARGE:
-                self.add(
+    made, recorder = env, None
+    with contextlib.ExitStack() as stack:
+        kwargs = options.pop("env_kwargs") or {}
+        if isinstance(env, (str, gym.envs.registration.EnvSpec)):
+            made = gym.make(env, disable_env_checker=True, **kwargs)
+        elif not isinstance(env, (gym.Env, gym.vector.VectorEnv, tensor_envs.TensorEnv)):
+            made = env(**kwargs)
+        if made is not env and hasattr(made, "close"):
+            stack.callback(made.close)
+        if isinstance(made, gym.Env):
+            made = recorder = _Recorder(made)
+        if recorder is not None and action_mask is None:
+            with contextlib.suppress(Exception):  # the first collection explains it
+                action_mask = action_masks.find(*recorder.reset(seed=seed))
+            if action_mask is not None:
+                yield Finding(
                     "note",
-                    f"The largest absolute value of {name!r} was {largest:.4g}. The "
-                    "agent should normalize it: `normalize_observations=True`, which "
-                    '`baseline="value"` sets by itself.',
+                    "There is a mask of legal actions. Pass "
+                    f"action_mask={action_mask!r} to the agent, so that it selects legal "
+                    "actions only; on the command line, --set action_mask="
+                    f"{action_mask}. The check uses this mask.",
                 )
+        space = getattr(made, "single_observation_space", made.observation_space)
+        parts = keras.tree.flatten(spaces.to_nest(space))
+        agent = agents.Reinforce.for_env(
+            made,
+            action_mask=action_mask,
+            # keeps the digits of float64 observations
+            normalize_observations=any(map(spaces.is_quantity, parts)),
+        )
+        yield _default_agent(agent)
+        records = []
+        for _ in range(2):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                records.append(
+                    agent.collect(made, episodes, num_envs=1, seed=seed, **options)
+                )
+            yield from (Finding("warning", str(one.message)) for one in caught)
+    yield from _record_findings(*records, parts)
+    if recorder is not None:
+        yield from _recorder_findings(recorder, env)
 
-    def _check_recorder(self, recorder):
-        if "is_success" in recorder.keys:
-            self.add("note", "`is_success` in the info is logged as `success`.")
-        elif found := [key for key in _SUCCESS_KEYS if key in recorder.keys]:
-            self.add(
+
+def _default_agent(agent):
+    space = agent.action_space
+    weights = sum(int(np.prod(x.shape)) for x in agent.policy.trainable_weights)
+    head = type(agent.head).__name__
+    other = default_settings.for_task(space, 1000)[0].get("head", head)
+    other = "" if other == head else f" ({other} with the baseline `value`)"
+    return Finding(
+        "note",
+        f"The action space {space} gets the head {head}{other}, and the default policy "
+        f"has {weights:,} weights.",
+    )
+
+
+def _record_findings(first, second, parts):
+    """Yields findings on two collections with equal seeds."""
+    flat = keras.tree.flatten
+    if not all(map(np.array_equal, flat(first), flat(second))):
+        yield Finding(
+            "warning",
+            "Two collections with equal seeds gave different episodes, so that trainings "
+            "are not repeatable. Take all random numbers from `self.np_random`, call "
+            "`super().reset(seed=seed)` in `reset`, and let `reset` set the whole state "
+            "of the environment.",
+        )
+    count, arrays = first.count, flat(first.observations)
+    if count > 1 and all((array[0] == array[0, :1]).all() for array in arrays):
+        yield Finding(
+            "note",
+            "All episodes start with the same observation. This is correct if the "
+            "environment has one initial state.",
+        )
+    lengths, episode_returns = first.lengths, first.rewards.sum(axis=0)
+    yield Finding(
+        "note",
+        f"{count} episodes had {lengths.min()} to {lengths.max()} steps and returns from "
+        f"{episode_returns.min():.4g} to {episode_returns.max():.4g}. The environment "
+        f"terminated {np.sum(first.terminated)} of them.",
+    )
+    if not first.rewards.any():
+        yield Finding(
+            "warning",
+            "All rewards were zero. REINFORCE learns nothing until an episode of the "
+            "random policy reaches a reward. Give a reward for partial success.",
+        )
+    names = flat(spaces.names(first.observations))
+    for name, space, array in zip(names, parts, arrays, strict=True):
+        largest = np.abs(array.astype("float64")).max()
+        if spaces.is_quantity(space) and largest > _LARGE:
+            yield Finding(
                 "note",
-                f"The info contains {found[0]!r}. Rename the key to 'is_success', so "
-                "that the share of successful episodes is logged.",
+                f"The largest absolute value of {name!r} was {largest:.4g}. The agent "
+                "should normalize it: `normalize_observations=True`, which "
+                '`baseline="value"` sets by itself.',
             )
 
-    def _advise(self, recorder):
-        """Reports what a step costs, and which `num_envs` and `workers` to take.
 
-        Medians, because other processes interrupt some steps, and the first may compile.
-        """
-        step_seconds, cpu_seconds = np.median(recorder.step_times, axis=0).tolist()
-        waiting_share = max(1.0 - cpu_seconds / step_seconds, 0.0)
-        text = f"A typical step of the environment takes {step_seconds * 1e6:,.1f} µs"
-        if waiting_share > _WAITS:
-            text += f", of which {waiting_share:.0%} without using a core"
-        self.add("note", f"{text}.")
-        if isinstance(self.env, gym.Env):
-            return  # one environment cannot be made several times
-        text = advice(step_seconds, waiting_share, _num_cores())
-        if isinstance(self.env, str) and tensor_envs.twin_of(self.env) is not None:
-            text += " They do not apply to its twin in TensorFlow, the compiled engine."
-        self.add("note", text)
+def _recorder_findings(recorder, env):
+    """Yields findings on success, and what a step costs.
+
+    Medians, because other processes interrupt some steps, and the first may compile.
+    """
+    if "is_success" in recorder.keys:
+        yield Finding("note", "`is_success` in the info is logged as `success`.")
+    elif found := [key for key in _SUCCESS_KEYS if key in recorder.keys]:
+        yield Finding(
+            "note",
+            f"The info contains {found[0]!r}. Rename the key to 'is_success', so that "
+            "the share of successful episodes is logged.",
+        )
+    step_seconds, cpu_seconds = np.median(recorder.step_times, axis=0).tolist()
+    waiting_share = max(1.0 - cpu_seconds / step_seconds, 0.0)
+    text = f"A typical step of the environment takes {step_seconds * 1e6:,.1f} µs"
+    if waiting_share > _WAITS:
+        text += f", of which {waiting_share:.0%} without using a core"
+    yield Finding("note", f"{text}.")
+    if isinstance(env, gym.Env):
+        return  # one environment cannot be made several times
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    text = advice(step_seconds, waiting_share, cores or os.cpu_count() or 1)
+    if isinstance(env, str) and tensor_envs.twin_of(env) is not None:
+        text += " They do not apply to its twin in TensorFlow, the compiled engine."
+    yield Finding("note", text)

@@ -1,8 +1,9 @@
 """Compares expected gradients, as sums over all batches, with exact gradients."""
 
+import collections
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,37 +28,42 @@ class GradientReport(NamedTuple):
 
 
 def compare(
-    expected: np.ndarray,
+    expected: tuple[np.ndarray, int],
     exact: np.ndarray,
+    trajectories: int,
     tolerance: float | None,
-    message: tuple[str, str],
-    **counts: int,
+    objective: str,
+    hint: str,
 ) -> GradientReport:
     """Returns the report; raises `AssertionError` if its error exceeds the tolerance.
 
     Args:
-        expected, exact: `[W]` float, both gradients.
+        expected: The result of the function `expected`.
+        exact: `[W]` float, the exact gradient.
+        trajectories: Int, the number of different samples.
         tolerance: Float, the largest accepted error, or `None` for any.
-        message: What the exact gradient is the gradient of, and a sentence about causes.
-        **counts: The fields `trajectories` and `batches`.
+        objective: What the exact gradient is the gradient of.
+        hint: A sentence about causes of a difference.
     """
-    difference, norm = expected - exact, np.linalg.norm
+    gradient, batches = expected
+    difference, norm = gradient - exact, np.linalg.norm
     report = GradientReport(
-        expected,
+        gradient,
         exact,
         error=float(np.abs(difference).max()),
         relative_error=_ratio(norm(difference), norm(exact)),
-        cosine=_ratio(expected @ exact, norm(expected) * norm(exact)),
-        **counts,
+        cosine=_ratio(gradient @ exact, norm(gradient) * norm(exact)),
+        trajectories=trajectories,
+        batches=batches,
     )
     if tolerance is None or report.error <= tolerance:
         return report
     worst = int(np.argmax(np.abs(difference)))
     raise AssertionError(
-        f"The expected update is not the gradient of {message[0]}. Expected: "
+        f"The expected update is not the gradient of {objective}. Expected: "
         f"{exact[worst]} for weight {worst}, within {tolerance}. Received: "
-        f"{expected[worst]}. Over all {exact.size} weights the relative error is "
-        f"{report.relative_error:.3g} and the cosine {report.cosine:.6f}. {message[1]}"
+        f"{gradient[worst]}. Over all {exact.size} weights the relative error is "
+        f"{report.relative_error:.3g} and the cosine {report.cosine:.6f}. {hint}"
     )
 
 
@@ -65,15 +71,62 @@ def _ratio(numerator, denominator):
     return float(numerator / denominator) if denominator else math.nan
 
 
-def batches(choices: Any, factor: int = 1) -> Iterator[tuple]:
-    """Returns an iterator over all batches, with one of the `choices` in each place.
+def expected(
+    probs: Sequence[np.ndarray],
+    gradient: Callable[[np.ndarray], Any],
+    all_batches: Iterator[tuple[int, np.ndarray]] | None = None,
+) -> tuple[np.ndarray, int]:
+    """Returns the expected gradient Σ P(batch) g(batch), and the number of batches.
+
+    Args:
+        probs: The probabilities of all samples, a vector for each place of a batch.
+        gradient: Function from a batch, an array of the index of the sample in each
+            place, to its gradient.
+        all_batches: The result of `batches`, by default all batches in all orders.
+    """
+    sums = [float(place.sum()) for place in probs]
+    if not np.allclose(sums, 1.0, rtol=0.0, atol=1e-9):
+        raise AssertionError(
+            f"The probabilities of all samples must sum to 1. Received: {sums}. Check "
+            "`log_prob`, whether `actions` is complete, and whether all is float64 and "
+            "nothing else random."
+        )
+    total, count, first = np.zeros(1), 0, None
+    for times, batch in all_batches or batches([np.flatnonzero(x) for x in probs]):
+        chance = math.prod(place[x] for place, x in zip(probs, batch, strict=True))
+        change = flat(gradient(batch))
+        first = (batch, change) if first is None else first
+        total, count = total + times * chance * change, count + 1
+    if not np.allclose(flat(gradient(first[0])), first[1], 1e-9, 1e-12):
+        raise AssertionError(
+            "Two updates from the same weights and the same batch must be equal. A "
+            "baseline or head that has state outside of its weights should create it "
+            "with `add_weight`."
+        )
+    return total, count
+
+
+def batches(
+    choices: Sequence[Any], any_order: bool = False, factor: int = 1
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields all batches, each as `(multiplicity, indices of its samples)`.
 
     Args:
         choices: List of sequences, what can stand in each place of a batch.
+        any_order: Bool, whether all orders of a batch have the same gradient. They are
+            then enumerated once; the multiplicity is their number, and else one.
         factor: Int, the number of gradients that each batch needs.
     """
-    check_count(factor * math.prod(map(len, choices)))
-    return itertools.product(*choices)
+    size = len(choices)
+    if not any_order:
+        check_count(factor * math.prod(map(len, choices)))
+        yield from ((1, np.array(batch)) for batch in itertools.product(*choices))
+        return
+    check_count(factor * math.comb(len(choices[0]) + size - 1, size))
+    for batch in itertools.combinations_with_replacement(choices[0], size):
+        repeats = collections.Counter(batch).values()
+        times = math.factorial(size) // math.prod(map(math.factorial, repeats))
+        yield times, np.array(batch)
 
 
 def check_count(count: int) -> None:
@@ -85,21 +138,6 @@ def check_count(count: int) -> None:
         )
 
 
-def check_probabilities(sums: np.ndarray, samples: str, hint: str) -> None:
-    """Raises an error unless the probabilities of all samples sum to one.
-
-    Args:
-        sums: Array of sums.
-        samples: What was summed, for the message.
-        hint: A sentence about causes.
-    """
-    if not np.abs(sums - 1).max() < 1e-9:
-        raise AssertionError(
-            f"The probabilities of all {samples} must sum to 1. Received: "
-            f"{sums.tolist()}. {hint}"
-        )
-
-
 def flat(values: Any) -> np.ndarray:
-    """Returns a list of gradients as one float64 vector."""
+    """Returns a list of gradients or weights as one float64 vector."""
     return np.concatenate([np.ravel(value) for value in values]).astype("float64")

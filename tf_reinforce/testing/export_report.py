@@ -100,38 +100,6 @@ def check_export(
             "`path` must be an export of `agent`. Received: an export with the functions "
             f"{sorted(metadata['functions'])}. Export the agent again."
         )
-    inputs, extra = _recorded(agent, env, count, seed, env_kwargs)
-    noise = policy.actor.sample_noise(tf.constant(seed, tf.int64), count)
-    arguments = _arguments(policy, functions, inputs, extra, noise, seed)
-    results = _run_in_new_process(
-        path,
-        {
-            f"{name}/{spec.name}": array
-            for name, function in functions.items()
-            for spec, array in zip(
-                *map(keras.tree.flatten, (function.input_signature, arguments[name])),
-                strict=True,
-            )
-        },
-    )
-    nearby = {
-        "act": _Nearby(policy, inputs, extra, None, tolerance),
-        "sample": _Nearby(policy, inputs, extra, noise, tolerance),
-    }
-    differences, ties = {}, 0
-    for name, function in functions.items():
-        for key, tensor in function(*arguments[name]).items():
-            result = results.get(f"{name}/{key}")
-            difference = _differences(result, tensor.numpy())
-            if name in nearby and key.startswith(("action", "raw_action")):
-                ties += nearby[name].remove_ties(key, result, difference)
-            differences[f"{name}/{key}"] = float(np.max(difference, initial=0.0))
-    return ExportReport(count, env is not None, differences, ties, tolerance)
-
-
-def _recorded(agent, env, count, seed, env_kwargs):
-    """Returns N observations, and a list of their masks and recurrent states."""
-    actor = agent._live_policy.actor
     if env is None:
         record = _random_episodes(agent, count, np.random.default_rng(seed))
     else:
@@ -143,40 +111,78 @@ def _recorded(agent, env, count, seed, env_kwargs):
             env_kwargs=env_kwargs,
             max_episode_steps=-(-count // _NUM_ENVS),
         )
-    extra = []
-    if agent._live_policy.policy_functions.mask_is_input:
-        extra.append(record.masks)
-    if actor.recurrent is not None:
-        extra.append(_states(agent._live_policy, record, extra))
+    extra = [record.masks] if policy.policy_functions.mask_is_input else []
+    if policy.actor.recurrent is not None:
+        extra.append(_states(policy, record, extra))
     valid = records.valid_steps(record.lengths, int(max(record.lengths)))
     valid = valid._replace(indices=valid.indices[:count])
-    return valid.gather(record.observations), valid.gather(extra)
+    inputs, extra = valid.gather(record.observations), valid.gather(extra)
+    noise = policy.actor.sample_noise(tf.constant(seed, tf.int64), count)
+    arguments = _arguments(policy, functions, inputs, extra, noise, seed)
+    arrays = {
+        f"{name}/{spec.name}": array
+        for name, function in functions.items()
+        for spec, array in zip(
+            *map(keras.tree.flatten, (function.input_signature, arguments[name])),
+            strict=True,
+        )
+    }
+    results = _run_in_new_process(path, arrays)
+    noise_of = {"act": [], "sample": noise}
+    differences, ties = {}, 0
+    for name, function in functions.items():
+        for key, tensor in function(*arguments[name]).items():
+            result = results.get(f"{name}/{key}")
+            difference = _differences(result, tensor.numpy())
+            if name in noise_of and key.startswith(("action", "raw_action")):
+                large = (difference > tolerance) & np.isfinite(difference)
+                for row in np.unique(np.nonzero(large)[0]):
+                    given = keras.tree.map_structure(
+                        lambda x: x[row : row + 1],  # noqa: B023
+                        (inputs, extra, noise_of[name]),
+                    )
+                    near = _nearby_actions(policy, tolerance, *given)[key].numpy()
+                    own = np.broadcast_to(result[row], near.shape)
+                    is_near = (_differences(own, near) <= tolerance).any(axis=0)
+                    ties += int(np.sum(large[row] & is_near))
+                    difference[row] = np.where(large[row] & is_near, 0.0, difference[row])
+            differences[f"{name}/{key}"] = float(np.max(difference, initial=0.0))
+    return ExportReport(count, env is not None, differences, ties, tolerance)
+
+
+def _nearby_actions(policy, tolerance, observation, extra, noise):
+    """Returns actions `[64, …]` by name, from changed outputs and noise of one row."""
+    rng, functions = np.random.default_rng(0), policy.policy_functions
+    outputs, _ = functions.outputs(observation, extra)
+    changed = []
+    for array in (outputs, *noise):
+        array = np.repeat(np.asarray(array), _NEARBY, axis=0)
+        change = tolerance * np.maximum(1.0, np.abs(array))
+        change *= rng.uniform(-1.0, 1.0, array.shape)
+        changed.append(tf.constant((array + change).astype(array.dtype)))
+    return functions.actions(changed[0], changed[1:] or None)
 
 
 def _random_episodes(agent, count, rng):
     """Returns 8 episodes with random observations and masks, and at least N steps."""
     actor, steps = agent._live_policy.actor, -(-count // _NUM_ENVS)
-    rows = (steps + 1) * _NUM_ENVS
-    if agent.observation_space is None:
+    rows, space = (steps + 1) * _NUM_ENVS, agent.observation_space
+    if space is None:
         observations = keras.tree.map_structure(
-            lambda spec: rng.standard_normal((rows, *spec.shape)).astype(
-                spec.dtype.as_numpy_dtype
-            ),
+            lambda spec: rng.standard_normal((rows, *spec.shape)).astype(spec.dtype.name),
             actor.observation_spec,
         )
     else:
-        space = agent.observation_space
         observations = spaces.sample_observations(space, actor.dtype, rows, rng)
     masks = rng.integers(0, 2, (rows, actor.mask_size)).astype("int8")
     if actor.mask_size:
         is_possible = actor.head.has_legal_action(masks)
         masks[~is_possible] = actor.head.flatten_mask(None)
-    by_step = keras.tree.map_structure(
+    observations, masks = keras.tree.map_structure(
         lambda x: x.reshape(steps + 1, _NUM_ENVS, *x.shape[1:]), (observations, masks)
     )
-    return records.Episodes(
-        by_step[0], None, None, np.full(_NUM_ENVS, steps), None, by_step[1][:-1]
-    )
+    lengths = np.full(_NUM_ENVS, steps)
+    return records.Episodes(observations, None, None, lengths, None, masks[:-1])
 
 
 def _states(policy, record, masks):
@@ -185,9 +191,10 @@ def _states(policy, record, masks):
     states = []
     for step in range(int(max(record.lengths))):
         states.append(state)
-        rows = keras.tree.map_structure(operator.itemgetter(step), record.observations)
-        mask = [mask[step] for mask in masks]
-        results = policy.functions["distribution"](rows, *mask, state)
+        inputs = keras.tree.map_structure(
+            operator.itemgetter(step), [record.observations, *masks]
+        )
+        results = policy.functions["distribution"](*inputs, state)
         state = {name: results[name] for name in state}
     return keras.tree.map_structure(lambda *steps: tf.stack(steps), *states)
 
@@ -196,16 +203,13 @@ def _arguments(policy, functions, observations, extra, noise, seed):
     """Returns a dict from each function to its arguments, in the types it takes."""
     actor, seed = policy.actor, tf.constant(seed, tf.int64)
     draws_noise = functions is policy.functions
-    nested = keras.tree.pack_sequence_as(actor.head.noise, noise)
-    arguments = {
-        "act": [observations, *extra],
-        "distribution": [observations, *extra],
-        "sample": [observations, seed if draws_noise else nested, *extra],
-    }
+    random = seed if draws_noise else keras.tree.pack_sequence_as(actor.head.noise, noise)
+    arguments = dict.fromkeys(("act", "distribution"), [observations, *extra])
+    arguments["sample"] = [observations, random, *extra]
     if draws_noise:
         sample = functions["sample"](*arguments["sample"])
         names = policy_functions.signature_names(actor.action_spec, "raw_action")
-        raw_action = keras.tree.map_structure(lambda name: sample[name], names)
+        raw_action = keras.tree.map_structure(sample.get, names)
         arguments["log_prob"] = [observations, raw_action, *extra]
         arguments["initial_state"] = [tf.constant(len(noise[0]))]
     return {
@@ -233,9 +237,8 @@ def _run_in_new_process(path, arrays):
         )
         if process.returncode:
             raise RuntimeError(
-                f"The export {os.fspath(path)} must run in a process without "
-                "tf_reinforce. Export the agent again, and check that the runtime of the "
-                f"format is installed. The process failed with exit code "
+                f"The export {os.fspath(path)} must run in a new process. Is the runtime "
+                "of its format installed? The process failed with exit code "
                 f"{process.returncode}: {process.stderr.strip()[-1000:]}"
             )
         with np.load(results) as file:
@@ -244,68 +247,11 @@ def _run_in_new_process(path, arrays):
 
 def _differences(result, expected):
     """Returns `[…]` float, the difference of each number of a result."""
-    same_form = (
-        result is not None
-        and result.shape == expected.shape
-        and result.dtype == expected.dtype
-    )
-    if not same_form:
+    form = expected.shape, expected.dtype
+    if result is None or (result.shape, result.dtype) != form:
         return np.full(expected.shape or 1, np.inf)
     x, y = (array.astype("float64") for array in (result, expected))
     equal = (x == y) | (np.isnan(x) & np.isnan(y))
     with np.errstate(invalid="ignore"):
         difference = np.abs(x - y) / np.maximum(1.0, np.abs(y))
     return np.where(equal, 0.0, np.where(np.isnan(difference), np.inf, difference))
-
-
-class _Nearby:
-    """Computes actions from policy outputs and noise that differ slightly.
-
-    Args:
-        policy: `live_policy.LivePolicy`, the policy.
-        observations: Structure of tensors `[N, …]`.
-        extra: List of the action masks and the recurrent states.
-        noise: List of tensors `[N, …]`, or `None` for the most likely actions.
-        tolerance: Float, the largest relative change of an output or a random number.
-    """
-
-    def __init__(self, policy, observations, extra, noise, tolerance):
-        self._functions = policy.policy_functions
-        self._inputs = observations, extra
-        self._noise = noise
-        self._tolerance = tolerance
-        self._rng = np.random.default_rng(0)
-
-    def remove_ties(self, key, result, difference):
-        """Sets the differences of ties to zero, and returns the number of ties.
-
-        Args:
-            key: String, the name of a part of the actions.
-            result: `[N, …]` array of the exported function.
-            difference: `[N, …]` float, the difference of each number of the result.
-        """
-        large = (difference > self._tolerance) & np.isfinite(difference)
-        ties = 0
-        for row in np.unique(np.nonzero(large)[0]):
-            actions = self._actions(row)[key].numpy()
-            own = np.broadcast_to(result[row], actions.shape)
-            is_near = (_differences(own, actions) <= self._tolerance).any(axis=0)
-            is_tie = large[row] & is_near
-            difference[row] = np.where(is_tie, 0.0, difference[row])
-            ties += int(is_tie.sum())
-        return ties
-
-    def _actions(self, row):
-        """Returns actions `[64, …]` from changed policy outputs and noise of one row."""
-        (observation, extra), noise = keras.tree.map_structure(
-            lambda array: array[row : row + 1], (self._inputs, self._noise or [])
-        )
-        outputs, _ = self._functions.outputs(observation, extra)
-        changed = [self._changed(array) for array in (outputs, *noise)]
-        return self._functions.actions(changed[0], changed[1:] or None)
-
-    def _changed(self, array):
-        array = np.repeat(np.asarray(array), _NEARBY, axis=0)
-        size = self._tolerance * np.maximum(1.0, np.abs(array))
-        change = size * self._rng.uniform(-1.0, 1.0, array.shape)
-        return tf.constant((array + change).astype(array.dtype))

@@ -1,9 +1,6 @@
 """Checks the expected update of an agent against the gradient of the expected return."""
 
-import collections
-import functools
 import itertools
-import math
 from typing import Any
 
 import keras
@@ -124,10 +121,7 @@ def check_gradient(
 
 
 class _Enumeration:
-    """Computes the expected update and exact gradient from all trajectories of a task.
-
-    `_Enumeration` uses the same traced update for every batch size.
-    """
+    """Computes the expected update and exact gradient from all trajectories of a task."""
 
     def __init__(
         self, head, baseline, actions, seed, settings, horizon=_HORIZON, masks=None
@@ -142,39 +136,39 @@ class _Enumeration:
         self.masks, legal = None, [range(self.num_actions)] * _NUM_STATES
         if masks is not None:
             self.settings["action_mask"] = "info/action_mask"
-            self.masks, legal = self._legal_actions(masks)
+            self.masks = np.stack(
+                [enumeration.validate_mask(self.head, x) for x in masks]
+            )
+            is_legal = [
+                enumeration.is_legal(self.head, self.actions, x) for x in self.masks
+            ]
+            legal = [np.flatnonzero(x).tolist() for x in is_legal]
         self.agent = _build_agent(self.head, baseline, seed, self.settings)
         # A value baseline that shares the policy has weights that J does not depend on.
         policy_variables = self.agent.policy.get_layer("outputs").trainable_variables
         self.compared = [*policy_variables, *self.head.trainable_variables]
-        for variable in self.head.trainable_variables:
-            if variable.dtype != "float64":
-                raise ValueError(
-                    f"The weights of {self.head!r} must be float64: create it with "
-                    f'`dtype="float64"`. Received: {variable.path} of type '
-                    f"{variable.dtype}"
-                )
+        if any(variable.dtype != "float64" for variable in self.compared):
+            raise ValueError(
+                f"The weights of {self.head!r} must be float64: create it with "
+                '`dtype="float64"`.'
+            )
         optimizers = self.agent.optimizer, getattr(self.agent.baseline, "optimizer", None)
         states = [x.variables for x in optimizers if x is not None]
         self.changing = sum(states, self.agent.variables)
+        # One program takes less time than an assignment for each variable.
+        self._restore = tf.function(
+            lambda values: [
+                variable.assign(value)
+                for variable, value in zip(self.changing, values, strict=True)
+            ],
+            autograph=False,
+        )
         trajectories = list(_trajectories(0, legal, horizon))
         self.transition_probs = np.array([prob for prob, _ in trajectories])
         self.steps = [np.array(steps) for _, steps in trajectories]
         self.record = _record(self.steps, self.actions, self.masks)
         powers = self.agent.gamma ** np.arange(len(self.record.rewards))[:, None]
         self.returns = np.nansum(powers * self.record.rewards, axis=0)
-        self._permutation_cache = {}  # permutations by the number of steps of a batch
-
-    def _legal_actions(self, masks):
-        """Returns the masks as one array, and the legal actions of each state."""
-        if len(np.atleast_1d(masks)) != _NUM_STATES:
-            raise ValueError(
-                f"`masks` must be one mask for each of the {_NUM_STATES} states. "
-                f"Received: masks={masks!r}"
-            )
-        masks = np.stack([enumeration.validate_mask(self.head, mask) for mask in masks])
-        is_legal = [enumeration.is_legal(self.head, self.actions, mask) for mask in masks]
-        return masks, [np.flatnonzero(legal).tolist() for legal in is_legal]
 
     def probabilities(self):
         """Returns differentiable probabilities of K actions in two states, `[2, K]`."""
@@ -195,141 +189,74 @@ class _Enumeration:
                 `[T, 2, K]` float, these probabilities at each of T steps.
         """
         shape = [len(self.record.rewards), _NUM_STATES, self.num_actions]
-        indices = np.full((len(self.steps), shape[0]), math.prod(shape))
-        for column, steps in enumerate(self.steps):
-            entries = np.arange(len(steps)), *steps.T
-            indices[column, : len(steps)] = np.ravel_multi_index(entries, shape)
-        # Padding has the index of the last entry, which is one.
-        flat = tf.reshape(tf.broadcast_to(probs, shape), [-1])
-        flat = tf.concat([flat, tf.ones([1], tf.float64)], axis=0)
-        return self.transition_probs * tf.reduce_prod(tf.gather(flat, indices), axis=1)
+        count = len(self.steps)
+        steps = [(t, *step) for steps in self.steps for t, step in enumerate(steps)]
+        owners = np.repeat(np.arange(count), [len(steps) for steps in self.steps])
+        chosen = tf.gather_nd(tf.broadcast_to(probs, shape), np.array(steps))
+        return self.transition_probs * tf.math.unsorted_segment_prod(
+            chosen, owners, count
+        )
 
     def exact(self):
         """Returns the exact gradient of the expected discounted return as a vector."""
         with tf.GradientTape() as tape:
             likelihoods = self.likelihoods(self.probabilities())
             objective = tf.reduce_sum(likelihoods * self.returns)
-        return self.flat(losses.gradients(tape, objective, self.compared))
+        return expectations.flat(losses.gradients(tape, objective, self.compared))
 
     def expected(self, batch_size):
         """Returns the expected update as a vector, and the number of batches."""
-        probs = self.probabilities().numpy()
-        expectations.check_probabilities(
-            probs.sum(axis=1),
-            f"{self.num_actions} raw actions",
-            "Check the log_prob of the head, and whether `actions` contains all raw "
-            "actions.",
-        )
-        likelihoods = self.likelihoods(probs).numpy()
-        total, count, first = 0.0, 0, self._change([0] * batch_size)
-        for times, batch in self.batches(batch_size):
-            total += times * math.prod(likelihoods[batch]) * self._change(batch)
-            count += 1
-        if not np.array_equal(first, self._change([0] * batch_size)):
-            raise AssertionError(
-                "Two updates from the same weights and the same batch must be equal. "
-                "Check whether the baseline or the head has state outside of its "
-                "weights. Create state with `add_weight`."
-            )
-        return total, count
+        likelihoods = self.likelihoods(self.probabilities()).numpy()
+        batches = self.batches(batch_size)
+        return expectations.expected([likelihoods] * batch_size, self.change, batches)
 
-    def _change(self, indices):
-        """Returns the change of the weights, averaged over all first minibatches."""
+    def batches(self, batch_size):
+        """Yields `(multiplicity, indices of trajectories)` for every batch."""
+        return expectations.batches(
+            [range(len(self.steps))] * batch_size,
+            any_order=type(self.agent.baseline) in _PERMUTATION_INVARIANT,
+            factor=len(self._permutations(max(map(len, self.steps)) * batch_size)),
+        )
+
+    def change(self, indices):
+        """Returns the change of the weights by an update, and restores the weights.
+
+        The change is averaged over all first minibatches.
+        """
         episodes = select_columns(self.record, indices)
         permutations = self._permutations(int(episodes.lengths.sum()))
-        changes = [self._change_of(episodes, one) for one in permutations]
-        return sum(changes) / len(permutations)
-
-    def _change_of(self, episodes, permutation):
-        """Returns the change of the weights by one update, and restores the weights."""
-        read, restore = self._programs
-        values, before = read()
-        trainer = self.agent.trainer
-        count = trainer.train_step().num_permutations
-        permutations = np.broadcast_to(permutation, (count, permutation.size))
-        trainer.update(episodes, 0, tf.constant(permutations))
-        return restore(values).numpy() - before.numpy()
-
-    @functools.cached_property
-    def _programs(self):
-        """Returns the two traced functions `read` and `restore`.
-
-        A traced function takes less time than one eager operation for each variable.
-        `read` returns the values of all variables that an update may change, and a vector
-        of the weights of policy and head. `restore` assigns the values that `read`
-        returned, and returns the vector of weights before the assignment.
-        """
-
-        def compared():
-            return tf.concat([tf.reshape(w.value, [-1]) for w in self.compared], axis=0)
-
-        @tf.function(autograph=False)
-        def read():
-            return [tf.identity(variable) for variable in self.changing], compared()
-
-        @tf.function(autograph=False)
-        def restore(values):
-            after = compared()
-            for variable, value in zip(self.changing, values, strict=True):
-                variable.assign(value)
-            return after
-
-        return read, restore
+        values = [variable.numpy() for variable in self.changing]
+        before, total = expectations.flat(self.compared), 0.0
+        for permutation in permutations:
+            count = self.agent.trainer.train_step().num_permutations
+            repeated = np.broadcast_to(permutation, (count, len(permutation)))
+            self.agent.trainer.update(episodes, 0, tf.constant(repeated))
+            total += expectations.flat(self.compared) - before
+            self._restore(values)
+        return total / len(permutations)
 
     def _permutations(self, count):
-        """Returns permutations of `count` time steps, one for each first minibatch.
-
-        The first time steps of a permutation are the first minibatch.
-        """
-        if count not in self._permutation_cache:
-            steps = range(count)
-            batches = minibatches.Minibatches.split(
-                tf.range(count), self.agent.minibatch_size
-            )
-            size = len(batches.minibatch(0))
-            self._permutation_cache[count] = [
-                np.array([*first, *(n for n in steps if n not in first)], "int32")
-                for first in itertools.combinations(steps, size)
-            ]
-        return self._permutation_cache[count]
+        """Returns int32 permutations of `count` steps, one for each first minibatch."""
+        steps, size = range(count), self.agent.minibatch_size
+        size = len(minibatches.Minibatches.split(tf.range(count), size).minibatch(0))
+        return [
+            np.array([*first, *(n for n in steps if n not in first)], "int32")
+            for first in itertools.combinations(steps, size)
+        ]
 
     def check(self, batch_size, tolerance):
         """Returns the `GradientReport`; raises an error if its `error` is too large."""
         validation.positive_int("batch_size", batch_size)
-        exact = self.exact()
-        expected, batches = self.expected(batch_size)
-        message = (
+        return expectations.compare(
+            self.expected(batch_size),
+            self.exact(),
+            len(self.steps),
+            tolerance,
             "the expected return",
             "Check whether the baseline depends on the return from which it is "
             "subtracted, and whether the head's log_prob passes the complete gradient. "
-            "docs/estimators.md states whether the following options are unbiased: "
-            f"{self.settings}",
+            f"docs/estimators.md states which options are unbiased: {self.settings}",
         )
-        counts = {"trajectories": len(self.transition_probs), "batches": batches}
-        return expectations.compare(expected, exact, tolerance, message, **counts)
-
-    def flat(self, values):
-        """Returns gradients or weights as one float64 vector."""
-        return expectations.flat(values)
-
-    def batches(self, batch_size):
-        """Yields `(multiplicity, indices of trajectories)` for every batch.
-
-        The multiplicity of a batch is the number of different orders of its episodes. If
-        the baseline depends on the order of the episodes, every order counts as a
-        separate batch with multiplicity one.
-        """
-        count = len(self.transition_probs)
-        factor = len(self._permutations(max(map(len, self.steps)) * batch_size))
-        if type(self.agent.baseline) not in _PERMUTATION_INVARIANT:
-            for batch in expectations.batches([range(count)] * batch_size, factor):
-                yield 1, list(batch)
-            return
-        expectations.check_count(factor * math.comb(count + batch_size - 1, batch_size))
-        for batch in itertools.combinations_with_replacement(range(count), batch_size):
-            repeats = collections.Counter(batch).values()
-            num_permutations = math.factorial(batch_size)
-            yield num_permutations // math.prod(map(math.factorial, repeats)), list(batch)
 
 
 def _build_agent(head, baseline, seed, settings):

@@ -1,6 +1,5 @@
 """Checks the expected gradient of logged decisions against the gradient of the value."""
 
-import math
 from typing import Any
 
 import keras
@@ -56,30 +55,27 @@ def check_logged_gradient(
         ValueError: If the logs cannot be enumerated.
     """
     model = score_function.model
-    head = logged_actions.sample_layer(model).head
     options = logged_actions.LoggedOptions(estimator, clip, top_k, reward_model)
-    options.check(head)
     rewards, propensities = (np.asarray(x, "float64") for x in (rewards, propensities))
-    num_contexts, num_actions = rewards.shape
-    possible = [np.flatnonzero(row).tolist() for row in propensities]
-    rows, expected, count = np.arange(num_contexts), np.zeros(1), 0
-    for actions in expectations.batches(possible):
-        probs = propensities[rows, actions]
-        batch = logged_actions.LoggedBatch(
-            contexts, np.array(actions), rewards[rows, actions], probs
-        ).validated(head)
+    rows = np.arange(len(rewards))
+
+    def gradient(actions):
+        logged = contexts, actions, rewards[rows, actions], propensities[rows, actions]
+        batch = logged_actions.validated(model, logged, options)
         with tf.GradientTape() as tape:
             scored = logged_actions.scores(model, batch, options, training=True)
             estimate = logged_actions.terms(scored, batch, options)
-            loss = logged_actions.surrogate(scored, estimate, options)
-        gradient = losses.gradients(tape, loss, model.trainable_variables)
-        expected = expected - math.prod(probs) * expectations.flat(gradient)
-        count += 1
-    exact = _exact_gradient(model, contexts, rewards, top_k or 1)
-    hint = "`clip` and `snips` are biased (docs/correctness.md)."
-    message = "the value of the policy", hint
-    counts = {"trajectories": num_actions, "batches": count}
-    return expectations.compare(expected, exact, tolerance, message, **counts)
+            value = -logged_actions.surrogate(scored, estimate, options)
+        return losses.gradients(tape, value, model.trainable_variables)
+
+    return expectations.compare(
+        expectations.expected(propensities, gradient),
+        _exact_gradient(model, contexts, rewards, top_k or 1),
+        rewards.shape[1],
+        tolerance,
+        "the value of the policy",
+        "`clip` and `snips` are biased (docs/correctness.md).",
+    )
 
 
 def _exact_gradient(model, contexts, rewards, k):

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 from typing import Any
 
 import numpy as np
@@ -52,99 +51,61 @@ def check_sequence_gradient(
     """
     validation.instance("model", model, sequence_models.SequenceReinforce)
     columns = prompt_tables.read_table(prompts).columns
-    return _AllCompletions(model, columns).check(tolerance)
-
-
-class _AllCompletions:
-    """Enumerates all completions of each prompt."""
-
-    def __init__(self, model, columns):
-        self.model = model
-        self.num_prompts = len(columns["prompts"])
-        strings = self._strings()
-        sampled = self._replay(columns, strings)
-        prompt_numbers = np.repeat(np.arange(self.num_prompts), len(strings))
-        ids = sampled.columns["completion_ids"]
-        keys = [(number, *row) for number, row in zip(prompt_numbers, ids, strict=True)]
-        # Strings that differ only after the end token give the same completion.
-        rows = sorted({key: row for row, key in reversed(list(enumerate(keys)))}.values())
-        self.prompt_of = prompt_numbers[rows]
-        self.completions = sampled.completions.rows(rows)
-        texts = {name: [x[i] for i in rows] for name, x in sampled.columns.items()}
-        self.rewards = model.rewards(texts)[0]
-
-    def _strings(self):
-        """Returns all strings of tokens of the largest length, `[count, length]`."""
-        size = self.model.causal_lm.backbone.vocabulary_size
-        length = self.model.options.max_completion_length
-        expectations.check_count(size**length)
-        return np.array(list(itertools.product(range(size), repeat=length)), "int32")
-
-    def _replay(self, columns, strings):
-        """Returns the `SampledTexts` in which each prompt is continued by each string."""
-        model = self.model
-        replayed = tf.constant(np.tile(strings, [self.num_prompts, 1]))
-        sample = functools.partial(model.policy.sample, replayed=replayed)
-        converse = conversation.Conversation(
-            sample,
-            model.encoding,
-            model.policy.dtype,
-            model.reply,
-            model.options.max_turns,
+    completions, rewards, prompt_of = all_completions(model, columns)
+    policy, options, num_prompts = model.policy, model.options, len(columns["prompts"])
+    with tf.GradientTape() as tape:
+        log_probs = tf.reduce_sum(policy.log_probs(completions)[0], axis=1)
+        values = tf.constant(rewards, log_probs.dtype)
+        if options.kl_coef:
+            weights = [x.value for x in model.reference_weights]
+            reference = policy.log_probs(completions, weights)[0]
+            values -= options.kl_coef * (log_probs - tf.reduce_sum(reference, axis=1))
+        loss = -tf.reduce_sum(tf.exp(log_probs) * values) / num_prompts
+    exact = expectations.flat(losses.gradients(tape, loss, model.trainable_variables))
+    difference = np.abs(completions.row_log_probs - log_probs).max()
+    if tolerance is not None and not difference <= tolerance:
+        raise AssertionError(
+            "The log-probabilities of completions must be equal in sampling and in "
+            f"scoring. Received: a largest difference of {difference}"
         )
-        return converse(columns, len(strings), None)
 
-    def exact(self):
-        """Returns the gradient of minus the objective, and all probabilities."""
-        policy, options = self.model.policy, self.model.options
-        with tf.GradientTape() as tape:
-            log_probs = tf.reduce_sum(policy.log_probs(self.completions)[0], axis=1)
-            probs = tf.exp(log_probs)
-            values = tf.constant(self.rewards, probs.dtype)
-            if options.kl_coef:
-                weights = [x.value for x in self.model.reference_weights]
-                reference = policy.log_probs(self.completions, weights)[0]
-                ratios = log_probs - tf.reduce_sum(reference, axis=1)
-                values -= options.kl_coef * ratios
-            loss = -tf.reduce_sum(probs * values) / self.num_prompts
-        gradient = losses.gradients(tape, loss, self.model.trainable_variables)
-        return expectations.flat(gradient), probs.numpy()
+    @tf.function(autograph=False)
+    def gradients(indices, rewards):
+        return model.gradients(completions.rows(indices), rewards)[0]
 
-    def expected(self, probs):
-        """Returns the expected gradient, and the number of batches."""
-        size = self.model.options.group_size
-        rows = [np.flatnonzero(self.prompt_of == n) for n in range(self.num_prompts)]
-        choices = [group for group in rows for _ in range(size)]
+    probs = np.exp(log_probs) * (prompt_of == np.arange(num_prompts)[:, None])
+    expected = expectations.expected(
+        np.repeat(probs, options.group_size, axis=0),
+        lambda rows: gradients(tf.constant(rows), tf.constant(rewards[rows])),
+    )
+    hint = "`scale_advantages` and `length_normalization` are biased. See "
+    hint += "docs/correctness.md. The model should be float64, and `reply` deterministic."
+    return expectations.compare(
+        expected, exact, len(rewards), tolerance, "the expected reward", hint
+    )
 
-        @tf.function(autograph=False)
-        def gradients(indices, rewards):
-            return self.model.gradients(self.completions.rows(indices), rewards)[0]
 
-        total, count = np.zeros(1), 0
-        for batch in expectations.batches(choices):
-            indices = np.array(batch)
-            gradient = gradients(tf.constant(indices), tf.constant(self.rewards[indices]))
-            total = total + math.prod(probs[indices]) * expectations.flat(gradient)
-            count += 1
-        return total, count
-
-    def check(self, tolerance):
-        """Returns the `GradientReport`; raises an error if its `error` is too large."""
-        exact, probs = self.exact()
-        expectations.check_probabilities(
-            np.bincount(self.prompt_of, probs),
-            "completions of a prompt",
-            "Check whether the language model is float64, and `reply` deterministic.",
-        )
-        sampled = self.completions.row_log_probs.numpy()
-        difference = np.abs(sampled - np.log(probs)).max()
-        if tolerance is not None and not difference <= tolerance:
-            raise AssertionError(
-                "The log-probabilities of completions must be equal in sampling and in "
-                f"scoring. Received: a largest difference of {difference}"
-            )
-        expected, batches = self.expected(probs)
-        hint = "`scale_advantages` and `length_normalization` are biased."
-        message = "the expected reward", f"{hint} See docs/correctness.md."
-        counts = {"trajectories": len(probs), "batches": batches}
-        return expectations.compare(expected, exact, tolerance, message, **counts)
+def all_completions(model, columns):
+    """Returns all completions of all prompts, their rewards and prompt numbers."""
+    options, num_prompts = model.options, len(columns["prompts"])
+    size, length = model.causal_lm.backbone.vocabulary_size, options.max_completion_length
+    expectations.check_count(size**length)
+    # Each prompt is continued by each string of tokens.
+    strings = np.array(list(itertools.product(range(size), repeat=length)), "int32")
+    replayed = tf.constant(np.tile(strings, [num_prompts, 1]))
+    sampled = conversation.Conversation(
+        functools.partial(model.policy.sample, replayed=replayed),
+        model.encoding,
+        model.policy.dtype,
+        model.reply,
+        options.max_turns,
+    )(columns, len(strings), None)
+    numbers = np.repeat(np.arange(num_prompts), len(strings))
+    ids = sampled.columns["completion_ids"]
+    # Strings that differ only after the end token give the same completion.
+    first = {}
+    for row, key in enumerate(zip(numbers, map(tuple, ids), strict=True)):
+        first.setdefault(key, row)
+    rows = list(first.values())
+    texts = {name: [x[i] for i in rows] for name, x in sampled.columns.items()}
+    return sampled.completions.rows(rows), model.rewards(texts)[0], numbers[rows]
