@@ -189,10 +189,6 @@ def _is_value(part):
     return is_value and re.fullmatch(r"bool|b?float\d+|u?int\d+", dtype)
 
 
-def _reason(error):
-    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
 def _build(path, custom_objects, stored_bytes):
     """Returns the agent in a file whose configuration has been checked."""
     import keras
@@ -214,19 +210,16 @@ def _build(path, custom_objects, stored_bytes):
         return next_creator(**kwargs)
 
     try:
-        with (
-            tf.variable_creator_scope(create),
-            warnings.catch_warnings(record=True) as caught,
-        ):
-            warnings.filterwarnings("always", "Skipping")
+        with tf.variable_creator_scope(create), warnings.catch_warnings():
+            # of a layer or optimizer whose saved state is missing
+            warnings.filterwarnings("error", "Skipping")
             agent = keras.saving.load_model(path, custom_objects=custom_objects)
-        for warning in caught:  # of a layer or optimizer whose saved state is missing
-            if str(warning.message).startswith("Skipping"):
-                raise warning.message
-            warnings.warn(warning.message, stacklevel=4)
     except Exception as error:  # Keras and custom classes raise errors of any type
         cause = error
-        while remaining >= 0 and (inner := _reason(cause)) is not None:
+        while remaining >= 0 and (
+            inner := cause.__cause__
+            or (None if cause.__suppress_context__ else cause.__context__)
+        ):
             cause = inner
         text = " ".join(str(cause).split())
         text = re.split("If you trust|Make sure|Full object|config=", text)[0][:300]

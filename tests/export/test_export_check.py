@@ -97,7 +97,7 @@ def test_only_actions_that_a_rounding_error_may_change_are_ties(
         results = {
             f"{name}/{key}": array.numpy()
             for name in names
-            for key, array in own.noise_functions[name](
+            for key, array in own.functions_for("onnx")[name](
                 observation, *noise.get(name, [])
             ).items()
         }

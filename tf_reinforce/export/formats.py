@@ -125,12 +125,10 @@ def write(name, path, policy, layers, observation_space):
     if name == "litert":
         _warn_of_rounding(policy.actor)
     for function in functions.values():
-        arguments = keras.tree.flatten(function.input_signature)
-        names = [spec.name for spec in arguments]
+        names = [spec.name for spec in keras.tree.flatten(function.input_signature)]
         # TensorFlow, which also writes LiteRT files, does not distinguish `A` from `a`.
-        is_exact = name == "onnx"
         policy_functions.check_distinct_names(
-            names if is_exact else map(str.lower, names)
+            names if name == "onnx" else map(str.lower, names)
         )
     layers = [layer for layer in layers if layer is not None and layer.variables]
     with files.atomic_replace_folder(path) as temporary:
@@ -145,7 +143,15 @@ def write(name, path, policy, layers, observation_space):
         except Exception as error:
             if is_saved_model:
                 raise
-            raise _not_expressible(name, policy.actor, error) from error
+            text = str(error).strip() or repr(error)
+            operation = re.search(r"'tf\.(\w+)' op is neither", text)
+            reason = f"LiteRT has no operation {operation[1]}" if operation else text
+            raise ValueError(
+                "`format` must be a format that can express the policy. Received: "
+                f"format={name!r} for a policy that computes in {policy.actor.dtype}, "
+                f"with the head {policy.actor.head!r} ({reason.splitlines()[0][:300]}). "
+                "Use format='tf_saved_model', or replace the layer or head."
+            ) from error
 
 
 def _warn_of_rounding(actor):
@@ -169,34 +175,20 @@ def _run_once(folder, functions):
     with startup.without_messages():
         runners = runtimes.load(folder)
         for name, function in functions.items():
-            specs = keras.tree.flatten(function.input_signature)
-            runners[name]({x.name: _zeros(x) for x in specs})
-
-
-def _zeros(spec):
-    shape = [2 if size is None else size for size in spec.shape]
-    return np.zeros(shape, spec.dtype.as_numpy_dtype)
-
-
-def _not_expressible(name, actor, error):
-    text = str(error)
-    operation = re.search(r"'tf\.(\w+)' op is neither", text)
-    reason = (
-        f"LiteRT has no operation {operation[1]} for its number types"
-        if operation
-        else next((line for line in text.splitlines() if line.strip()), repr(error))
-    )
-    return ValueError(
-        "`format` must be a format that can express the policy. Received: "
-        f"format={name!r} for a policy that computes in {actor.dtype}, with the head "
-        f"{actor.head!r} (the reason is: {reason[:300]}). Use format='tf_saved_model', "
-        "which can express every policy, or replace the layer or head of the operation."
-    )
+            zeros = {}
+            for spec in keras.tree.flatten(function.input_signature):
+                shape = [2 if size is None else size for size in spec.shape]
+                zeros[spec.name] = np.zeros(shape, spec.dtype.as_numpy_dtype)
+            runners[name](zeros)
 
 
 def _write_metadata(folder, name, functions, policy, observation_space):
     """Writes the file `policy.json`, which describes the exported policy."""
     actor = policy.actor
+    results = {
+        key: function.get_concrete_function().structured_outputs
+        for key, function in functions.items()
+    }
     metadata = {
         "format": name,
         **version.stamp(),
@@ -204,7 +196,7 @@ def _write_metadata(folder, name, functions, policy, observation_space):
         "functions": {
             name: {
                 "inputs": _inputs(function, actor),
-                "results": _results(function),
+                "results": [_array(*result) for result in results[name].items()],
             }
             for name, function in functions.items()
         },
@@ -223,27 +215,20 @@ def _write_metadata(folder, name, functions, policy, observation_space):
         file.write(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
 
 
-def _results(function):
-    results = function.get_concrete_function().structured_outputs
-    return [_array(name, tensor) for name, tensor in results.items()]
-
-
 _ROLES = "action_mask", "raw_action", "noise", "state", "seed", "count"
 
 
 def _inputs(function, actor):
     """Returns a list with a description of each argument of an exported function."""
-    kinds = [part.kind for part in actor.noise_specs]
+    kinds = iter(part.kind for part in actor.noise_specs)
     inputs = []
     for position, argument in enumerate(function.input_signature):
         for spec in keras.tree.flatten(argument):
-            is_observation = position == 0 and spec.shape.rank > 0
             role = "observation"
-            if not is_observation:
+            if position or not spec.shape.rank:
                 role = next(x for x in _ROLES if spec.name.startswith(x))
-            inputs.append({**_array(spec.name, spec), "role": role})
-            if role == "noise":
-                inputs[-1]["distribution"] = kinds.pop(0)
+            more = {"distribution": next(kinds)} if role == "noise" else {}
+            inputs.append({**_array(spec.name, spec), "role": role, **more})
     return inputs
 
 

@@ -1,6 +1,5 @@
 """Acts on batches of observations, with the functions that `export` writes."""
 
-import functools
 from collections.abc import Mapping
 
 import keras
@@ -31,25 +30,20 @@ class LivePolicy:
         )
         self._dtypes = keras.tree.map_structure(lambda x: x.dtype, self._action_spec)
         self.policy_functions = policy_functions.PolicyFunctions(actor, self._dtypes)
-        self.functions = policy_functions.seed_functions(self.policy_functions)
+        self.functions = policy_functions.exported_functions(self.policy_functions)
+        self._by_format = {"tf_saved_model": self.functions}
         self._checked = {}  # functions with a finite check, by name
-
-    @functools.cached_property
-    def noise_functions(self):
-        """Returns the exported functions for formats that draw no random numbers."""
-        return policy_functions.noise_functions(self.policy_functions)
-
-    @functools.cached_property
-    def litert_functions(self):
-        """Returns `noise_functions` without operations in float64."""
-        policy = policy_functions.PolicyFunctions(self.actor, self._dtypes, False)
-        return policy_functions.noise_functions(policy)
 
     def functions_for(self, format_name):
         """Returns the functions that an export in a format of `formats` contains."""
-        if format_name == "tf_saved_model":
-            return self.functions
-        return self.litert_functions if format_name == "litert" else self.noise_functions
+        if format_name not in self._by_format:
+            policy = policy_functions.PolicyFunctions(
+                self.actor, self._dtypes, with_float64=format_name != "litert"
+            )
+            self._by_format[format_name] = policy_functions.exported_functions(
+                policy, takes_noise=True
+            )
+        return self._by_format[format_name]
 
     def act(self, observations, deterministic, seed, action_mask, state):
         """Returns actions, or `(actions, state)` for a policy with recurrent layers.
@@ -91,20 +85,19 @@ class LivePolicy:
 
     def _mask(self, count, action_mask):
         """Returns `[action_mask]`, or `[]` if exported functions take no action mask."""
-        actor = self.actor
-        if not self.policy_functions.mask_is_input and action_mask is None:
+        actor, is_input = self.actor, self.policy_functions.mask_is_input
+        if not is_input and action_mask is None:
             return []
-        if not self.policy_functions.mask_is_input or action_mask is None:
-            expected = "must be None, because the agent reads no action mask from `info`"
-            if self.policy_functions.mask_is_input:
-                expected = f"is missing: masks of shape {(count, actor.mask_size)}"
-            raise ValueError(
-                f"`action_mask` {expected}. Received: action_mask={action_mask!r}. Only "
-                "an agent with action_mask='info/…' takes masks."
+        if not is_input or action_mask is None:
+            expected = (
+                f"masks of shape {(count, actor.mask_size)}" if is_input else "None"
             )
-        mask = _batch(
-            "action_mask", tf.TensorSpec((actor.mask_size,), tf.int8), action_mask
-        )
+            raise ValueError(
+                f"`action_mask` must be {expected}, because only an agent with "
+                f"action_mask='info/…' takes masks. Received: action_mask={action_mask!r}"
+            )
+        spec = tf.TensorSpec((actor.mask_size,), tf.int8)
+        mask = _batch("action_mask", spec, action_mask)
         if len(mask) != count or not actor.head.has_legal_action(mask.numpy()).all():
             raise ValueError(
                 f"`action_mask` must have one row for each of {count} observations, and "
@@ -120,12 +113,10 @@ class LivePolicy:
         initial_state = policy_functions.state_dict(self.actor.initial_state(count))
         if state is None:
             return [initial_state]
-        expected, received = (
-            {k: tuple(np.shape(x)) for k, x in one.items()}
-            if isinstance(one, dict)
-            else one
-            for one in (initial_state, state)
-        )
+        expected = {name: tuple(x.shape) for name, x in initial_state.items()}
+        received = state
+        if isinstance(state, dict):
+            received = {name: np.shape(x) for name, x in state.items()}
         if self.actor.recurrent is None or received != expected:
             raise ValueError(
                 "`state` must be None without recurrent layers, and else the state that "
@@ -135,10 +126,29 @@ class LivePolicy:
         return [state]
 
     def _with_finite_check(self, name):
+        """Returns `act` or `sample` with a bool, whether outputs and weights are finite.
+
+        The outputs are the parameters of the action distribution.
+        """
         if name not in self._checked:
-            self._checked[name] = policy_functions.with_finite_check(
-                self.functions, name, self.actor.variables
-            )
+            num_seeds = int(name == "sample")  # the second argument of `sample`
+
+            def checked(observation, *inputs):
+                parameters = self.functions["distribution"](
+                    observation, *inputs[num_seeds:]
+                )
+                values = *parameters.values(), *(v.value for v in self.actor.variables)
+                finite = [
+                    tf.reduce_all(tf.math.is_finite(tensor))
+                    for tensor in map(tf.convert_to_tensor, values)
+                    if tensor.dtype.is_floating
+                ]
+                return self.functions[name](observation, *inputs), tf.reduce_all(finite)
+
+            signature = self.functions[name].input_signature
+            graph = tf.function(checked, input_signature=signature, autograph=False)
+            # The lookup of a program takes a third of a call.
+            self._checked[name] = graph.get_concrete_function()
         return self._checked[name]
 
     def _actions(self, results):
@@ -153,23 +163,17 @@ class LivePolicy:
 
 def _nested(name, spec, batch):
     """Returns a batch of N rows as tensors `[N, …]`, nested like the spec of one row."""
+    if not isinstance(spec, (dict, tuple)):
+        return _batch(name, spec, batch)
     if isinstance(spec, dict):
-        expected = f"a dict with the keys {list(spec)}"
         if isinstance(batch, Mapping) and set(batch) == set(spec):
             return {key: _nested(name, spec[key], batch[key]) for key in spec}
-    elif isinstance(spec, tuple):
-        expected = f"a tuple of {len(spec)} parts"
-        if isinstance(batch, (tuple, list)) and len(batch) == len(spec):
-            return tuple(
-                _nested(name, part, array)
-                for part, array in zip(spec, batch, strict=True)
-            )
-    else:
-        return _batch(name, spec, batch)
+    elif isinstance(batch, (tuple, list)) and len(batch) == len(spec):
+        return tuple(map(_nested, [name] * len(spec), spec, batch))
     keys = f" with the keys {list(batch)}" if isinstance(batch, Mapping) else ""
     raise ValueError(
         f"`{name}` must be nested like the observation space, with a batch in place of "
-        f"each array. Expected: {expected}. Received: {type(batch).__name__}{keys}"
+        f"each array of {spec}. Received: {type(batch).__name__}{keys}"
     )
 
 

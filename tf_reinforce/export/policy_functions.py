@@ -11,11 +11,12 @@ from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_specs
 
 
-def seed_functions(policy):
+def exported_functions(policy, takes_noise=False):
     """Returns the exported functions of a policy, traced for any batch size.
 
     Args:
         policy: `PolicyFunctions`.
+        takes_noise: Bool, for formats that draw no random numbers.
 
     Returns:
         Dict of `tf.function`s that return dicts of tensors, for N observations:
@@ -34,124 +35,50 @@ def seed_functions(policy):
 
         If the policy reads action masks from `info`, all functions with `observation`
         also take `action_mask`, `[N, M]` int8, with M entries for each observation. For a
-        recurrent policy, these functions take as last argument `state`, a
-        dict of the recurrent states `state_0`, `state_1`, …, and return the next states.
+        recurrent policy, they take as last argument `state`, a dict of the recurrent
+        states `state_0`, `state_1`, …, and return the next states.
 
         Parts of a nested action are returned by name, for example `action_arm` for the
         part `arm`. If a part of the observation has the name of another argument or of a
         result, for example `seed`, its name in the signature is `observation_seed`. A
         name that TensorFlow refuses or changes, for example `self`, gets the prefix too.
+
+        With `takes_noise`, `sample(observation, noise)` takes noise in place of a seed,
+        nested like `head.noise`: each part is a float array `[N, …]` and an argument, for
+        example `noise_arm`. With the noise that is drawn from a seed, the actions are
+        equal. The next recurrent states are returned as `next_state_0`, …, because an
+        argument and a result of an ONNX file need different names. There are no functions
+        `log_prob` and `initial_state`.
     """
-    arguments = {
-        "act": {},
-        "sample": {"seed": policy.seed_spec},
-        "distribution": {},
-        "log_prob": {"raw_action": policy.raw_action_spec},
-    }
-    functions = {name: getattr(policy, name) for name in arguments}
-    functions = _traced(policy, functions, arguments)
-    if policy.actor.recurrent is not None:
+    random = {"noise": policy.noise_spec} if takes_noise else {"seed": policy.seed_spec}
+    own_specs = {"act": {}, "sample": random, "distribution": {}}
+    if not takes_noise:
+        own_specs["log_prob"] = {"raw_action": policy.raw_action_spec}
+    functions = {}
+    for name, own in own_specs.items():
+        specs = {"observation": policy.observation_spec, **own, **policy.extra_specs}
+        # A partial for each policy. TensorFlow counts traces per function, and would warn
+        # of retracing if many policies shared one.
+        function = functools.partial(policy.results, name, takes_noise)
+        # A loaded SavedModel accepts its arguments by these names.
+        function.__signature__ = inspect.Signature(
+            [inspect.Parameter(x, _POSITIONAL_OR_KEYWORD) for x in specs]
+        )
+        functions[name] = tf.function(function, list(specs.values()), autograph=False)
+    if policy.actor.recurrent is not None and not takes_noise:
         functions["initial_state"] = tf.function(
-            functools.partial(policy.initial_state),
+            lambda count: state_dict(policy.actor.initial_state(count)),
             input_signature=[tf.TensorSpec((), tf.int32, "count")],
             autograph=False,
         )
     return functions
 
 
-def noise_functions(policy):
-    """Returns the exported functions for formats that draw no random numbers.
-
-    The functions equal those of `seed_functions`, with these differences:
-
-    - `sample(observation, noise)` takes noise in place of a seed. The noise is nested
-      like `head.noise`, with a float array `[N, …]` for each `NoiseSpec`. Each part of
-      nested noise is an argument, for example `noise_arm`. With the noise that
-      `seed_functions` draws from a seed, the actions are equal.
-    - The next recurrent states are returned as `next_state_0`, …, because an argument and
-      a result of an ONNX file need different names.
-    - There are no functions `log_prob` and `initial_state`.
-
-    Args:
-        policy: `PolicyFunctions`.
-
-    Returns:
-        Dict of the functions `act`, `distribution` and `sample`.
-    """
-    arguments = {"act": {}, "distribution": {}, "sample": {"noise": policy.noise_spec}}
-    functions = {name: getattr(policy, name) for name in arguments}
-    functions["sample"] = policy.sample_from_noise
-    renamed = {name: _with_next_states(f, policy) for name, f in functions.items()}
-    return _traced(policy, renamed, arguments)
-
-
-def _with_next_states(function, policy):
-    """Returns a function that returns the recurrent states as `next_state_0`, …"""
-    names = state_dict(policy.actor.state_spec)
-
-    def renamed(*arguments):
-        results = function(*arguments)
-        return {f"next_{k}" if k in names else k: x for k, x in results.items()}
-
-    return renamed
-
-
-def _traced(policy, functions, arguments):
-    """Returns functions with the arguments observation, own arguments, extra specs."""
-    traced = {}
-    for name, function in functions.items():
-        specs = {
-            "observation": policy.observation_spec,
-            **arguments[name],
-            **policy.extra_specs,
-        }
-        # A partial for each policy. TensorFlow counts traces per function, and would warn
-        # of retracing if many policies shared one.
-        function = functools.partial(function)
-        # A loaded SavedModel accepts its arguments by these names.
-        function.__signature__ = inspect.Signature(
-            [inspect.Parameter(x, _POSITIONAL_OR_KEYWORD) for x in specs]
-        )
-        signature = list(specs.values())
-        traced[name] = tf.function(function, signature, autograph=False)
-    return traced
-
-
 _POSITIONAL_OR_KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
-def with_finite_check(functions, name, variables):
-    """Returns an exported function that also checks that outputs and weights are finite.
-
-    Args:
-        functions: Dict of functions from `seed_functions`.
-        name: `"act"` or `"sample"`.
-        variables: The Keras variables that the action depends on.
-
-    Returns:
-        Function with the arguments of the exported function. The function returns the
-        results of the exported function, and a scalar bool that is True if all
-        parameters of the action distribution and all variables are finite.
-    """
-    signature = functions[name].input_signature
-    num_seeds = int(name == "sample")  # the second argument of `sample` is the seed
-
-    def checked(observation, *inputs):
-        parameters = functions["distribution"](observation, *inputs[num_seeds:])
-        values = [*parameters.values(), *(v.value for v in variables)]
-        finite = [
-            tf.reduce_all(tf.math.is_finite(tensor))
-            for tensor in map(tf.convert_to_tensor, values)
-            if tensor.dtype.is_floating
-        ]
-        return functions[name](observation, *inputs), tf.reduce_all(finite)
-
-    graph = tf.function(checked, input_signature=signature, autograph=False)
-    return graph.get_concrete_function()  # its lookup takes a third of a call
-
-
 class PolicyFunctions:
-    """Contains the exported functions of a policy as methods.
+    """Computes the results of a policy's exported functions.
 
     Args:
         actor: `actor.ActorPolicy`.
@@ -202,30 +129,25 @@ class PolicyFunctions:
         parameters = self.actor.head.parameters(outputs)
         return {"log_prob", *names, *next_states, *parameters}
 
-    def act(self, observation, *more):
+    def results(self, name, takes_noise, observation, *inputs):
+        """Returns the results of an exported function, a dict of tensors."""
+        own, more = None, inputs
+        if name in ("sample", "log_prob"):
+            own, *more = inputs
         outputs, states = self.outputs(observation, more)
-        return {**self.actions(outputs), **states}
-
-    def sample(self, observation, seed, *more):
-        outputs, states = self.outputs(observation, more)
-        noise = self.actor.sample_noise(seed, tf.shape(outputs)[0])
+        if takes_noise:
+            states = {f"next_{key}": state for key, state in states.items()}
+        if name == "distribution":
+            return {**self.actor.head.parameters(outputs), **states}
+        if name == "log_prob":
+            log_probs = self.actor.head.distribution(outputs).log_prob(own)
+            return {"log_prob": log_probs, **states}
+        noise = None
+        if name == "sample":
+            noise = keras.tree.flatten(own)
+            if not takes_noise:
+                noise = self.actor.sample_noise(own, tf.shape(outputs)[0])
         return {**self.actions(outputs, noise), **states}
-
-    def sample_from_noise(self, observation, noise, *more):
-        outputs, states = self.outputs(observation, more)
-        return {**self.actions(outputs, keras.tree.flatten(noise)), **states}
-
-    def distribution(self, observation, *more):
-        outputs, states = self.outputs(observation, more)
-        return {**self.actor.head.parameters(outputs), **states}
-
-    def log_prob(self, observation, raw_action, *more):
-        outputs, states = self.outputs(observation, more)
-        log_probs = self.actor.head.distribution(outputs).log_prob(raw_action)
-        return {"log_prob": log_probs, **states}
-
-    def initial_state(self, count):
-        return state_dict(self.actor.initial_state(count))
 
     def outputs(self, observation, extra_inputs):
         """Returns the masked policy outputs, and a dict of the next recurrent states."""
