@@ -171,29 +171,6 @@ def test_save_keeps_spaces_counters_and_options(tmp_path):
         loaded.fit("CartPole-v1", epochs=1)
 
 
-@pytest.mark.slow
-def test_save_keeps_a_nested_observation_space(tmp_path):
-    box = gym.spaces.Box(-1.0, 1.0, (2,))
-    space = gym.spaces.Dict(b=gym.spaces.Tuple([box, box]), a=box)
-
-    class Nested(Aim):
-        observation_space = space
-
-        def reset(self, **kwargs):
-            super().reset(**kwargs)
-            self.seen = {"a": self.seen, "b": (self.seen, self.seen)}
-            return self.seen, {}
-
-    agent = tfr.Reinforce.for_env(Nested, hidden=(3,), normalize_observations=True)
-    fit(agent, Nested)
-    agent.save(tmp_path / "agent.keras")
-    loaded = tfr.load(tmp_path / "agent.keras")
-    assert loaded.observation_space == space
-    for each in (agent, loaded):
-        fit(each, Nested)
-    assert same_bits(everything(agent), everything(loaded))
-
-
 class Doubled(keras.layers.Layer):
     """A custom layer, which Keras cannot find by name."""
 
@@ -211,36 +188,7 @@ def test_load_accepts_custom_objects_for_custom_layers(tmp_path):
     np.testing.assert_array_equal(loaded(observations), own(observations))
 
 
-@pytest.mark.slow
-def test_new_process_loads_an_agent_from_its_file_alone(agent, path):
-    observations = np.ones([20, 2], "float32")
-    code = (
-        "import sys, tf_reinforce as tfr, numpy as np\n"
-        "agent = tfr.load(sys.argv[1])\n"
-        "print(agent.act(np.ones([20, 2], 'float32'), seed=3).tolist())\n"
-        "print(agent.updates, agent.action_space)\n"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", code, path], capture_output=True, text=True, check=True
-    )
-    actions, rest = answer.stdout.splitlines()
-    assert actions == str(agent.act(observations, seed=3).tolist())
-    assert rest == "1 Discrete(3, start=5)"
-
-
 # Errors
-
-
-def test_load_raises_if_the_file_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no file .*agent.keras"):
-        tfr.load(tmp_path / "agent.keras")
-
-
-def test_load_raises_if_the_file_is_a_plain_keras_model(tmp_path):
-    path = tmp_path / "model.keras"
-    dense(3).save(path)
-    with pytest.raises(ValueError, match="contains no agent"):
-        tfr.load(path)
 
 
 @pytest.mark.parametrize("name", ["agent", "agent.h5", "agent.keras.zip"])

@@ -7,10 +7,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import toys
 
 import tf_reinforce as tfr
-from tf_reinforce import heads
 from tf_reinforce.export import runtimes
 from tf_reinforce.testing import export_report
 
@@ -119,12 +117,3 @@ def test_other_number_type_or_missing_result_is_an_infinite_difference():
     assert np.isinf(export_report._differences(expected, both)).all()
     large = np.array([2e6], "float32")
     assert export_report._differences(large + 1, large) == 0.5e-6
-
-
-def test_random_masks_allow_an_action():
-    agent = tfr.Reinforce.for_env(toys.Lengths, action_mask="info/action_mask")
-    agent.build_for_spaces(toys.Lengths().observation_space, toys.Lengths.action_space)
-    record = export_report._random_episodes(agent, 1000, np.random.default_rng(0))
-    assert record.masks.shape == (125, 8, agent.head.mask_size)
-    assert agent.head.has_legal_action(record.masks).all()
-    assert isinstance(agent.head, heads.Categorical) and record.masks.mean() < 0.9

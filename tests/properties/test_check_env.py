@@ -1,5 +1,6 @@
 """Tests that `check_env` finds the faults of environments, and finds no others."""
 
+import re
 import types
 
 import gymnasium as gym
@@ -54,22 +55,10 @@ ERRORS = [
         r"cannot be used. ValueError: Observation space Text\(.* is not supported",
     ),
     (
-        lambda: gym.vector.SyncVectorEnv([lambda: toys.Misbehaving(1, refusing)]),
-        "licence",
+        gym.vector.SyncVectorEnv([lambda: toys.Misbehaving(1, refusing)]),
+        "no licence",
     ),
 ]
-
-
-@pytest.mark.parametrize("env, message", ERRORS, ids=[text for _, text in ERRORS])
-def test_fault_is_an_error_with_its_reason(env, message):
-    if "licence" in message and message == "licence":
-        env = env()
-    (text,) = texts(env, "error")
-    pytest.raises(ValueError, _raise, text).match(message)
-
-
-def _raise(text):
-    raise ValueError(text)
 
 
 class Random(toys.Clock):
@@ -99,12 +88,6 @@ WARNINGS = [
     (Endless, "did not end within 10,000 steps"),
     (Worthless, "All rewards were zero"),
 ]
-
-
-@pytest.mark.parametrize("env, message", WARNINGS, ids=[text for _, text in WARNINGS])
-def test_doubtful_environment_gets_one_warning(env, message):
-    (text,) = texts(env, "warning", episodes=2)
-    pytest.raises(ValueError, _raise, text).match(f".*{message}")
 
 
 class Informing(toys.Clock):
@@ -149,11 +132,15 @@ NOTES = [
 ]
 
 
-@pytest.mark.parametrize("env, message", NOTES, ids=[text for _, text in NOTES])
-def test_notes_explain_how_to_use_the_environment(env, message):
-    report = tfr.check_env(env, episodes=2)
-    assert report.errors == ()
-    pytest.raises(ValueError, _raise, str(report)).match(f"(?s).*{message}")
+FINDINGS = dict(error=ERRORS, warning=WARNINGS, note=NOTES)
+CASES = [(severity, *case) for severity, cases in FINDINGS.items() for case in cases]
+
+
+@pytest.mark.parametrize("severity, env, message", CASES, ids=[x[2] for x in CASES])
+def test_finding_explains_what_to_correct(severity, env, message):
+    found = texts(env, severity, episodes=2)
+    assert any(re.search(message, text, re.DOTALL) for text in found), found
+    assert severity == "note" or len(found) == 1
 
 
 @pytest.mark.parametrize(

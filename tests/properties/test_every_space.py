@@ -10,6 +10,7 @@ import tempfile
 import gymnasium as gym
 import keras
 import numpy as np
+import parts
 import pytest
 import sweeps
 import tensorflow as tf
@@ -28,7 +29,8 @@ from tf_reinforce.export import policy_functions
 DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "spaces.md"
 INF = float("inf")
 
-# (observation, action); HEADS has the heads that are not the default for the space.
+# Heads that are not the default of any space.
+OTHER_HEADS = "Beta", "ClippedGaussian", "Multinomial", "TanhGaussian"
 PAIRS = {
     "numbers": (Box(-1, 1, (3,)), Discrete(3)),
     "one_number": (Box(-INF, INF, ()), Discrete(1)),
@@ -71,16 +73,7 @@ PAIRS = {
             {"z a": Tuple([Discrete(2), Dict(b=MultiDiscrete([2, 3]))]), "c": Box(0, 9)}
         ),
     ),
-    "clipped": (Box(-1, 1, (2,)), Box(-1, 1, (2,))),
-    "tanh": (Box(-1, 1, (2,), np.float64), Box(-2, 6, (2,))),
-    "beta": (Box(-1, 1, (1,)), Box(0, 1, (2,), np.float64)),
-    "counts": (Dict(left=Box(0, 9, (3,))), MultiDiscrete([5, 5, 5])),
-}
-HEADS = {
-    "clipped": lambda: heads.ClippedGaussian(2, low=-1.0, high=1.0),
-    "tanh": lambda: heads.TanhGaussian(2, low=-2.0, high=6.0),
-    "beta": lambda: heads.Beta(2, low=0.0, high=1.0),
-    "counts": lambda: heads.Multinomial(3, trials=4),
+    **{name: (Box(-1, 1, (2,)), parts.HEADS[name].space) for name in OTHER_HEADS},
 }
 
 
@@ -95,7 +88,7 @@ class Anything(gym.Env):
         self.observation_space, self.action_space = observation_space, action_space
         self.masked = masked
         self.longest = longest
-        self.steps = 0
+        self.steps, self.mask = 0, None
         self.drawn = []
 
     def reset(self, *, seed=None, options=None):
@@ -112,9 +105,7 @@ class Anything(gym.Env):
 
     def step(self, action):
         assert self.action_space.contains(action), action
-        assert_own_types(self.action_space, action)
-        if self.masked:
-            assert_legal(self.action_space, action, self.mask)
+        assert_legal(self.action_space, action, self.mask)
         self.left -= 1
         self.steps += 1
         reward = float(self.np_random.normal())
@@ -128,64 +119,45 @@ class Anything(gym.Env):
         return observation, {"action_mask": self.mask}
 
 
-def assert_own_types(space, action):
-    """Raises unless an action has Python tuples and dicts, and the types of the space."""
-    if isinstance(space, gym.spaces.Dict):
-        assert type(action) is dict
-        for key, child in space.items():
-            assert_own_types(child, action[key])
-    elif isinstance(space, gym.spaces.Tuple):
-        assert type(action) is tuple
-        for child, part in zip(space, action, strict=True):
-            assert_own_types(child, part)
-    else:
-        assert action.dtype == space.dtype
-
-
 def random_mask(space, rng):
     """Returns a mask as for `Space.sample(mask=…)`, with at least one legal choice."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: random_mask(child, rng) for key, child in space.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(random_mask(child, rng) for child in space)
-    if isinstance(space, gym.spaces.Discrete):
-        return some_legal(space.n, rng)
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return nested_masks(space.nvec, rng)
-    if isinstance(space, gym.spaces.MultiBinary):
-        return rng.integers(0, 3, space.shape).astype("int8")
-    return None
 
+    def some_legal(size):
+        mask = rng.integers(0, 2, size).astype("int8")
+        mask[rng.integers(size)] = 1
+        return mask
 
-def nested_masks(nvec, rng):
-    if np.ndim(nvec) == 0:
-        return some_legal(nvec, rng)
-    return tuple(nested_masks(part, rng) for part in nvec)
+    def nested(sizes):
+        return some_legal(sizes) if np.ndim(sizes) == 0 else tuple(map(nested, sizes))
 
+    def mask_of(leaf):
+        if isinstance(leaf, MultiBinary):
+            return rng.integers(0, 3, leaf.shape).astype("int8")
+        if isinstance(leaf, Box):
+            return None
+        return nested(leaf.nvec if isinstance(leaf, MultiDiscrete) else leaf.n)
 
-def some_legal(size, rng):
-    mask = rng.integers(0, 2, int(size)).astype("int8")
-    mask[rng.integers(size)] = 1
-    return mask
+    return keras.tree.map_structure(mask_of, spaces.to_nest(space))
 
 
 def assert_legal(space, action, mask):
-    if isinstance(space, gym.spaces.Dict):
-        for key, child in space.items():
-            assert_legal(child, action[key], mask[key])
-    elif isinstance(space, gym.spaces.Tuple):
-        for child, part, own in zip(space, action, mask, strict=True):
-            assert_legal(child, part, own)
-    elif isinstance(space, gym.spaces.Discrete):
-        assert mask[action - space.start]
-    elif isinstance(space, gym.spaces.MultiDiscrete):
-        for place in np.ndindex(space.shape):
-            own = mask
-            for i in place:
-                own = own[i]
-            assert own[action[place] - space.start[place]]
-    elif isinstance(space, gym.spaces.MultiBinary):
-        assert np.all((mask == 2) | (mask == action))
+    """Raises unless an action has the structure and types of its space and is legal."""
+    nest = spaces.to_nest(space)
+    keras.tree.assert_same_structure(nest, action)
+
+    def check(leaf, part, own=None):
+        assert part.dtype == leaf.dtype
+        if own is not None and isinstance(leaf, MultiBinary):
+            assert np.all((own == 2) | (own == part))
+        elif own is not None:
+            choices = np.ravel(part - leaf.start)
+            masks = keras.tree.flatten(own)
+            assert all(x[choice] for x, choice in zip(masks, choices, strict=True))
+
+    if mask is None:
+        keras.tree.map_structure(check, nest, action)
+    else:
+        keras.tree.map_structure_up_to(nest, check, nest, action, mask)
 
 
 def flat(tree):
@@ -203,7 +175,7 @@ def check_space(name, folder):
     agent = tfr.Reinforce.for_env(
         lambda: Anything(observed, acted),
         hidden=(8,),
-        head=HEADS[name]() if name in HEADS else None,
+        head=parts.HEADS[name].make() if name in OTHER_HEADS else None,
     )
     options = {"num_envs": 2, "verbose": 0, "seed": 3}
     before = [weight.copy() for weight in agent.policy.get_weights()]
@@ -260,7 +232,7 @@ def test_agent_trains_acts_saves_and_exports_in_every_space(name, tmp_path):
 MASKED = [
     name
     for name, (_, acted) in PAIRS.items()
-    if name not in HEADS and heads.for_space(acted).mask_size
+    if name not in OTHER_HEADS and heads.for_space(acted).mask_size
 ]
 
 

@@ -330,27 +330,3 @@ def test_padding_and_order_change_no_result_of_logged_decisions(estimator):
         results.append([list(before.values()), after])
     for result in results[1:]:
         assert_close(results[0], result)
-
-
-INVALID = [
-    ("actions", 3),
-    ("actions", -1),
-    ("rewards", np.nan),
-    ("rewards", np.inf),
-    ("propensities", 0.0),
-    ("propensities", np.nan),
-    ("propensities", 1.5),
-]
-
-
-@pytest.mark.parametrize("name, value", INVALID)
-def test_invalid_value_in_each_logged_decision_is_refused(name, value):
-    model = logged_model()
-    before = model.get_weights()
-    for row in range(4):
-        values = LOG[name].copy()
-        values[row] = value
-        for method in (model.fit_logged, model.evaluate_logged):
-            with pytest.raises(ValueError, match=f"(row|step|episode) {row}"):
-                method(**{**LOG, name: values})
-    assert_close(before, model.get_weights(), rtol=0, atol=0)

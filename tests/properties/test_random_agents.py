@@ -140,9 +140,9 @@ def record(agent, shapes, seed, rows=4, count=4):
         masks = [[random_mask(head, rng) for _ in range(count)] for _ in range(rows)]
         masks = np.array(masks)
         outputs = head.mask_outputs(tf.constant(outputs), tf.constant(masks))
-    generate = {"uniform": rng.random, "normal": rng.standard_normal}
     noise = keras.tree.map_structure(
-        lambda x: tf.constant(generate[x.kind]((rows, count, *x.shape))), head.noise
+        lambda x: tf.reshape(x, [rows, count, *x.shape[1:]]),
+        parts.noise_of(head, rows * count, seed=seed),
     )
     actions = head.sample(tf.constant(outputs), noise)
     rewards = rng.normal(size=(rows, count))

@@ -213,8 +213,6 @@ def test_part_with_every_argument_equals_its_copy(cls, number):
     if issubclass(cls, keras.layers.Layer):
         assert copy.dtype_policy.name == part.dtype_policy.name
         assert attributes(part, case) == attributes(copy, case)
-        settings = {k: x for k, x in case.items() if k in ("gamma", "decay", "passes")}
-        assert attributes(copy, settings) == settings
     again = keras.saving.deserialize_keras_object(config)
     assert plain(keras.saving.serialize_keras_object(again)) == plain(config)
     if isinstance(part, heads.Head):

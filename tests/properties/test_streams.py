@@ -123,28 +123,6 @@ def requested_streams(monkeypatch, run):
     return [address for address in asked if address[1] != "engine_comparison"]
 
 
-def test_fit_and_evaluate_request_each_of_their_streams_once(monkeypatch):
-    """The run includes training, validation, minibatches and evaluation."""
-    agent = tfr.Reinforce.for_env(toys.Corridor, hidden=(2,), minibatch_size=3, passes=2)
-    budget = dict(epochs=3, episodes_per_epoch=2, max_episode_steps=9, verbose=0)
-    options = dict(validation_env=toys.Corridor, validation_episodes=2, seed=4)
-
-    def run():
-        agent.fit(toys.Corridor, **budget, **options)
-        limit = dict(max_episode_steps=9)
-        agent.evaluate(toys.Corridor, 2, deterministic=False, seed=4, **limit)
-
-    asked = requested_streams(monkeypatch, run)
-    assert len(set(asked)) == len(asked)
-    training = [("training/environment", u, 0) for u in range(3)]
-    training += [("training/action", u, 0) for u in range(3)]
-    training += [("training/minibatches", u) for u in range(3)]
-    validation = [("validation/environment", u, 0) for u in (1, 2, 3)]
-    evaluation = [("evaluation/environment", 0, 0), ("evaluation/action", 0, 0)]
-    expected = {(4, *rest) for rest in (*training, *validation, *evaluation)}
-    assert set(asked) == expected
-
-
 class Permutations:
     """A NumPy generator that records its permutations."""
 
@@ -178,11 +156,27 @@ def expect_distinct(drawn, count):
     assert all(sorted(x.tolist()) == list(range(len(x))) for x in drawn)
 
 
-def test_host_engine_draws_a_new_permutation_for_every_pass(permutations):
-    agent = tfr.Reinforce.for_env(toys.Clock, hidden=(2,), minibatch_size=9, passes=2)
-    budget = dict(epochs=2, episodes_per_epoch=8, verbose=0)
-    agent.fit(toys.Clock, **budget, seed=4)
-    expect_distinct(permutations, 4)
+def test_fit_and_evaluate_request_each_of_their_streams_once(monkeypatch, permutations):
+    """The run includes training, validation, minibatches and evaluation."""
+    agent = tfr.Reinforce.for_env(toys.Corridor, hidden=(2,), minibatch_size=3, passes=2)
+    budget = dict(epochs=3, episodes_per_epoch=2, max_episode_steps=9, verbose=0)
+    options = dict(validation_env=toys.Corridor, validation_episodes=2, seed=4)
+
+    def run():
+        agent.fit(toys.Corridor, **budget, **options)
+        limit = dict(max_episode_steps=9)
+        agent.evaluate(toys.Corridor, 2, deterministic=False, seed=4, **limit)
+
+    asked = requested_streams(monkeypatch, run)
+    assert len(set(asked)) == len(asked)
+    training = [("training/environment", u, 0) for u in range(3)]
+    training += [("training/action", u, 0) for u in range(3)]
+    training += [("training/minibatches", u) for u in range(3)]
+    validation = [("validation/environment", u, 0) for u in (1, 2, 3)]
+    evaluation = [("evaluation/environment", 0, 0), ("evaluation/action", 0, 0)]
+    expected = {(4, *rest) for rest in (*training, *validation, *evaluation)}
+    assert set(asked) == expected
+    expect_distinct(permutations, 3 * 2)
 
 
 def test_every_evaluation_of_a_run_plays_new_episodes(monkeypatch):

@@ -3,13 +3,11 @@
 Three contexts and three actions make 27 logs with one decision for each context.
 """
 
-import re
-
 import keras
 import numpy as np
 import pytest
 import sampling_models as models
-from proofs import DOCUMENT
+from proofs import documented
 from proofs import settings_of
 
 import tf_reinforce as tfr
@@ -63,14 +61,7 @@ def test_doubly_robust_gradient_of_a_set_is_exact_for_wrong_predictions():
     check(estimator="dr", reward_model=reward_model(), top_k=2)
 
 
-def documented_biases():
-    """Returns (options, relative bias, cosine) of the table of the document."""
-    text = DOCUMENT.read_text().split("## Logged decisions, exactly\n")[1]
-    text = text.split("\n## ")[0]
-    return re.findall(r"^\| `(.*?)` \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
-
-
-@pytest.mark.parametrize("options, bias, cosine", documented_biases())
+@pytest.mark.parametrize("options, bias, cosine", documented("Logged decisions, exactly"))
 def test_bias_of_biased_options_is_that_of_the_document(options, bias, cosine):
     report = check(tolerance=None, **settings_of(options))
     assert f"{report.relative_error:.3f}" == bias

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 
 import keras
 import numpy as np
@@ -10,27 +9,15 @@ import pytest
 import sweeps
 import tensorflow as tf
 import toys
-from proofs import DOCUMENT
+from proofs import bias_and_cosine
 from proofs import critic
+from proofs import documented
 from proofs import settings_of
 
 from tf_reinforce import testing
 from tf_reinforce.engine.update import train_step
 from tf_reinforce.testing import expectations
 from tf_reinforce.testing import gradients
-
-
-def rows(section):
-    """Returns (options, relative bias, cosine) of the table in a section."""
-    text = DOCUMENT.read_text().split(f"## {section}\n")[1].split("\n## ")[0]
-    return re.findall(r"^\| `(.*?)` \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
-
-
-def bias_and_cosine(found, truth):
-    """Returns the relative bias and the cosine, formatted as in the document."""
-    norm = np.linalg.norm
-    cosine = found @ truth / (norm(found) * norm(truth))
-    return f"{norm(found - truth) / norm(truth):.3f}", f"{cosine:.4f}"
 
 
 def enumeration(
@@ -216,7 +203,7 @@ def second_step(learning_rate, ratio_clip, max_kl=None):
     return found, truth
 
 
-LATER = rows("The second step of an update, exactly")
+LATER = documented("The second step of an update, exactly")
 
 
 @pytest.mark.slow
@@ -292,7 +279,7 @@ def test_dropped_episodes_count_as_return_zero():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", rows("Truncated episodes, exactly"), ids=str)
+@pytest.mark.parametrize("row", documented("Truncated episodes, exactly"), ids=str)
 def test_documented_biases_of_truncation_are_the_computed_ones(row):
     options = settings_of(row[0])
     batch_size = options.pop("batch_size", 2)

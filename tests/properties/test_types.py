@@ -125,21 +125,6 @@ def test_default_policy_is_float64_if_floatx_is_float64():
     assert keras.layers.Dense(1).dtype == "float32"
 
 
-def agent_record(dtype, rows=3, episodes=2):
-    """Returns a record with actions of a Beta and of a clipped Gaussian."""
-    rng = np.random.default_rng(0)
-    return tfr.Episodes(
-        rng.normal(size=(rows + 1, episodes, 2)).astype(dtype),
-        (
-            rng.uniform(0.1, 0.9, (rows, episodes, 1)).astype(dtype),
-            np.clip(rng.normal(size=(rows, episodes, 1)), -1, 1).astype(dtype),
-        ),
-        rng.normal(size=(rows, episodes)),
-        np.array([rows, rows - 1], "int32"),
-        np.array([True, False]),
-    )
-
-
 @pytest.mark.parametrize(
     "types, engine",
     [

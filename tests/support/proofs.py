@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 
 import keras
 import numpy as np
@@ -22,3 +23,16 @@ def settings_of(text):
     """Returns the keyword arguments in a text of the document."""
     call = ast.parse(f"dict({text})", mode="eval").body
     return {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+
+
+def documented(section):
+    """Returns (options, relative bias, cosine) of the rows of a section's table."""
+    text = DOCUMENT.read_text().split(f"## {section}\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| `(.*?)` \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
+
+
+def bias_and_cosine(found, truth):
+    """Returns the relative bias and the cosine, formatted as in the document."""
+    norm = np.linalg.norm
+    cosine = found @ truth / (norm(found) * norm(truth))
+    return f"{norm(found - truth) / norm(truth):.3f}", f"{cosine:.4f}"

@@ -103,3 +103,34 @@ class Logistic(Own):
 
     def mode(self, outputs):
         return outputs[..., :1]
+
+
+class Bent:
+    """A distribution with one fault, in its log-probability or in its entropy."""
+
+    def __init__(self, actions, log_prob=lambda x: x, entropy=lambda x: x):
+        self.actions = actions
+        self.bend = log_prob, entropy
+
+    def log_prob(self, actions):
+        return self.bend[0](self.actions.log_prob(actions))
+
+    def entropy(self):
+        return self.bend[1](self.actions.entropy())
+
+
+class Half(heads.Categorical):
+    def distribution(self, outputs):
+        return Bent(super().distribution(outputs), lambda x: x / 2)
+
+
+class Stopped(heads.Categorical):
+    """The normalizer has no gradient, in log_prob and in the closed form."""
+
+    def distribution(self, outputs):
+        total = tf.reduce_logsumexp(outputs, axis=-1)
+        bend = total - tf.stop_gradient(total)
+        return Bent(super().distribution(outputs), lambda x: x + bend)
+
+    def eligibility(self, outputs, actions):
+        return tf.one_hot(actions, self.size, dtype=outputs.dtype)

@@ -170,10 +170,14 @@ def _nested(name, spec, batch):
             return {key: _nested(name, spec[key], batch[key]) for key in spec}
     elif isinstance(batch, (tuple, list)) and len(batch) == len(spec):
         return tuple(map(_nested, [name] * len(spec), spec, batch))
-    keys = f" with the keys {list(batch)}" if isinstance(batch, Mapping) else ""
+    expected, received = f"a tuple of {len(spec)} parts", type(batch).__name__
+    if isinstance(spec, dict):
+        expected = f"a dict with the keys {list(spec)}"
+    if isinstance(batch, Mapping):
+        received += f" with the keys {list(batch)}"
     raise ValueError(
         f"`{name}` must be nested like the observation space, with a batch in place of "
-        f"each array of {spec}. Received: {type(batch).__name__}{keys}"
+        f"each array. Expected: {expected}. Received: {received}"
     )
 
 

@@ -35,7 +35,7 @@ class LoggedOptions(NamedTuple):
         """Raises an error if an option is invalid or does not fit the head."""
         validation.one_of("estimator", self.estimator, ESTIMATORS)
         if self.clip is not None:
-            validation.within("clip", self.clip, np.finfo("float32").tiny, 1e30)
+            validation.within("clip", self.clip, float(np.finfo("float32").tiny), 1e30)
         validation.positive_int_or_none("top_k", self.top_k)
         needs_model = self.estimator == "dr"
         if needs_model != isinstance(self.reward_model, keras.Model):

@@ -10,7 +10,7 @@ from tf_reinforce.testing.expectations import GradientReport
 from tf_reinforce.testing.export_report import ExportReport
 from tf_reinforce.testing.export_report import check_export
 from tf_reinforce.testing.gradients import check_gradient
-from tf_reinforce.testing.logged_actions import check_logged_gradient
+from tf_reinforce.testing.sample_paths import check_logged_gradient
 from tf_reinforce.testing.sample_paths import check_score_function
 from tf_reinforce.testing.token_sequences import check_sequence_gradient
 

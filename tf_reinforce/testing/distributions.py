@@ -17,42 +17,30 @@ _NUM_SAMPLES = 20_000
 
 # For each property, the largest error, and what it means if the error is larger.
 _PROPERTIES = {
-    "legality": (
-        0.0,
-        "under a mask, exactly the actions with `is_legal` must have a probability above "
-        "zero; the error counts the wrong ones. Check `mask_outputs` and `is_legal`",
-    ),
+    "legality": (0.0, "the error counts the actions that contradict `is_legal`"),
     "probabilities": (
         1e-9,
-        "exp(log_prob) must sum, or integrate, to one over all raw actions. Check "
-        "`distribution`, and whether `actions` is complete",
+        "exp(log_prob) must sum to one. Check whether `actions` is complete",
     ),
-    "eligibility": (
-        1e-12,
-        "it must be the derivative of log_prob with respect to the outputs by automatic "
-        "differentiation",
-    ),
+    "eligibility": (1e-12, "it must be the derivative of log_prob by the outputs"),
     "finite_differences": (
         1e-7,
-        "`eligibility` must be the derivative of log_prob by central differences. Check "
-        "whether log_prob stops a gradient",
+        "`eligibility` must be the slope of log_prob, which must not stop a gradient",
     ),
     "sample": (
         6.0,
-        "it must sample from `distribution`; the error is a number of standard errors",
+        "it must sample from `distribution`; the error is in standard errors",
     ),
     "moments": (
         1e-9,
-        "the first two moments of `sample` must be those of `distribution`. The sample "
-        "must be a finite, smooth function of the noise",
+        "`sample` must have the moments of `distribution`, and be finite and smooth",
     ),
     "expected_eligibility": (
         1e-9,
         "the expectation of `eligibility` must be zero. Check whether log_prob is "
-        "normalized for all outputs. The check cannot integrate a log_prob with a kink "
-        "or an edge (Laplace, uniform)",
+        "normalized for all outputs, and smooth (not Laplace or uniform)",
     ),
-    "entropy": (1e-9, "the entropy must be minus the expectation of log_prob"),
+    "entropy": (1e-9, "it must be minus the expectation of log_prob"),
     "mode": (1e-9, "no raw action may be more likely than it"),
 }
 

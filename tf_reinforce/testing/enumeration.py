@@ -38,31 +38,24 @@ def raw_actions(head, actions=None):
             "Only the actions of heads with integer actions can be enumerated. "
             f"Received: {head!r}. `check_head` also checks other heads."
         )
-    specs = head.action_spec("float64")
+    specs, given = head.action_spec("float64"), actions
     actions = _all_actions(head) if actions is None else actions
     try:
         actions = keras.tree.map_structure_up_to(
             specs,
-            lambda spec, part: np.asarray(part).astype(
-                spec.dtype.name, casting="same_kind"
-            ),
+            lambda spec, x: np.asarray(x).astype(spec.dtype.name, casting="same_kind"),
             specs,
             actions,
         )
-        matches = [
-            part.shape == (count(actions), *spec.shape)
-            for spec, part in zip(*map(keras.tree.flatten, (specs, actions)), strict=True)
-        ]
-        valid = is_valid(head, actions) if all(matches) else np.zeros(1, bool)
-    except (TypeError, ValueError) as error:
+        shapes = [(count(actions), *spec.shape) for spec in keras.tree.flatten(specs)]
+        accepted = shapes == [x.shape for x in keras.tree.flatten(actions)]
+        accepted = accepted and is_valid(head, actions).all()
+    except (TypeError, ValueError):
+        accepted = False
+    if not accepted or count(actions) < 2:
         raise ValueError(
-            f"`actions` must be arrays like the raw actions of {head!r}: {specs}. "
-            f"Received: {actions!r}"
-        ) from error
-    if len(valid) < 2 or not valid.all():
-        raise ValueError(
-            f"`actions` must be two or more raw actions of {head!r}, in arrays of the "
-            f"shape (K, …), that `head.is_valid` accepts. Received: {actions!r}"
+            f"`actions` must be two or more raw actions of {head!r}, in arrays `[K, …]` "
+            f"like {specs}, that `head.is_valid` accepts. Received: {given!r}"
         )
     return actions
 

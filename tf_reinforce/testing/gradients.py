@@ -325,11 +325,9 @@ def _record(trajectories, actions, masks):
 
 
 def select_columns(episodes, indices):
-    return records.Episodes(
-        episodes.observations[:, indices],
-        enumeration.select(episodes.actions, np.s_[:, indices]),
-        episodes.rewards[:, indices],
-        episodes.lengths[indices],
-        episodes.terminated[indices],
-        None if episodes.masks is None else episodes.masks[:, indices],
-    )
+    def select(array):
+        if array is None:
+            return None
+        return array[indices] if array.ndim == 1 else array[:, indices]
+
+    return keras.tree.map_structure(select, episodes)
