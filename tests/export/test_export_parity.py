@@ -108,7 +108,7 @@ def check(agent, path, format):
 
 @pytest.mark.parametrize("head", ACTIONS)
 @pytest.mark.parametrize(
-    "normalizer, mask, recurrent", itertools.product((False, True), repeat=3)
+    "normalizer, mask, recurrent", [*itertools.product((False, True), repeat=3)]
 )
 @pytest.mark.slow
 def test_every_format_equals_the_agent(

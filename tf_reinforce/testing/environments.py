@@ -28,6 +28,18 @@ _SHORT_STEP = 1e-4  # seconds, below which workers hardly pay
 _WAITS = 0.5  # share of a step without a core, from which more workers than cores help
 
 
+_VECTOR_ENV = (
+    "The VectorEnv resets its environments itself, in mode {}. Training may depend on "
+    "the number of environments. To avoid this dependence, pass an "
+    "environment id or a callable with `num_envs=N`."
+)
+_MASK = (
+    "There is a mask of legal actions. Pass action_mask={0!r} to the agent, so that it "
+    "selects legal actions only; on the command line, --set action_mask={0}. The check "
+    "uses this mask."
+)
+
+
 class Finding(NamedTuple):
     """One result of `check_env`."""
 
@@ -168,14 +180,10 @@ class _Recorder(gym.Wrapper):
 def _findings(env, options, seed, episodes, action_mask):
     """Yields the findings of all checks; raises the error of the environment."""
     with make_envs.open_envs(env, 1, **options) as envs:
-        if envs.is_vector_env:
-            yield Finding(
-                "note",
-                "The VectorEnv resets its environments itself, in the mode "
-                f"{env.metadata['autoreset_mode'].name}. The result of training may "
-                "depend on the number of environments. To avoid this dependence, pass an "
-                "environment id or a callable with `num_envs=N`.",
-            )
+        is_vector_env = envs.is_vector_env
+    if is_vector_env:
+        mode = env.metadata["autoreset_mode"].name
+        yield Finding("note", _VECTOR_ENV.format(mode))
     made, recorder = env, None
     with contextlib.ExitStack() as stack:
         kwargs = options.pop("env_kwargs") or {}
@@ -191,13 +199,7 @@ def _findings(env, options, seed, episodes, action_mask):
             with contextlib.suppress(Exception):  # the first collection explains it
                 action_mask = action_masks.find(*recorder.reset(seed=seed))
             if action_mask is not None:
-                yield Finding(
-                    "note",
-                    "There is a mask of legal actions. Pass "
-                    f"action_mask={action_mask!r} to the agent, so that it selects legal "
-                    "actions only; on the command line, --set action_mask="
-                    f"{action_mask}. The check uses this mask.",
-                )
+                yield Finding("note", _MASK.format(action_mask))
         space = getattr(made, "single_observation_space", made.observation_space)
         parts = keras.tree.flatten(spaces.to_nest(space))
         agent = agents.Reinforce.for_env(

@@ -100,23 +100,7 @@ def check_export(
             "`path` must be an export of `agent`. Received: an export with the functions "
             f"{sorted(metadata['functions'])}. Export the agent again."
         )
-    if env is None:
-        record = _random_episodes(agent, count, np.random.default_rng(seed))
-    else:
-        record = agent.collect(
-            env,
-            steps=count,
-            num_envs=_NUM_ENVS,
-            seed=seed,
-            env_kwargs=env_kwargs,
-            max_episode_steps=-(-count // _NUM_ENVS),
-        )
-    extra = [record.masks] if policy.policy_functions.mask_is_input else []
-    if policy.actor.recurrent is not None:
-        extra.append(_states(policy, record, extra))
-    valid = records.valid_steps(record.lengths, int(max(record.lengths)))
-    valid = valid._replace(indices=valid.indices[:count])
-    inputs, extra = valid.gather(record.observations), valid.gather(extra)
+    inputs, extra = _recorded(agent, env, count, seed, env_kwargs)
     noise = policy.actor.sample_noise(tf.constant(seed, tf.int64), count)
     arguments = _arguments(policy, functions, inputs, extra, noise, seed)
     arrays = {
@@ -148,6 +132,28 @@ def check_export(
                     difference[row] = np.where(large[row] & is_near, 0.0, difference[row])
             differences[f"{name}/{key}"] = float(np.max(difference, initial=0.0))
     return ExportReport(count, env is not None, differences, ties, tolerance)
+
+
+def _recorded(agent, env, count, seed, env_kwargs):
+    """Returns N observations, and a list of their masks and recurrent states."""
+    policy = agent._live_policy
+    if env is None:
+        record = _random_episodes(agent, count, np.random.default_rng(seed))
+    else:
+        record = agent.collect(
+            env,
+            steps=count,
+            num_envs=_NUM_ENVS,
+            seed=seed,
+            env_kwargs=env_kwargs,
+            max_episode_steps=-(-count // _NUM_ENVS),
+        )
+    extra = [record.masks] if policy.policy_functions.mask_is_input else []
+    if policy.actor.recurrent is not None:
+        extra.append(_states(policy, record, extra))
+    valid = records.valid_steps(record.lengths, int(max(record.lengths)))
+    valid = valid._replace(indices=valid.indices[:count])
+    return valid.gather(record.observations), valid.gather(extra)
 
 
 def _nearby_actions(policy, tolerance, observation, extra, noise):
