@@ -2,7 +2,7 @@
 
 import keras
 
-from tf_reinforce.policies import models
+from tf_reinforce.policies import actor
 from tf_reinforce.settings import config
 
 
@@ -33,7 +33,7 @@ def signature(agent):
     settings["steps_per_execution"] = agent.steps_per_execution
     if agent.jit_compile != "auto":  # the checkpoints of earlier versions have no entry
         settings["jit_compile"] = agent.jit_compile
-    adapted = models.adapted_layers(*agent._models)
+    adapted = actor.adapted_layers(*agent._models)
     settings["statistics of `adapt`"] = [(name, x.tolist()) for name, x in adapted]
     settings["weights"] = [(tuple(v.shape), v.dtype) for v in variables(agent)]
     return {**settings, **configs(agent, parts)}

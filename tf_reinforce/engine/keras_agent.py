@@ -17,7 +17,7 @@ from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_specs
 from tf_reinforce.engine import trainer
 from tf_reinforce.export import live_policy
-from tf_reinforce.policies import compatibility
+from tf_reinforce.policies import actor as acting
 from tf_reinforce.policies import models
 from tf_reinforce.policies import normalization
 from tf_reinforce.policies import recurrent
@@ -150,7 +150,7 @@ class KerasAgent(keras.Model):
             raise ValueError(f"The agent cannot be built. {_UNKNOWN_HEAD}")
         self._is_normalized = self._normalized_arrays()
         self._build_model(self.policy, observations_shape, "policy")
-        float_type = models.float_type(self.policy)
+        float_type = acting.float_type(self.policy)
         observation_spec = self._observation_spec(observations_shape, float_type)
         # Validate first, so that a failed build can be tried again.
         head = self.head
@@ -166,7 +166,7 @@ class KerasAgent(keras.Model):
         self.head = head
         with replicas.scope(self._distribute_strategy):
             self._build_parts(observation_spec, float_type)
-        self._constants = models.constants(*self._models)
+        self._constants = acting.constants(*self._models)
         self._live_policies = {}  # keys: whether the action space is known
         self._trainer = trainer.Trainer(
             self, observation_spec, recurrent_policy, updating_layers
@@ -176,16 +176,16 @@ class KerasAgent(keras.Model):
         """Checks policy and value model, and builds the value model.
 
         Returns:
-            The results of `compatibility.check_model_shapes` and `check_call_modes`.
+            The results of `models.check_model_shapes` and `check_call_modes`.
         """
         shapes = keras.tree.map_structure(lambda x: (None, *x.shape), observation_spec)
         spec = tensor_specs.with_floats(observation_spec, self._is_normalized, float_type)
-        recurrent_policy = compatibility.check_model_shapes(
+        recurrent_policy = models.check_model_shapes(
             self.policy, head, self.baseline, spec
         )
         for value_model in self._models[1:]:
             self._build_model(value_model, shapes, "value model")
-        return recurrent_policy, compatibility.check_call_modes(
+        return recurrent_policy, models.check_call_modes(
             self._models, spec, recurrent_policy
         )
 
@@ -208,7 +208,7 @@ class KerasAgent(keras.Model):
         if self.normalizer is None:
             nested = spaces.to_nest(self.observation_space)
             return [False] * len(keras.tree.flatten(nested))
-        return compatibility.normalized_arrays(
+        return models.normalized_arrays(
             self.observation_space, self._models, self._normalizes_integers
         )
 
@@ -285,7 +285,7 @@ class KerasAgent(keras.Model):
         It is a new one if a constant of its traced programs has changed, for example by a
         call of `adapt` of a normalization layer of the policy.
         """
-        constants = models.constants(*self._models)
+        constants = acting.constants(*self._models)
         if constants != self._constants:
             self._constants, self._live_policies = constants, {}
             self._trainer = self._trainer.renewed()

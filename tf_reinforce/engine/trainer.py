@@ -22,7 +22,6 @@ from tf_reinforce.engine.update import inspection
 from tf_reinforce.engine.update import program as update_program
 from tf_reinforce.engine.update import train_step
 from tf_reinforce.policies import actor
-from tf_reinforce.policies import models
 from tf_reinforce.settings import config
 from tf_reinforce.support import compilation
 from tf_reinforce.support import locks
@@ -71,7 +70,7 @@ class Trainer:
         agent: A built `Reinforce`.
         observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
         recurrent_policy: `recurrent.RecurrentPolicy`, or `None`.
-        updating_layers: The result of `compatibility.check_call_modes`.
+        updating_layers: The result of `models.check_call_modes`.
 
     Attributes:
         actor: `actor.ActorPolicy`.
@@ -106,7 +105,7 @@ class Trainer:
             self.estimator.recurrent_step,
             agent.head,
             observation_spec,
-            models.float_type(agent.policy),
+            actor.float_type(agent.policy),
             variables,
             agent._mask_source,
             recurrent_policy,

@@ -3,6 +3,7 @@
 import threading
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.data import acting_specs
@@ -137,3 +138,40 @@ class ActorPolicy:
             )
             for leaf, spec in enumerate(self.noise_specs)
         ]
+
+
+def float_type(policy):
+    """Returns the float type of the observations, outputs and actions of a built policy.
+
+    It is `"float64"` if at least one weight is float64, else `"float32"`, even if all
+    weights are in half precision.
+    """
+    has_float64 = any(weight.dtype == "float64" for weight in policy.weights)
+    return "float64" if has_float64 else "float32"
+
+
+def constants(*models):
+    """Returns what traced programs contain of Keras models, as a tuple to compare.
+
+    These are the ids of the variables, which Keras' `enable_lora` extends, and the
+    statistics that `adapted_layers` returns.
+    """
+    variable_ids = [id(v) for model in models for v in model.variables]
+    statistics = [(name, array.tobytes()) for name, array in adapted_layers(*models)]
+    return tuple(variable_ids), tuple(statistics)
+
+
+def adapted_layers(*models):
+    """Returns the statistics of layers with `adapt`, as a list of `(name, array)`.
+
+    Keras layers with `adapt`, for example `Normalization`, store their statistics (such
+    as mean and variance) twice: as weights, and as plain tensors that `call` reads.
+    """
+    return [
+        (name, np.asarray(value))
+        for model in models
+        for layer in model._flatten_layers()
+        if hasattr(layer, "finalize_state")
+        for name, value in vars(layer).items()
+        if isinstance(value, tf.Tensor)
+    ]

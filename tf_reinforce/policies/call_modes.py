@@ -47,21 +47,22 @@ def call_modes(model, observation_spec):
         if not isinstance(layer, keras.Model)
         and "training" in inspect.signature(layer.call).parameters
     ]
-    with _marked(trained):
-        inference, training = (
-            _Graph(model, observation_spec, training=mode) for mode in (False, True)
-        )
-    differing, updating, inside = [], [], {}
+    inference = _Graph(model, observation_spec)
+    differing, updating, done = [], [], set()
     for layer in trained:  # outer layers come before their inner layers
-        outer = inside.get(id(layer))
-        if outer is None and inference.operations(layer) != training.operations(layer):
-            outer = differing
+        if id(layer) in done:
+            continue
+        inner = {id(x) for x in layer._flatten_layers()}
+        group = [x for x in trained if id(x) in inner]
+        with training_mode(group):
+            graph = _Graph(model, observation_spec)
+        if graph.used != inference.used:
             differing.append(layer.name)
-        elif outer is updating or (outer is None and training.assigns(layer)):
-            outer = updating
-            updating.append(layer)
-        inner = layer._flatten_layers(include_self=False)
-        inside.update((id(x), outer) for x in inner if outer is not None)
+        elif graph.assigns:
+            updating += group
+        else:
+            continue
+        done |= inner
     return CallModes(inference.is_random(), differing, updating)
 
 
@@ -79,39 +80,15 @@ def _is_known(layer):
     return passes or "training" not in inspect.signature(layer.call).parameters
 
 
+@contextlib.contextmanager
 def training_mode(layers):
     """Calls layers in training mode, inside a model that runs in inference mode."""
 
     def train(call):
         return lambda *args, **kwargs: call(*args, **{**kwargs, "training": True})
 
-    return _replaced_calls(layers, train)
-
-
-def _marked(layers):
-    """Adds the identity of layers to the names of their operations."""
-
-    def mark(call):
-        scope = _scope(call.__self__)
-
-        def marked(*args, **kwargs):
-            with tf.name_scope(scope):
-                return call(*args, **kwargs)
-
-        return marked
-
-    return _replaced_calls(layers, mark)
-
-
-def _scope(layer):
-    return f"layer.{id(layer)}"
-
-
-@contextlib.contextmanager
-def _replaced_calls(layers, replace):
-    """Replaces the method `call` of layers inside the context."""
     for layer in layers:
-        vars(layer)["call"] = replace(layer.call)
+        vars(layer)["call"] = train(layer.call)
     try:
         yield
     finally:
@@ -123,38 +100,29 @@ _RANDOM = re.compile("Random|Multinomial|NonDeterministic|TruncatedNormal|Statef
 
 
 class _Graph:
-    """The operations on which the outputs of a model depend, and its assignments.
+    """The operations of a model in inference mode.
 
     Args:
         model, observation_spec: As in `call_modes`.
-        training: Bool, whether the model is called in training mode.
+
+    Attributes:
+        used: Counter of the operations, with constants, on which the outputs depend.
+        assigns: Bool, whether the model changes a variable.
     """
 
-    def __init__(self, model, observation_spec, training):
+    def __init__(self, model, observation_spec):
         specs = keras.tree.map_structure(
             lambda x: tf.TensorSpec((2, *x.shape), x.dtype), observation_spec
         )
-        call = tf.function(lambda x: model(x, training=training), autograph=False)
+        call = tf.function(lambda x: model(x, training=False), autograph=False)
         graph = call.get_concrete_function(specs).graph
         definition = graph.as_graph_def()
         self._functions = {x.signature.name: x for x in definition.library.function}
-        self._nodes = {node.name: node for node in definition.node}
-        outputs = [x.op.name for x in graph.outputs]
-        self._reachable = _reachable(self._nodes, outputs)
-
-    def operations(self, layer):
-        """Returns the operations of a layer, with their constants and numbers of uses."""
-        return collections.Counter(
-            text
-            for name in self._reachable
-            if _is_inside(name, layer)
-            for text in self._texts(self._nodes[name])
-        )
-
-    def assigns(self, layer):
-        """Returns whether a layer changes a variable."""
-        nodes = [node for name, node in self._nodes.items() if _is_inside(name, layer)]
-        return any("Assign" in text for node in nodes for text in self._texts(node))
+        nodes = {node.name: node for node in definition.node}
+        reachable = _reachable(nodes, [x.op.name for x in graph.outputs])
+        texts = {name: list(self._texts(node)) for name, node in nodes.items()}
+        self.used = collections.Counter(x for name in reachable for x in texts[name])
+        self.assigns = any("Assign" in x for part in texts.values() for x in part)
 
     def is_random(self):
         """Returns whether the outputs of the model depend on random numbers.
@@ -162,11 +130,9 @@ class _Graph:
         An operation without state draws other numbers only if its seed is a variable that
         the model changes.
         """
-        texts = [x for name in self._reachable for x in self._texts(self._nodes[name])]
-        texts = [text.partition(" ")[0] for text in texts]
-        drawn = [text for text in texts if _RANDOM.search(text)]
-        changes = any("Assign" in x for n in self._nodes.values() for x in self._texts(n))
-        return any(changes or not text.startswith("Stateless") for text in drawn)
+        operations = [text.partition(" ")[0] for text in self.used]
+        drawn = [x for x in operations if _RANDOM.search(x)]
+        return any(self.assigns or not x.startswith("Stateless") for x in drawn)
 
     def _texts(self, node):
         """Yields a text for a node, and for all nodes of the functions that it calls."""
@@ -177,11 +143,6 @@ class _Graph:
                 definition = self._functions.get(function.name)
                 for inner in definition.node_def if definition else ():
                     yield from self._texts(inner)
-
-
-def _is_inside(name, layer):
-    """Returns whether an operation belongs to a layer, as its name shows."""
-    return re.search(rf"\b{_scope(layer)}(_\d+)?/", name) is not None
 
 
 def _reachable(nodes, outputs):

@@ -200,9 +200,8 @@ def _one_hot(space, name):
     if sum(sizes) > _MAX_ONE_HOT:
         raise ValueError(
             "The default policy encodes discrete observations one-hot, with at most "
-            f"{_MAX_ONE_HOT:,} entries. Received: {space!r}. For larger discrete "
-            "observations, pass your own policy, for example with "
-            "keras.layers.Embedding."
+            f"{_MAX_ONE_HOT:,} entries. Received: {space!r}. Pass a policy of your own, "
+            "for example with keras.layers.Embedding."
         )
     return OneHot(sizes, np.ravel(space.start).tolist(), name=name)
 

@@ -48,7 +48,7 @@ def is_recurrent(policy, observation_spec):
     >>> is_recurrent(policy, tf.TensorSpec((4,)))
     True
     """
-    if not _has_rnn(policy):
+    if not _contains(policy):
         return False
     ranks = [leaf.shape.rank for leaf in keras.tree.flatten(observation_spec)]
     return max(ranks) < 2 or _input_ranks(policy) != sorted(rank + 1 for rank in ranks)
@@ -68,7 +68,7 @@ def remove_time_axis(spec, policy):
     """
     ranks = [leaf.shape.rank + 1 for leaf in keras.tree.flatten(spec)]
     if (
-        not _has_rnn(policy)
+        not _contains(policy)
         or _input_ranks(policy) != sorted(ranks)
         or any(x.shape[1] is not None for x in policy.inputs)
     ):
@@ -119,7 +119,7 @@ class RecurrentPolicy:
     """
 
     def __init__(self, policy, observation_spec):
-        _check_inputs(policy, observation_spec)
+        _check_shapes(policy, observation_spec)
         self._policy = policy
         self._observation_spec = observation_spec
         # The clone has the layer objects of the policy; only recurrent layers are
@@ -132,9 +132,8 @@ class RecurrentPolicy:
         self.sequence_model = policy
         if _contains(policy, keras.layers.TimeDistributed):
             self.sequence_model = keras.models.clone_model(
-                policy, clone_function=_replace_time_distributed, recursive=True
+                policy, clone_function=_BatchedTimeDistributed.replace, recursive=True
             )
-        _check_outputs(policy)
         self._calls = self._trace_calls()
         self.state_spec = [
             tf.TensorSpec(state.shape[1:], state.dtype, f"state_{i}")
@@ -177,16 +176,7 @@ class RecurrentPolicy:
         Returns:
             The policy outputs, `[N, P]` with P outputs for each of N observations, or a
             dict of outputs if the policy returns a dict; and the list of new states.
-
-        Raises:
-            ValueError: If the number of states is wrong.
         """
-        if len(states) != len(self.state_spec):
-            raise ValueError(
-                f"`states` must be a list of {len(self.state_spec)} arrays, one for "
-                f"each of `state_spec`. Received: {len(states)}. An episode starts with "
-                "`initial_state`."
-            )
         return self._run(observations, _StepStates(states))
 
     def check(self):
@@ -215,10 +205,7 @@ class RecurrentPolicy:
             return tf.constant(numbers.astype(leaf.dtype.as_numpy_dtype))
 
         observations = keras.tree.map_structure(draw, self._observation_spec)
-        noisy = [
-            (variable, _add_noise(variable, rng))
-            for variable in self._policy.trainable_variables
-        ]
+        noisy = [(v, _add_noise(v, rng)) for v in self._policy.trainable_variables]
         with keras.StatelessScope(state_mapping=noisy):
             original = self._policy(observations, training=False)
             sequence = self.sequence_model(observations, training=False)
@@ -249,9 +236,9 @@ class RecurrentPolicy:
         except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError) as error:
             expected = _sequence_shapes(self._observation_spec)
             raise ValueError(
-                "The policy does not take the observations of this environment one step "
-                f"at a time. Expected: an input of shape {expected}, for any number of "
-                f"steps. Received: {self._policy!r}, which raises: {error}"
+                "The policy does not take the observations of this environment. "
+                f"Expected: an input of shape {expected}, for any length. Received: "
+                f"{self._policy!r}, which raises: {error}"
             ) from error
         return step.calls
 
@@ -276,13 +263,15 @@ class _StepStates:
     """
 
     def __init__(self, states):
-        self.use_initial = states is None
-        self.old_states = list(states or [])
+        self.old_states = states
         self.new_states = []
         self.calls = []  # (recurrent layer, output spec in its state or None)
 
-    def pop(self, count):
-        """Removes and returns the next `count` states."""
+    def pop(self, initial):
+        """Removes and returns the next states, one for each of a list of initial ones."""
+        if self.old_states is None:
+            return initial
+        count = len(initial)
         popped, self.old_states = self.old_states[:count], self.old_states[count:]
         return popped
 
@@ -298,15 +287,13 @@ class _SingleStepRNN(keras.layers.Layer):
     def build(self, sequences_shape, initial_state_shape=None):
         if initial_state_shape is not None:
             raise ValueError(
-                f"The recurrent layer {self.name!r} is called with `initial_state`, "
-                "which would reset its state at every step. For another initial state, "
-                "write a cell with `get_initial_state` and use keras.layers.RNN(cell)."
+                f"The recurrent layer {self.name!r} is called with `initial_state`. For "
+                "another initial state, write a cell with `get_initial_state`."
             )
 
     def call(self, sequences, initial_state=None, mask=None, training=False):
         step_states, initial = _STEP.get(), self.initial_state(tf.shape(sequences)[0])
-        flat = keras.tree.flatten(initial)
-        old = flat if step_states.use_initial else step_states.pop(len(flat))
+        old = step_states.pop(keras.tree.flatten(initial))
         output, new = self.rnn.cell(
             sequences[:, 0], keras.tree.pack_sequence_as(initial, old)
         )
@@ -317,7 +304,7 @@ class _SingleStepRNN(keras.layers.Layer):
             last = tf.zeros_like(output)
             if not self.rnn.zero_output_for_mask:
                 output_spec = tf.TensorSpec(output.shape[1:], output.dtype)
-                last = last if step_states.use_initial else step_states.pop(1)[0]
+                (last,) = step_states.pop([last])
             output = _where(valid, output, last)
         step_states.new_states += new if output_spec is None else [*new, output]
         step_states.calls.append((self, output_spec))
@@ -360,11 +347,10 @@ class _BatchedTimeDistributed(keras.layers.Layer):
     def compute_output_shape(self, sequences_shape):
         return self.time_distributed.compute_output_shape(sequences_shape)
 
-
-def _replace_time_distributed(layer):
-    """Returns a `_BatchedTimeDistributed` for a TimeDistributed layer, else the layer."""
-    is_distributed = isinstance(layer, keras.layers.TimeDistributed)
-    return _BatchedTimeDistributed(layer) if is_distributed else layer
+    @classmethod
+    def replace(cls, layer):
+        """Returns a layer of this class for a TimeDistributed layer, else the layer."""
+        return cls(layer) if isinstance(layer, keras.layers.TimeDistributed) else layer
 
 
 def _to_single_step(layer):
@@ -372,13 +358,12 @@ def _to_single_step(layer):
     if isinstance(layer, keras.layers.Bidirectional):
         raise ValueError(
             f"The layer {layer.name!r} is Bidirectional. It also reads an episode from "
-            "its end, which is unknown when the policy acts. Use only the layer inside, "
-            "with return_sequences=True."
+            "its end, which is unknown when the policy acts. Use only the layer inside."
         )
     if isinstance(layer, keras.layers.RNN):
         _check_layer(layer)
         return _SingleStepRNN(layer)
-    if isinstance(layer, keras.Model) and _has_rnn(layer):
+    if isinstance(layer, keras.Model) and _contains(layer):
         raise ValueError(
             f"The model {layer.name!r} inside the policy is a subclass of keras.Model "
             "with recurrent layers, which Keras cannot run step by step. Build it as a "
@@ -406,50 +391,41 @@ def _check_layer(layer):
             )
 
 
-def _check_inputs(policy, observation_spec):
-    """Raises an error unless a policy accepts sequences of every length."""
+def _check_shapes(policy, observation_spec):
+    """Raises an error unless a policy maps sequences of any length to rows of numbers."""
     leaves = keras.tree.flatten(observation_spec)
-    inputs = getattr(policy, "inputs", None)
-    shapes = [tuple(x.shape) for x in inputs or ()]
+    shapes = [tuple(x.shape) for x in getattr(policy, "inputs", None) or ()]
     ranks = sorted(leaf.shape.rank + 2 for leaf in leaves)
     if sorted(map(len, shapes)) != ranks or any(shape[1] is not None for shape in shapes):
         remedy = ", ".join(f"keras.Input({(None, *leaf.shape)})" for leaf in leaves)
         raise ValueError(
-            "A policy with recurrent layers must be a Functional or Sequential model "
-            "that takes sequences of observations of any length, with batch and time as "
-            f"the first axes. Expected: inputs of shape "
+            "A policy with recurrent layers must be a Functional or Sequential model of "
+            f"sequences of any length. Expected: inputs of shape "
             f"{_sequence_shapes(observation_spec)}. Received: {policy!r}, "
             + (f"with inputs of shape {shapes}" if shapes else "whose inputs are unknown")
             + f". Start the policy with {remedy}."
         )
-
-
-def _check_outputs(policy):
-    """Raises an error unless the policy returns one row of numbers per step."""
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), policy.outputs)
     if any(len(shape) != 3 for shape in shapes):
         raise ValueError(
             "A policy with recurrent layers must return one row of numbers per step, in "
             f"the shape (None, None, P). Received: outputs of shape {shapes}. Remove "
-            "layers that remove the time axis, for example Flatten and pooling over time."
+            "layers that remove the time axis, such as Flatten and pooling over time."
         )
 
 
 def _compare(expected, received):
     """Raises an error if `received` differs from the outputs of whole sequences."""
     tolerance = _TOLERANCES[expected.dtype.name]
-    is_equal = expected.shape == received.shape and np.allclose(
-        *(x.astype("float64") for x in (received, expected)), tolerance, tolerance
-    )
-    if not is_equal:
+    if expected.shape != received.shape or not np.allclose(
+        received.astype("float64"), expected.astype("float64"), tolerance, tolerance
+    ):
         raise ValueError(
             "The policy mixes time steps in other ways than through recurrent layers, so "
-            "that it cannot act step by step. Expected: single steps and whole sequences "
-            f"give the same outputs. Received: for random observations, {received} from "
-            f"single steps, and {expected} from whole sequences. Remove convolution, "
-            "attention, pooling and normalization over the time axis, and custom layers "
-            "that contain recurrent layers. Wrap layers that process each step alone in "
-            "keras.layers.TimeDistributed."
+            f"it cannot act step by step. Received: {received} from single steps, and "
+            f"{expected} from whole sequences. Remove convolution, attention, pooling "
+            "and normalization over time, and wrap layers that process each step alone "
+            "in keras.layers.TimeDistributed."
         )
 
 
@@ -462,17 +438,11 @@ def _add_noise(variable, rng):
 
 def _where(condition, new, old):
     """Returns each of N rows of `new` if its `[N]` condition is True, else of `old`."""
-    for _ in range(new.shape.rank - 1):
-        condition = tf.expand_dims(condition, -1)
-    return tf.where(condition, new, old)
+    return tf.where(tf.reshape(condition, [-1, *[1] * (new.shape.rank - 1)]), new, old)
 
 
-def _has_rnn(model):
-    """Returns whether a model contains a recurrent layer, at any depth."""
-    return _contains(model, keras.layers.RNN)
-
-
-def _contains(model, layer_class):
+def _contains(model, layer_class=keras.layers.RNN):
+    """Returns whether a model contains a layer of a class, at any depth."""
     layers = model._flatten_layers(include_self=True, recursive=True)
     return any(isinstance(layer, layer_class) for layer in layers)
 

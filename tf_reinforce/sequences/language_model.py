@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_reinforce import heads
 from tf_reinforce.heads import categorical
-from tf_reinforce.policies import models
+from tf_reinforce.policies import actor
 from tf_reinforce.sequences import token_sampler
 
 
@@ -35,7 +35,7 @@ class TokenPolicy:
     @property
     def dtype(self):
         """Returns the name of the float type of log-probabilities, at least float32."""
-        return models.float_type(self.causal_lm)
+        return actor.float_type(self.causal_lm)
 
     def outputs(self, logits):
         """Returns the outputs, logits divided by the temperature, at least float32."""

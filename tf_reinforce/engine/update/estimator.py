@@ -18,8 +18,8 @@ from tf_reinforce.data import episodes as records
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
 from tf_reinforce.functional import returns as return_functions
+from tf_reinforce.policies import actor
 from tf_reinforce.policies import call_modes
-from tf_reinforce.policies import models
 from tf_reinforce.support import compilation
 
 # The scalars that describe a policy gradient.
@@ -577,7 +577,7 @@ class PolicyGradientEstimator:
         values = None
         if isinstance(outputs, dict):
             outputs, values = outputs["outputs"], outputs["values"][..., 0]
-        dtype = models.float_type(self.policy)
+        dtype = actor.float_type(self.policy)
         return tf.cast(outputs, dtype), None if values is None else tf.cast(values, dtype)
 
     def _normalized(self, observations):
