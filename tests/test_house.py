@@ -144,15 +144,7 @@ PUBLIC = [
     "losses", "normalization", "presets", "returns", "sequences", "testing",
 ]  # fmt: skip
 CONSTANTS = {"TWINS"}
-TWINS = {
-    "acrobot",
-    "blackjack",
-    "cartpole",
-    "mountain_car",
-    "pendulum",
-    "tabular",
-    "toys",
-}
+TWINS = {"blackjack", "classic_control", "tabular", "toys"}
 
 
 def test_package_exports_exactly_its_public_names():

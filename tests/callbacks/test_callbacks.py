@@ -62,48 +62,21 @@ def test_episode_logger_appending_to_empty_file_writes_the_header(tmp_path, empt
     assert rows(path) == [HEADER, row(0, 0), row(1, 0)]
 
 
-def test_episode_logger_flushes_exact_rows_after_each_epoch(tmp_path):
-    """A killed run keeps the rows of its finished updates."""
-    path, exact = tmp_path / "episodes.csv", 0.1 + 0.2
-    logger = callbacks.EpisodeLogger(path)
-    logger.on_train_begin()
-    assert rows(path) == [HEADER]
-    logs = {"episode_return": exact, "episode_length": 2, "terminated": True, "update": 0}
-    logger.on_episode_end(0, logs)
-    logger.on_epoch_end(0, {})
-    assert rows(path) == [HEADER, ["0", "0", "0.30000000000000004", "2", "1"]]
-
-
-# StopAtReturn
-
-
-def stops(callback, logs):
-    model = types.SimpleNamespace(stop_training=False)
-    callback.set_model(model)
-    callback.on_epoch_end(0, logs)
-    return model.stop_training
-
-
 @pytest.mark.parametrize(
-    "logs, stop",
+    "monitor, logs, stop",
     [
-        ({"episode_return": 9.9}, False),
-        ({"episode_return": 10.0}, True),
-        ({"episode_return": 11.0, "val_episode_return": 0.0}, True),
-        ({"episode_return": float("nan")}, False),
-        ({}, False),
-        (None, False),
+        ("episode_return", {"episode_return": 9.9}, False),
+        ("episode_return", {"episode_return": 10.0, "val_episode_return": 0.0}, True),
+        ("episode_return", {"episode_return": float("nan")}, False),
+        ("val_episode_return", {"episode_return": 10.0}, False),
+        ("val_episode_return", {"episode_return": 0.0, "val_episode_return": 10.0}, True),
     ],
 )
-def test_stop_at_return_stops_when_the_return_reaches_the_target(logs, stop):
-    assert stops(callbacks.StopAtReturn(10.0), logs) is stop
-
-
-def test_stop_at_return_monitors_the_validation_return_if_asked():
-    callback = callbacks.StopAtReturn(-5.0, monitor="val_episode_return")
-    assert not stops(callback, {"episode_return": 0.0})
-    assert not stops(callback, {"episode_return": 0.0, "val_episode_return": -6.0})
-    assert stops(callback, {"episode_return": -9.0, "val_episode_return": -5.0})
+def test_stop_at_return_stops_when_the_return_reaches_the_target(monitor, logs, stop):
+    callback = callbacks.StopAtReturn(10.0, monitor=monitor)
+    callback.set_model(types.SimpleNamespace(stop_training=False))
+    callback.on_epoch_end(0, logs)
+    assert callback.model.stop_training is stop
 
 
 # ProgressLine
@@ -150,18 +123,16 @@ def test_progress_line_in_a_plain_stream_writes_one_line_per_report(clock):
     assert "\x1b" not in text and "\r" not in text
 
 
-def test_progress_line_reports_every_n_seconds_and_at_the_end(clock):
+@pytest.mark.parametrize(
+    "epochs, every, total, updates", [(6, 100.0, 6, ["4/6", "6/6"]), (2, 1e9, 9, ["2/9"])]
+)
+def test_progress_line_reports_every_n_seconds_and_at_the_end(
+    clock, epochs, every, total, updates
+):
     """With `every=100`, the fourth reading of the clock is the first report."""
-    text = progress(io.StringIO(), epochs=6, every=100.0)
-    assert [line.split(" · ")[0] for line in text.splitlines()] == [
-        "update 4/6",
-        "update 6/6",
-    ]
-
-
-def test_progress_line_writes_the_last_line_if_training_stops_early(clock):
-    text = progress(io.StringIO(), epochs=2, every=1e9, total=9)
-    assert [line.split(" · ")[0] for line in text.splitlines()] == ["update 2/9"]
+    text = progress(io.StringIO(), epochs, every, total=total)
+    found = [line.split(" · ")[0] for line in text.splitlines()]
+    assert found == [f"update {update}" for update in updates]
 
 
 @pytest.mark.parametrize("verbose, lines", [(0, 0), (1, 1), (2, 3)])
@@ -174,18 +145,13 @@ def test_verbosity_two_prints_a_line_for_each_epoch(verbose, lines, capsys, monk
     assert len(capsys.readouterr().out.splitlines()) == lines
 
 
-def set_clock_readings(monkeypatch, *seconds):
-    now = iter(seconds)
-    monkeypatch.setattr("time.perf_counter", lambda: next(now))
-
-
 def test_remaining_time_with_several_updates_per_call(monkeypatch):
     """The updates of a call are reported together when it ends."""
 
     class Model:
         env_steps = 0
 
-    set_clock_readings(monkeypatch, 0, 100, 100, 110, 110)
+    monkeypatch.setattr("time.perf_counter", iter([0, 100, 100, 110, 110]).__next__)
     line = callbacks.ProgressLine(every=0.0, stream=io.StringIO())
     line.set_params({"epochs": 8})
     line.set_model(Model())
@@ -199,7 +165,7 @@ def test_remaining_time_with_several_updates_per_call(monkeypatch):
 
 
 def test_budget_in_steps_has_a_total_and_a_remaining_time(monkeypatch):
-    set_clock_readings(monkeypatch, 0, 50, 60, 70)
+    monkeypatch.setattr("time.perf_counter", iter([0, 50, 60, 70]).__next__)
     line = callbacks.ProgressLine(stream=io.StringIO())
     line.set_params({"epochs": None, "end_env_steps": 13000})
     line.on_train_begin()
@@ -230,10 +196,6 @@ def test_fit_with_steps_passes_end_env_steps_to_callbacks():
         and records[3] == records[2] + 10
         and records[5] is None
     )
-
-
-def test_progress_line_writes_nothing_without_an_epoch():
-    assert progress(Terminal(), epochs=0) == progress(io.StringIO(), epochs=0) == ""
 
 
 @pytest.mark.parametrize("budget", [sweeps.rare(dict(epochs=2)), dict(steps=4)])

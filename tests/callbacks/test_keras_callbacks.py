@@ -2,12 +2,10 @@
 
 import csv
 import functools
-import glob
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
@@ -101,13 +99,6 @@ class InterruptsEpoch(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-def test_fit_returns_history_and_stores_it_in_the_agent(agent):
-    history = fit(agent, epochs=3)
-    assert isinstance(history, keras.callbacks.History) and history is agent.history
-    assert history.epoch == [0, 1, 2]
-    assert len(history.history["episode_return"]) == 3
-
-
 def test_csv_logger_writes_one_row_per_epoch(agent, tmp_path):
     path = tmp_path / "log.csv"
     history = fit(agent, keras.callbacks.CSVLogger(path)).history
@@ -116,19 +107,6 @@ def test_csv_logger_writes_one_row_per_epoch(agent, tmp_path):
     assert [int(row["epoch"]) for row in rows] == [0, 1, 2]
     returns = [float(row["episode_return"]) for row in rows]
     assert returns == history["episode_return"]
-
-
-def test_tensorboard_receives_every_log_key(agent, tmp_path):
-    history = fit(agent, keras.callbacks.TensorBoard(tmp_path)).history
-    found = {}
-    for path in glob.glob(f"{tmp_path}/train/*"):
-        for event in tf.compat.v1.train.summary_iterator(path):
-            for value in event.summary.value:
-                number = float(tf.make_ndarray(value.tensor))
-                found.setdefault(value.tag, []).append(number)
-    tags = {f"epoch_{key}" for key in history}
-    assert tags <= set(found)
-    np.testing.assert_allclose(found["epoch_entropy"], history["entropy"], rtol=1e-6)
 
 
 def test_model_checkpoint_saves_the_complete_best_agent(agent, tmp_path):
@@ -146,22 +124,6 @@ def test_model_checkpoint_saves_the_complete_best_agent(agent, tmp_path):
     assert not are_identical(recorder.weights[1], recorder.weights[2])
     assert best.updates == 2
     fit(best, epochs=1)
-
-
-def test_early_stopping_restores_the_best_weights(agent):
-    recorder = RecordsWeights()
-    history = fit(
-        agent,
-        SetsLog("episode_return", [1.0, 5.0, 3.0, 2.0, 9.0]),
-        recorder,
-        keras.callbacks.EarlyStopping(
-            "episode_return", patience=2, restore_best_weights=True
-        ),
-        epochs=5,
-    )
-    assert history.epoch == [0, 1, 2, 3]
-    assert are_identical(agent.policy.get_weights(), recorder.weights[1])
-    assert not are_identical(recorder.weights[1], recorder.weights[3])
 
 
 @pytest.mark.parametrize(
@@ -190,17 +152,6 @@ def test_learning_rate_scheduler_sets_the_learning_rate(agent):
     schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5**epoch)
     history = fit(agent, schedule).history
     np.testing.assert_allclose(history["learning_rate"], [1.0, 0.5, 0.25])
-
-
-def test_terminate_on_nan_stops_at_a_nan_loss(agent):
-    """The callback reads the loss at the end of each batch, and an epoch is one batch."""
-
-    class SetsLossToNan(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs):
-            logs["loss"] = float("nan")
-
-    history = fit(agent, SetsLossToNan(), keras.callbacks.TerminateOnNaN(), epochs=9)
-    assert history.epoch == [0]
 
 
 def test_interrupted_and_restored_run_equals_uninterrupted_run(rewound, tmp_path):

@@ -42,11 +42,6 @@ def test_picture_has_bar_returns_and_facts():
     assert lines[1:] == ["▁█▅ return 12.3 · evaluation 15.0", "length 57"]
 
 
-def test_narrow_terminal_shortens_lines_and_does_not_wrap_them():
-    lines = plain(live_display.render(*PROGRESS, [1.0] * 40, ""), width=30)
-    assert len(lines) == 3 and max(map(len, lines)) <= 30
-
-
 def test_sparkline_rounds_to_eight_heights():
     values = np.linspace(-3, 4, 8)
     assert live_display.sparkline(values) == "▁▂▃▄▅▆▇█"
@@ -142,14 +137,6 @@ def test_logs_appear_above_the_display(monkeypatch, name):
     assert len(screen(stream.getvalue())) == 4
     assert [handler.stream for handler in handlers] == [stream, file]
     assert file.getvalue() == "a slow environment\n"
-
-
-def test_terminal_without_cursor_movements_gets_plain_lines(monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    line = train(Terminal())
-    line.on_train_end()
-    assert "\x1b" not in line.stream.getvalue()
-    assert line.stream.getvalue().splitlines()[-1].startswith("update 2/4 · return 1.0")
 
 
 def test_notebook_output_is_replaced(monkeypatch):

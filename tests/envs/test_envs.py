@@ -5,7 +5,6 @@ import math
 import gymnasium as gym
 import numpy as np
 import pytest
-import sweeps
 import tensorflow as tf
 from toy_worlds import Walk
 
@@ -14,7 +13,6 @@ from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_noise
 from tf_reinforce.envs import checks
 
-STEPS = 500
 SMOOTH = (
     "Acrobot-v1",
     "CartPole-v1",
@@ -36,11 +34,6 @@ def state_of(original, id):
     return state
 
 
-def set_state(worlds, originals, id):
-    states = np.stack([state_of(original, id) for original in originals])
-    worlds._state = tf.constant(states.astype(worlds.env.dtype))
-
-
 @pytest.mark.parametrize("id", envs.TWINS)
 def test_twin_has_the_spaces_limit_and_threshold_of_gymnasium(id):
     twin, spec, original = envs.make(id), gym.spec(id), gym.make(id)
@@ -50,56 +43,21 @@ def test_twin_has_the_spaces_limit_and_threshold_of_gymnasium(id):
     assert twin.action_space == original.action_space
 
 
-@pytest.mark.parametrize("starts", sweeps.some([15, 100], always=[15]))
-@pytest.mark.parametrize("id", SMOOTH)
-def test_twin_steps_equal_those_of_gymnasium(id, starts):
-    """Each of up to 500 steps starts from the state of the Gymnasium environment.
-
-    The systems are chaotic, so that only single steps are equal, within 1e-5. The test
-    includes rewards, terminations and time limits.
-    """
-    originals = [gym.make(id) for _ in range(starts)]
-    worlds = envs.make(id).as_gymnasium(starts)
-    worlds.reset(seed=0)
-    for seed, original in enumerate(originals):
-        original.reset(seed=seed)
-        original.action_space.seed(seed)
-    over = np.zeros(starts, bool)
-    ends = np.zeros(2, int)
-    most_end = id != "Acrobot-v1" and starts == 15  # all others, within 200 steps
-    for _ in range(210 if most_end else STEPS):
-        set_state(worlds, originals, id)
-        actions = np.array([env.action_space.sample() for env in originals])
-        answers = worlds.step(actions)
-        begun, pairs = over, list(zip(originals, actions, strict=True))
-        for original in (originals[i] for i in np.flatnonzero(begun)):
-            original.reset()
-        if begun.all():  # all were truncated, so that this step was their reset
-            over = ~begun
-            continue
-        walked = [pairs[i] for i in np.flatnonzero(~begun)]
-        truths = [original.step(action)[:4] for original, action in walked]
-        mine = [answer[~begun] for answer in answers[:4]]
-        seen, rewards, *ended = map(np.array, zip(*truths, strict=True))
-        np.testing.assert_allclose(mine[0], seen, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(mine[1], rewards, rtol=0, atol=1e-5)
-        np.testing.assert_array_equal(mine[2:], ended)
-        over = (answers[2] | answers[3]) & ~begun
-        ends += [answers[2].sum(), answers[3].sum()]
-    assert ends.sum() >= (starts if id != "MountainCarContinuous-v0" else 0)
-
-
 EDGES = {
     "Acrobot-v1": ([-3, -3, -9, -9], [3, 3, 9, 9]),
     "CartPole-v1": ([-2.5, -2, -0.25, -2], [2.5, 2, 0.25, 2]),
     "MountainCar-v0": ([-1.2, -0.07], [0.6, 0.07]),
     "MountainCarContinuous-v0": ([-1.2, -0.07], [0.6, 0.07]),
+    "Pendulum-v1": ([-3.1, -8], [3.1, 8]),
 }
 
 
 @pytest.mark.parametrize("id", EDGES)
 def test_twin_terminates_in_the_same_states_as_gymnasium(id):
-    """The states are random, because a random policy rarely reaches a goal or wall."""
+    """The states are random, because a random policy rarely reaches a goal or wall.
+
+    Also observations and rewards of a step are equal.
+    """
     original, twin, rng = gym.make(id).unwrapped, envs.make(id), np.random.default_rng(0)
     original.action_space.seed(0)
     single = id == "MountainCarContinuous-v0"  # Gymnasium uses float32 here
@@ -116,21 +74,7 @@ def test_twin_terminates_in_the_same_states_as_gymnasium(id):
     earned = twin.reward(before, actions, after)
     np.testing.assert_allclose(earned, rewards, rtol=0, atol=1e-5)
     np.testing.assert_array_equal(twin.terminal(after), ended)
-    assert 50 < ended.sum() < 1900
-
-
-def test_cartpole_twin_in_float64_equals_gymnasium_for_150_steps():
-    """The states are equal to the bit, although errors grow by e⁴ in a second."""
-    original, twin = gym.make("CartPole-v1").unwrapped, envs.CartPole("float64")
-    original.reset(seed=3)
-    state = tf.constant(original.state[None])
-    for _ in range(150):
-        _, _, angle, turning = original.state
-        action = int(angle + 0.3 * turning > 0)  # balances the pole
-        original.step(action)
-        state = twin.transition(state, tf.constant([action]), None)
-        np.testing.assert_array_equal(state[0], original.state)
-        assert not twin.terminal(state)[0]
+    assert 50 < ended.sum() < 1900 or id == "Pendulum-v1"
 
 
 @pytest.mark.parametrize("id", SMOOTH)
@@ -287,7 +231,7 @@ class Broken(envs.CartPole):
     "name, answer, message",
     [
         ("observation", lambda x: x[:, :3], r"shape \(7, 4\).*shape \(7, 3\)"),
-        ("observation", lambda x: {"x": x}, "nested like the observation space"),
+        ("observation", lambda x: {"x": x}, "nested like its space"),
         ("observation", lambda x: tf.cast(x, tf.int32), "of type float.*int32"),
         ("reward", lambda x: x[:, None], r"shape \(7,\).*shape \(7, 1\)"),
         ("reward", lambda x: tf.cast(x, tf.int32), "of type float.*int32"),

@@ -1,21 +1,15 @@
 """Tests the example `adding.py`, in which rewards teach a language model to add."""
 
-import importlib.util
-import pathlib
-
 import numpy as np
 import pytest
+import toys
 
 pytest.importorskip("keras_hub", reason='needs pip install ".[text]"')
 
 
 @pytest.fixture(scope="module")
 def example():
-    path = pathlib.Path(__file__).parents[2] / "examples" / "adding.py"
-    spec = importlib.util.spec_from_file_location("adding", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return toys.example("adding")
 
 
 def test_reward_is_the_share_of_right_characters(example):

@@ -1,22 +1,16 @@
 """Tests the example `bandit.py`, in which rewards alone teach the classes of digits."""
 
-import importlib.util
-import pathlib
-
 import keras
 import numpy as np
 import pytest
+import toys
 
 pytest.importorskip("sklearn", reason='needs pip install ".[examples]"')
 
 
 @pytest.fixture(scope="module")
 def example():
-    path = pathlib.Path(__file__).parents[2] / "examples" / "bandit.py"
-    spec = importlib.util.spec_from_file_location("bandit", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return toys.example("bandit")
 
 
 def test_propensities_are_the_frequencies_of_the_choices(example):

@@ -1,23 +1,18 @@
 """Tests the example `glimpses.py`: pictures, glimpses, and that looking helps."""
 
 import functools
-import importlib.util
-import pathlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import toys
 
 pytest.importorskip("sklearn", reason='needs pip install ".[examples]"')
 
 
 @pytest.fixture(scope="module")
 def example():
-    path = pathlib.Path(__file__).parents[2] / "examples" / "glimpses.py"
-    spec = importlib.util.spec_from_file_location("glimpses", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return toys.example("glimpses")
 
 
 def test_a_glimpse_shows_the_pixels_around_its_point(example):

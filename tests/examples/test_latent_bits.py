@@ -1,23 +1,17 @@
 """Tests the example `latent_bits.py`: codes of bits and codes of real numbers."""
 
-import importlib.util
-import pathlib
-
 import keras
 import numpy as np
 import pytest
 import sweeps
+import toys
 
 pytest.importorskip("sklearn", reason='needs pip install ".[examples]"')
 
 
 @pytest.fixture(scope="module")
 def example():
-    path = pathlib.Path(__file__).parents[2] / "examples" / "latent_bits.py"
-    spec = importlib.util.spec_from_file_location("latent_bits", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return toys.example("latent_bits")
 
 
 def test_divergence_of_the_bits_is_their_definition(example):

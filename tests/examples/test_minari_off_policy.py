@@ -42,12 +42,6 @@ def test_estimates_equal_their_definitions_as_loops(example):
     np.testing.assert_allclose(found, (per_decision, weighted), rtol=1e-12)
 
 
-def test_estimates_of_the_behavior_policy_are_the_mean_return(example):
-    record, _ = batch()
-    found = example.off_policy_returns(record, np.zeros((4, 4)))
-    np.testing.assert_allclose(found, 2 * [record.rewards.sum() / 4], rtol=1e-12)
-
-
 def test_dataset_contains_the_collected_episodes(example):
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,))
     dataset = example.record(agent, "test/cartpole-v0", episodes=6)

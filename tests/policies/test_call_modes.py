@@ -39,13 +39,11 @@ def agent_with(*policy_layers, size=2, **options):
 
 
 RANDOM = {
-    "multiplied": lambda layer, x, _: x * normal(x),
     "rare": lambda layer, x, _: tf.where(normal(x) > 9.0, 1.0, x),
     "large inputs": lambda layer, x, _: x + tf.where(x > 1e6, normal(x), 0.0),
     "seed": lambda layer, x, _: x * keras.random.uniform((1, 1), seed=layer.seeds),
     "generator": lambda layer, x, _: x + layer.generator.normal((1, 4)),
     "numpy": lambda layer, x, _: x * np.random.normal(),
-    "kernel": lambda layer, x, _: x @ tf.random.normal((4, 4)),
 }
 
 
@@ -116,15 +114,13 @@ MODES = {
     "dropout": (lambda: flat(layers.Dropout(0.01)), ["dropout"]),
     "inner dropout": (lambda: flat(Block()), ["dropout"]),
     "own": (lambda: flat(Layer(lambda _, x, training: x * (1 + training))), ["layer"]),
-    "noise": (lambda: flat(layers.GaussianNoise(0.1)), ["gaussian_noise"]),
-    "lstm dropout": (lambda: lstm(dropout=0.1), ["lstm"]),
     "lstm recurrent dropout": (lambda: lstm(recurrent_dropout=0.1), ["lstm"]),
     "lstm": (lstm, []),
     "attention dropout": (lambda: attention(0.1), ["multi_head_attention"]),
     "attention": (lambda: attention(0.0), []),
     "spectral": (lambda: flat(layers.SpectralNormalization(layers.Dense(4))), []),
 }
-RARE = {"noise", "inner dropout"}
+RARE = {"inner dropout"}
 
 
 @pytest.mark.parametrize("name", [sweeps.rare(x) if x in RARE else x for x in MODES])

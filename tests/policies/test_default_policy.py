@@ -58,10 +58,8 @@ def test_binary_observations_are_encoded_as_zeros_and_ones(space):
         (Box(0, 200, (3,), np.uint8), [0, 100, 200], [-1.0, 0.0, 1.0]),
         (Box(-1, 1, (3,), np.int8), [-1, 0, 1], [-1.0, 0.0, 1.0]),
         (Box(1000, 1010, (2,), np.int64), [1000, 1010], [-1.0, 1.0]),
-        (Box(np.array([0, -4]), np.array([2, 4]), dtype=np.int16), [1, 4], [0.0, 1.0]),
         (Box(np.array([0, 7]), np.array([2, 9]), dtype=np.int8), [1, 7], [0.0, -1.0]),
         (Box(-(2**31), 2**31 - 1, (2,), np.int32), [-7, 9], [-7.0, 9.0]),
-        (Box(0, 2**63 - 1, (2,), np.int64), [0, 9], [0.0, 9.0]),
         (Box(np.array([0, 0]), np.array([4, 2**40])), [4, 9], [4.0, 9.0]),
         (Box(5, 5, (1,), np.int8), [5], [5.0]),
     ],
@@ -86,13 +84,10 @@ def test_image_is_scaled_to_zero_to_one_before_the_convolutions():
     "shape, axes",
     [
         ((84, 84), (0, 1)),
-        ((84, 84, 4), (0, 1, 2)),
-        ((4, 84, 84), (1, 2, 0)),
         ((210, 160, 3), (0, 1, 2)),
         ((3, 210, 160), (1, 2, 0)),
         ((10, 10, 20), (0, 1, 2)),
         ((20, 10, 10), (1, 2, 0)),
-        ((8, 8, 8), (0, 1, 2)),
         ((7, 7, 3), (0, 1, 2)),
         ((4, 20, 24, 3), (1, 2, 0, 3)),
     ],
@@ -158,9 +153,7 @@ SPACES = {
     "flags": MultiBinary([2, 3]),
     "counts": Box(0, 9, (3,), np.int16),
     "bools": Box(0, 1, (10, 10, 4), np.bool_),
-    "gray": image(10, 10),
     "frames": image(4, 36, 36),
-    "large": image(84, 84, 3),
     "hand": gym.spaces.Tuple([Discrete(32), Discrete(11), Discrete(2)]),
     "nested": gym.spaces.Dict(
         z=Discrete(3),
@@ -220,10 +213,8 @@ def test_build_raises_if_input_names_do_not_match_the_observation():
     "space, offsets, scales",
     [
         (Box(10, 20, (1,)), [15], [5]),
-        (Box(-2, 2, (1,)), [0], [2]),
         (Box(np.float32([-1, 0]), np.float32([3, 8]), (2,)), [1, 4], [2, 4]),
         (Box(100, np.inf, (1,)), [100], [1]),
-        (Box(-np.inf, -7, (1,)), [-7], [1]),
         (Box(-np.inf, np.inf, (1,)), [0], [1]),
         (Box(0, 255, (1,), np.uint8), [127.5], [127.5]),
         (Discrete(3), [0, 0, 0], [1, 1, 1]),
@@ -245,11 +236,6 @@ def test_output_scaling_sets_the_units_of_the_action_space(space, offsets, scale
     )
     x = np.random.default_rng(0).normal(size=(5, 3)).astype("float32")
     np.testing.assert_allclose(moved(x), offsets + scales * plain(x).numpy(), rtol=1e-6)
-
-
-def test_output_scaling_does_not_scale_state_dependent_scales():
-    head = heads.Gaussian(1, low=10.0, high=20.0, state_dependent_scale=True)
-    np.testing.assert_array_equal(head.output_scaling(), [[15, 0], [5, 1]])
 
 
 @pytest.mark.slow

@@ -93,38 +93,6 @@ def test_error_names_the_subclassed_model_that_does_not_take_the_observations():
         agent.fit("CartPole-v1", epochs=1, verbose=0)
 
 
-class Scaled(keras.layers.Layer):
-    """Multiplies by a Python attribute and by a weight."""
-
-    factor = 1.0
-
-    def build(self, shape):
-        self.scale = self.add_weight(initializer="ones", trainable=False)
-
-    def call(self, inputs):
-        return inputs * self.factor * self.scale
-
-
-def test_programs_follow_the_weights_of_a_layer_and_not_its_python_attributes():
-    """TensorFlow reads an attribute once, as docs/tutorial_own_model.md says."""
-    scaled = Scaled()
-    dense = keras.layers.Dense(2, kernel_initializer="zeros")
-    policy = keras.Sequential([keras.Input((4,)), dense, scaled])
-    agent = tfr.Reinforce(policy, tfr.heads.Categorical(2))
-    dense.bias.assign([9.0, -9.0])
-
-    def actions():
-        episodes = agent.collect("CartPole-v1", 2)
-        acts = agent.act(np.zeros((9, 4)), deterministic=True)
-        return {*acts.tolist(), *episodes.actions[:5].ravel().tolist()}
-
-    assert actions() == {0}
-    scaled.factor = -1.0
-    assert actions() == {0}
-    scaled.scale.assign(-1.0)
-    assert actions() == {1}
-
-
 # Classes of layers that a file cannot restore
 
 

@@ -5,13 +5,13 @@ from typing import Any
 import gymnasium as gym
 
 from tf_reinforce.data.seeding import NoiseSpec
-from tf_reinforce.envs.acrobot import Acrobot
 from tf_reinforce.envs.base import TensorEnv
 from tf_reinforce.envs.blackjack import Blackjack
-from tf_reinforce.envs.cartpole import CartPole
-from tf_reinforce.envs.mountain_car import MountainCar
-from tf_reinforce.envs.mountain_car import MountainCarContinuous
-from tf_reinforce.envs.pendulum import Pendulum
+from tf_reinforce.envs.classic_control import Acrobot
+from tf_reinforce.envs.classic_control import CartPole
+from tf_reinforce.envs.classic_control import MountainCar
+from tf_reinforce.envs.classic_control import MountainCarContinuous
+from tf_reinforce.envs.classic_control import Pendulum
 from tf_reinforce.envs.tabular import CliffWalking
 from tf_reinforce.envs.tabular import FrozenLake
 from tf_reinforce.envs.tabular import Tabular

@@ -1,6 +1,5 @@
 """Checks the shapes and types that a tensor environment returns."""
 
-import math
 import types
 
 import gymnasium as gym
@@ -38,17 +37,31 @@ def check(env):
 def _check_functions(env):
     name = type(env).__name__
     state = _call(env, "initial", _zero_noise(env, "initial_noise"))
-    state_specs = keras.tree.map_structure(_spec_reader(f"{name}.initial"), state)
-    observation = _call(env, "observation", state)
-    _check_mask(f"{name}.action_mask", _call(env, "action_mask", state), env)
-    _check_observation(f"{name}.observation", observation, env)
-    actions = keras.tree.map_structure(_zero_actions, spaces.to_nest(env.action_space))
-    actions = cast_actions(env, actions)
-    noise = None
-    if env.transition_noise is not None:
-        noise = _zero_noise(env, "transition_noise")
+    state_specs = _specs(f"{name}.initial", state)
+    choices = spaces.to_nest(env.action_space)
+    masks = _call(env, "action_mask", state)
+    if masks is not None:
+        _check_nested(
+            f"{name}.action_mask",
+            masks,
+            choices,
+            lambda x: ((gym.spaces.flatdim(x),), "bool or int"),
+        )
+    _check_nested(
+        f"{name}.observation",
+        _call(env, "observation", state),
+        tensor_specs.observation_spec(env.observation_space, env.dtype),
+        lambda x: (tuple(x.shape), "float" if x.dtype.is_floating else x.dtype.name),
+    )
+    actions = cast_actions(
+        env,
+        keras.tree.map_structure(
+            lambda x: tf.constant(np.zeros((_ROWS, *x.shape), x.dtype)), choices
+        ),
+    )
+    noise = env.transition_noise and _zero_noise(env, "transition_noise")
     next_state = _call(env, "transition", state, actions, noise)
-    next_specs = keras.tree.map_structure(_spec_reader(f"{name}.transition"), next_state)
+    next_specs = _specs(f"{name}.transition", next_state)
     if next_specs != state_specs:
         raise ValueError(
             f"`{name}.transition` must return a state as `initial` does. Expected: "
@@ -67,9 +80,8 @@ def _call(env, function, *arguments):
     after = keras.tree.flatten(arguments)
     if [*map(id, before)] != [*map(id, after)]:
         raise ValueError(
-            f"`{type(env).__name__}.{function}` must not change its arguments. Expected: "
-            "a new structure, for example {**state, 'x': …}. Received: an argument in "
-            "which a tensor was replaced"
+            f"`{type(env).__name__}.{function}` must not change its arguments. Return a "
+            "new structure, for example {**state, 'x': …}."
         )
     return result
 
@@ -190,88 +202,60 @@ def _is_valid(space, observation):
 def _zero_noise(env, attribute):
     """Returns zeros of the shape of a `NoiseSpec`; raises if the spec is invalid."""
     spec = getattr(env, attribute)
-    shape = getattr(spec, "shape", None)
-    sizes = shape if isinstance(shape, tuple) else [None]
-    is_fixed = all(isinstance(size, int) for size in sizes)
-    if getattr(spec, "kind", None) not in ("uniform", "normal") or not is_fixed:
-        raise ValueError(
-            f"`{type(env).__name__}.{attribute}` must be one `NoiseSpec` for the noise "
-            "of one episode. Expected, for example: NoiseSpec('uniform', (2,)). "
-            f"Received: {spec!r}"
-        )
-    return tf.zeros([_ROWS, *shape], env.dtype)
-
-
-def _spec_reader(function):
-    """Returns a function from a batch tensor to the `(shape, type)` of one episode.
-
-    The returned function raises an error unless the tensor has one row for each episode,
-    and all other axes have a fixed size.
-    """
-
-    def read(tensor):
-        tensor = tf.convert_to_tensor(tensor)
-        shape = tensor.shape
-        if shape.rank in (None, 0) or shape[0] != _ROWS or not shape.is_fully_defined():
-            raise ValueError(
-                f"`{function}` must return tensors with a row for each episode, and axes "
-                f"of a fixed size. Expected, for {_ROWS} episodes: shape ({_ROWS}, …) "
-                f"without None. Received: {shape}. Instead of operations that select by "
-                "value, such as `tf.boolean_mask`, use `tf.where(condition, a, b)`."
-            )
-        return tuple(shape[1:]), tensor.dtype.name
-
-    return read
-
-
-def _expect_nested(function, expected, received, space):
     try:
-        keras.tree.assert_same_structure(expected, received)
+        if spec.kind in ("uniform", "normal"):
+            return tf.zeros([_ROWS, *spec.shape], env.dtype)
+    except (AttributeError, TypeError, ValueError):
+        pass
+    raise ValueError(
+        f"`{type(env).__name__}.{attribute}` must be one `NoiseSpec` for one episode, "
+        f"for example NoiseSpec('uniform', (2,)). Received: {spec!r}"
+    )
+
+
+def _spec(function, tensor):
+    """Returns the `(shape, type)` of one episode of a batch tensor.
+
+    Raises `ValueError` unless the tensor has one row for each episode, and all other axes
+    have a fixed size.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    shape = tensor.shape
+    if shape.rank in (None, 0) or shape[0] != _ROWS or not shape.is_fully_defined():
+        raise ValueError(
+            f"`{function}` must return tensors with a row for each episode, and axes of "
+            f"fixed sizes. Expected: shape ({_ROWS}, …) for {_ROWS} episodes. Received: "
+            f"{shape}. Instead of `tf.boolean_mask`, use `tf.where(condition, a, b)`."
+        )
+    return tuple(shape[1:]), tensor.dtype.name
+
+
+def _specs(function, tensors):
+    return keras.tree.map_structure(lambda x: _spec(function, x), tensors)
+
+
+def _check_nested(function, received, parts, expected):
+    """Raises `ValueError` unless tensors have the structure of `parts`.
+
+    The function `expected` returns shape and kind of the tensor of a part. A tensor may
+    be `None`.
+    """
+    try:
+        keras.tree.assert_same_structure(parts, received)
     except ValueError:
         raise ValueError(
-            f"`{function}` must return arrays nested like the {space} space. Expected: "
-            f"{expected}. Received: {received}"
+            f"`{function}` must return arrays nested like its space. Expected: {parts}. "
+            f"Received: {received}"
         ) from None
-
-
-def _check_observation(function, observation, env):
-    expected = tensor_specs.observation_spec(env.observation_space, env.dtype)
-    _expect_nested(function, expected, observation, "observation")
-
-    def compare(spec, tensor):
-        kind = "float" if spec.dtype.is_floating else spec.dtype.name
-        _check_tensor(function, tensor, tuple(spec.shape), kind)
-
-    keras.tree.map_structure(compare, expected, observation)
-
-
-def _check_mask(function, mask, env):
-    if mask is None:
-        return
-    parts = spaces.to_nest(env.action_space)
-    _expect_nested(function, parts, mask, "action")
-    pairs = zip(keras.tree.flatten(parts), keras.tree.flatten(mask), strict=True)
-    for space, tensor in pairs:
+    pairs = zip(keras.tree.flatten(parts), keras.tree.flatten(received), strict=True)
+    for part, tensor in pairs:
         if tensor is not None:
-            shape, _ = _spec_reader(function)(tensor)
-            entries = _mask_entries(space) or shape[-1:]
-            _check_tensor(function, tensor, entries, "bool or int")
-
-
-def _mask_entries(space):
-    """Returns `(M,)`, the number of mask entries of a space, or `()` for a `Box`."""
-    if isinstance(space, gym.spaces.Box):
-        return ()
-    if isinstance(space, gym.spaces.MultiBinary):
-        return (math.prod(space.shape),)
-    return (
-        int(np.sum(space.n if isinstance(space, gym.spaces.Discrete) else space.nvec)),
-    )
+            _check_tensor(function, tensor, *expected(part))
 
 
 def _check_tensor(function, tensor, shape, kind):
     """Raises `ValueError` unless a tensor has a shape, and the name of a type or kind."""
-    received, name = _spec_reader(function)(tensor)
+    received, name = _spec(function, tensor)
     dtype = tf.as_dtype(name)
     kinds = {"float": dtype.is_floating, "bool or int": dtype.is_bool or dtype.is_integer}
     if received != shape or not kinds.get(kind, name == kind):
@@ -280,7 +264,3 @@ def _check_tensor(function, tensor, shape, kind):
             f"type {kind}. Received: shape {(_ROWS, *received)} of type {name}. The "
             "shapes of an environment are not broadcast, and its types are not cast."
         )
-
-
-def _zero_actions(space):
-    return tf.constant(np.zeros((_ROWS, *space.shape), space.dtype))

@@ -41,7 +41,17 @@ class MaskInGraph:
             ValueError: If the environment has no mask at the path, or if a part of the
                 mask has a wrong number of entries.
         """
-        mask = self._env_mask(state, observation)
+        mask = {"action_mask": self.env.action_mask(state)}
+        try:
+            mask = self._path.lookup(observation, mask)
+        except KeyError:
+            mask = None
+        if mask is None:
+            raise ValueError(
+                f"`action_mask` must be the place of a mask in {self.env!r}: a part of "
+                "the observation, or 'info/action_mask' if its method `action_mask` "
+                f"returns one. Received: action_mask={self._path.where!r}"
+            )
         layouts, parts = self._layout.parts(), nests.flatten(mask)
         if len(layouts) != len(parts):
             raise ValueError(
@@ -51,41 +61,22 @@ class MaskInGraph:
         pairs = zip(layouts, parts, strict=True)
         return tf.concat([self._flat_part(*pair, count) for pair in pairs], axis=1)
 
-    def _env_mask(self, state, observation):
-        mask = self.env.action_mask(state)
-        try:
-            mask = self._path.lookup(observation, {"action_mask": mask})
-        except KeyError:
-            mask = None
-        if mask is None:
-            raise ValueError(
-                f"`action_mask` must be the place of a mask in {self.env!r}. Expected: "
-                "'info/action_mask' for an environment whose method `action_mask` "
-                "returns the legal actions, or a part of the observation. Received: "
-                f"action_mask={self._path.where!r}"
-            )
-        return mask
-
     def _flat_part(self, layout, part, count):
         is_flags = isinstance(layout, mask_layouts.FlagsMask)
+        largest = mask_layouts.FREE if is_flags else 1
         if part is None:  # every action is legal
-            entry = mask_layouts.FREE if is_flags else 1
-            return tf.fill([count, layout.size], tf.constant(entry, tf.int8))
+            return tf.fill([count, layout.size], tf.constant(largest, tf.int8))
         part = tf.reshape(part, [count, -1])
         if part.shape[1] != layout.size:
             raise ValueError(
                 f"An action mask of {layout.owner} must have {layout.size} entries. "
                 f"Received: {part.shape[1]} entries from {self.env!r}"
             )
-        if not is_flags and not part.dtype.is_floating:
+        if part.dtype.is_bool or not (is_flags or part.dtype.is_floating):
             return tf.cast(tf.cast(part, tf.bool), tf.int8)
-        if part.dtype.is_bool:
-            part = tf.cast(part, tf.int8)
-        flat = tf.fill(part.shape, tf.constant(_INVALID, tf.int8))
-        for entry in range(mask_layouts.FREE + 1 if is_flags else 2):
-            is_entry = part == tf.cast(entry, part.dtype)
-            flat = tf.where(is_entry, tf.constant(entry, tf.int8), flat)
-        return flat
+        values = tf.cast(tf.range(largest + 1), part.dtype)
+        is_valid = tf.reduce_any(part[..., None] == values, axis=-1)
+        return tf.where(is_valid, tf.cast(part, tf.int8), tf.constant(_INVALID, tf.int8))
 
     def has_legal_action(self, masks):
         """Returns `[B]` bool, whether each flat mask is valid, and allows an action."""

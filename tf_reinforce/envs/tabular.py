@@ -175,9 +175,9 @@ def _outcomes(transitions):
     sizes = {len(actions) for actions in lists}
     if len(sizes) != 1 or 0 in sizes or not all(all(actions) for actions in lists):
         raise ValueError(
-            "`transitions` must have at least one state, the same number of actions for "
-            "each state, and at least one outcome for each action. Received: "
-            f"{len(lists)} states with {sorted(sizes)} actions"
+            "`transitions` needs at least one state, the same number of actions for each "
+            f"state, and at least one outcome for each action. Received: {len(lists)} "
+            f"states with {sorted(sizes)} actions"
         )
     count = max(len(outcomes) for actions in lists for outcomes in actions)
     shape = len(lists), sizes.pop(), count
@@ -185,11 +185,8 @@ def _outcomes(transitions):
     for place in np.ndindex(shape):
         state, action, number = place
         for outcome in lists[state][action][number : number + 1]:
-            if (
-                len(outcome) != 4
-                or outcome[1] not in range(len(lists))
-                or not np.isfinite(outcome[2])
-            ):
+            is_complete = len(outcome) == 4 and outcome[1] in range(len(lists))
+            if not (is_complete and np.isfinite(outcome[2])):
                 raise ValueError(
                     "An outcome must be (probability, next_state, reward, terminated), "
                     f"with a next state from 0 to {len(lists) - 1} and a finite reward. "
@@ -207,9 +204,8 @@ def _checked_masks(masks, shape):
     table = np.asarray(masks)
     if table.shape != shape or not np.isin(table, (0, 1)).all() or not table.any(1).all():
         raise ValueError(
-            "`action_masks` must contain zeros and ones of the shape [states, actions], "
-            f"here {shape}, with at least one legal action in each state. Received: "
-            f"{masks!r}"
+            "`action_masks` must be zeros and ones of the shape [states, actions], here "
+            f"{shape}, with at least one legal action in each state. Received: {masks!r}"
         )
     return table.astype("int8")
 

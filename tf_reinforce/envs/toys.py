@@ -74,12 +74,7 @@ class Corridor(base.TensorEnv):
 
     def __init__(self, length=6, **kwargs):
         super().__init__(**kwargs)
-        self.length = validation.positive_int("length", length)
-        if self.length < 2:
-            raise ValueError(
-                "`length` must be at least 2 cells, because start and "
-                f"goal of a corridor differ. Received: length={length}"
-            )
+        self.length = validation.whole_number("length", length, low=2)
         self.observation_space = gym.spaces.Discrete(self.length)
         self.max_episode_steps = 4 * (self.length - 1)
         self.optimum = 1.0 - self.length

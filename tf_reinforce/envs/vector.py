@@ -69,9 +69,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         """Steps every environment, and resets an environment if its episode has ended."""
         if self._keys is None:
             raise gym.error.ResetNeeded("Call `reset` before `step`.")
-        actions = keras.tree.map_structure(
-            _to_tensor, self._check_nesting(actions), spaces.to_nest(self.action_space)
-        )
+        actions = self._checked(actions)
         self._episodes += self._ended
         self._lengths = np.where(self._ended, 0, self._lengths + 1).astype("int32")
         self._state, observations, masks, rewards, terminations = self._step_program(
@@ -149,19 +147,18 @@ class TensorVectorEnv(gym.vector.VectorEnv):
             )
         return list(seed)
 
-    def _check_nesting(self, actions):
-        """Returns `actions`; raises an error unless nested like the action space."""
+    def _checked(self, actions):
+        """Returns actions as tensors; raises an error if they are not in the space."""
         nest = spaces.to_nest(self.action_space)
-        if not isinstance(nest, (dict, tuple)):
-            return np.asarray(actions)
         try:
-            keras.tree.assert_same_structure(nest, actions)
-        except ValueError:
+            if not isinstance(nest, (dict, tuple)):
+                actions = np.asarray(actions)
+            return keras.tree.map_structure(_to_tensor, actions, nest)
+        except (ValueError, TypeError):
             raise ValueError(
-                f"`actions` must be nested like {self.action_space}. Received: "
-                f"{actions!r}"
+                f"`actions` must be actions of {self.action_space}, one for each "
+                f"environment. Received: {actions!r}"
             ) from None
-        return actions
 
     def _infos(self, masks):
         """Returns the infos of a step, in the layout of Gymnasium's vector environments.
@@ -173,7 +170,10 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         arrays = nests.map_leaves(lambda x: None if x is None else x.numpy(), masks)
         if isinstance(arrays, (dict, tuple)):
             rows = np.empty(self.num_envs, object)
-            rows[:] = [_part(arrays, i) for i in range(self.num_envs)]
+            for i in range(self.num_envs):
+                rows[i] = nests.map_leaves(
+                    lambda x, i=i: x if x is None else x[i], arrays
+                )
             arrays = rows
         return {"action_mask": arrays, "_action_mask": np.ones(self.num_envs, bool)}
 
@@ -186,13 +186,8 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         )
 
 
-def _part(masks, i):
-    """Returns the nested mask of the environment with index i."""
-    return nests.map_leaves(lambda x: None if x is None else x[i], masks)
-
-
 def _to_tensor(action, space):
-    """Returns actions in the type of the action space; raises an error if invalid."""
+    """Returns actions in the type of the action space; raises if they are invalid."""
     action = np.asarray(action)
     if isinstance(space, gym.spaces.Box):  # the environment clips actions at its bounds
         valid = action.dtype.kind in "fiub" and action.shape == space.shape
@@ -200,10 +195,7 @@ def _to_tensor(action, space):
     else:
         valid = action.dtype.kind in "iub" and space.contains(action.astype(space.dtype))
     if not valid:
-        raise ValueError(
-            f"`actions` must be actions of {space}, one for each environment. "
-            f"Received: {action!r}"
-        )
+        raise ValueError
     return tf.constant(action.astype(space.dtype))
 
 

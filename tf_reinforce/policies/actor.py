@@ -1,6 +1,9 @@
 """Selects actions with normalizer, policy, recurrent state, mask and head."""
 
+import dataclasses
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,6 +14,7 @@ from tf_reinforce.data import action_masks
 from tf_reinforce.data import tensor_noise
 
 
+@dataclasses.dataclass(eq=False)
 class ActorPolicy:
     """Computes actions from observations in TensorFlow operations.
 
@@ -42,31 +46,24 @@ class ActorPolicy:
             episode, or an empty list for a policy without state.
     """
 
-    def __init__(
-        self,
-        step,
-        head,
-        observation_spec,
-        dtype,
-        variables,
-        mask_source=None,
-        recurrent=None,
-        lock=None,
-        centers=None,
-    ):
-        self.step = step
-        self.head = head
-        self.observation_spec = observation_spec
-        self.dtype = dtype
-        self.variables = list(variables)
-        self.mask_source = mask_source
-        self.recurrent = recurrent
-        self.lock = threading.RLock() if lock is None else lock
-        self.centers = centers or [None] * len(keras.tree.flatten(observation_spec))
-        self.action_spec = head.action_spec(dtype)
+    step: Callable
+    head: Any
+    observation_spec: Any
+    dtype: str
+    variables: list
+    mask_source: Any = None
+    recurrent: Any = None
+    lock: Any = dataclasses.field(default_factory=threading.RLock)
+    centers: list | None = None
+
+    def __post_init__(self):
+        head = self.head
+        self.action_spec = head.action_spec(self.dtype)
         self.noise_specs = keras.tree.flatten(head.noise)
-        self.mask_size = head.mask_size if mask_source else 0
-        self.state_spec = [] if recurrent is None else recurrent.state_spec
+        self.mask_size = head.mask_size if self.mask_source else 0
+        self.state_spec = [] if self.recurrent is None else self.recurrent.state_spec
+        if self.centers is None:
+            self.centers = [None] * len(keras.tree.flatten(self.observation_spec))
 
     def acting_specs(self):
         """Returns the `ActingSpecs`, with which a process without TensorFlow can act."""

@@ -1,6 +1,5 @@
 """Normalizes observations and scales with running statistics."""
 
-import itertools
 import math
 from typing import Any
 
@@ -92,8 +91,9 @@ class RunningNormalization(keras.layers.Layer):
         self.bound = add((), _largest_float, name="bound", **frozen)
 
     def call(self, observations: Any) -> Any:
+        dtype = tf.as_dtype(self.compute_dtype)
+
         def normalize(leaf: tf.Tensor, index: int) -> tf.Tensor:
-            dtype = tf.as_dtype(self.compute_dtype)
             if self._is_wide(leaf):
                 origin, mean = self._statistics(index)[:2]
                 centered = tf.cast(tf.cast(leaf, tf.float64) - (origin + mean), dtype)
@@ -103,12 +103,10 @@ class RunningNormalization(keras.layers.Layer):
             return tf.maximum(-bound, tf.minimum(bound, centered * factor))
 
         flat = [tf.convert_to_tensor(x) for x in keras.tree.flatten(observations)]
-        indices = itertools.count()
-        normalized = [
-            normalize(leaf, next(indices)) if has_statistics else leaf
-            for leaf, has_statistics in zip(flat, self._has_statistics, strict=True)
-        ]
-        return keras.tree.pack_sequence_as(observations, normalized)
+        places = [place for place, has in enumerate(self._has_statistics) if has]
+        for index, place in enumerate(places):
+            flat[place] = normalize(flat[place], index)
+        return keras.tree.pack_sequence_as(observations, flat)
 
     def _statistics(self, index: int) -> list[tf.Tensor]:
         """Returns origin, mean and sum of squares of an array, in float64."""

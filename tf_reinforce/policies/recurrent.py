@@ -119,7 +119,7 @@ class RecurrentPolicy:
     """
 
     def __init__(self, policy, observation_spec):
-        _check_shapes(policy, observation_spec)
+        _check_inputs(policy, observation_spec)
         self._policy = policy
         self._observation_spec = observation_spec
         # The clone has the layer objects of the policy; only recurrent layers are
@@ -134,6 +134,7 @@ class RecurrentPolicy:
             self.sequence_model = keras.models.clone_model(
                 policy, clone_function=_BatchedTimeDistributed.replace, recursive=True
             )
+        _check_outputs(policy)
         self._calls = self._trace_calls()
         self.state_spec = [
             tf.TensorSpec(state.shape[1:], state.dtype, f"state_{i}")
@@ -391,8 +392,8 @@ def _check_layer(layer):
             )
 
 
-def _check_shapes(policy, observation_spec):
-    """Raises an error unless a policy maps sequences of any length to rows of numbers."""
+def _check_inputs(policy, observation_spec):
+    """Raises an error unless a policy accepts sequences of every length."""
     leaves = keras.tree.flatten(observation_spec)
     shapes = [tuple(x.shape) for x in getattr(policy, "inputs", None) or ()]
     ranks = sorted(leaf.shape.rank + 2 for leaf in leaves)
@@ -405,6 +406,10 @@ def _check_shapes(policy, observation_spec):
             + (f"with inputs of shape {shapes}" if shapes else "whose inputs are unknown")
             + f". Start the policy with {remedy}."
         )
+
+
+def _check_outputs(policy):
+    """Raises an error unless the policy returns one row of numbers per step."""
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), policy.outputs)
     if any(len(shape) != 3 for shape in shapes):
         raise ValueError(
