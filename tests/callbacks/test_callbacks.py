@@ -82,11 +82,6 @@ def test_stop_at_return_stops_when_the_return_reaches_the_target(monitor, logs, 
 # ProgressLine
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 LOGS = {
     "episode_return": 12.34,
     "episode_length": 56.7,
@@ -177,25 +172,6 @@ def test_budget_in_steps_has_a_total_and_a_remaining_time(monkeypatch):
         "12,000/13,000 steps · 6,789 steps/s · left 0:10",
         "13,001/13,000 steps · 6,789 steps/s · left 0:00",
     ]
-
-
-def test_fit_with_steps_passes_end_env_steps_to_callbacks():
-    records = []
-
-    class Params(callbacks.EpisodeCallback):
-        def on_train_begin(self, logs=None):
-            records.append(self.params["end_env_steps"])
-
-    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,))
-    for budget in (dict(steps=10), dict(steps=10), dict(epochs=1)):
-        records.append(agent.env_steps)
-        options = dict(episodes_per_epoch=1, num_envs=1, callbacks=[Params()], verbose=0)
-        agent.fit("CartPole-v1", **budget, **options)
-    assert (
-        records[1] == records[0] + 10
-        and records[3] == records[2] + 10
-        and records[5] is None
-    )
 
 
 @pytest.mark.parametrize("budget", [sweeps.rare(dict(epochs=2)), dict(steps=4)])

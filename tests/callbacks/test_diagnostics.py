@@ -50,16 +50,6 @@ def flat_rows(gradients):
     return np.concatenate([np.reshape(g, (len(g), -1)) for g in gradients], axis=1)
 
 
-def columns(episodes, chosen):
-    return tfr.Episodes(
-        episodes.observations[:, chosen],
-        episodes.actions[:, chosen],
-        episodes.rewards[:, chosen],
-        episodes.lengths[chosen],
-        episodes.terminated[chosen],
-    )
-
-
 # The gradient of each episode
 
 
@@ -105,22 +95,6 @@ def test_per_episode_gradients_are_of_the_policy_loss_only():
     assert np.abs(flat(estimator_.gradients(record)[0]) - alone).max() > 1e-2
     gradients = flat_rows(inspection.per_episode_gradients(estimator_, record))
     np.testing.assert_allclose(gradients.mean(axis=0), alone, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("baseline", ["leave_one_out", "mean"])
-@pytest.mark.parametrize("settings", [{}, {"discount_states": True}], ids=str)
-def test_per_episode_gradients_with_baseline_false_have_no_baseline(baseline, settings):
-    gradients = inspection.per_episode_gradients(
-        policy_gradient_estimator(baseline, **settings),
-        definitions.record(),
-        baseline=False,
-    )
-    plain = inspection.per_episode_gradients(
-        policy_gradient_estimator(None, **settings), definitions.record()
-    )
-    np.testing.assert_allclose(
-        flat_rows(gradients), flat_rows(plain), rtol=1e-12, atol=1e-12
-    )
 
 
 # Signal and noise
@@ -319,7 +293,6 @@ def test_relative_scale_is_in_half_widths_of_the_bounds():
 
     bounds = dict(low=[-2.0, 0.0], high=[2.0, 20.0])
     assert spread(heads.Gaussian(2, **bounds, initial_scale=[1.0, 1.0])) == [0.5, 0.1]
-    assert spread(heads.ClippedGaussian(1, -2.0, 2.0, initial_scale=3.0), 1) == [1.5]
     assert spread(heads.TanhGaussian(1, -9.0, 9.0, initial_scale=0.5), 1) == [0.5]
     unbounded = heads.Gaussian(2, initial_scale=[5.0, 0.1])
     assert spread(unbounded) == [1.0, 1.0]
@@ -531,9 +504,7 @@ def gaussian(scale):
 @pytest.mark.parametrize(
     ("cause", "env", "updates", "options", "text"),
     [
-        ("learning_rate", "CartPole-v1", 2, dict(learning_rate=1.0), "(now 1)"),
         ("rewards", rewards_in_millions, 3, dict(entropy_coef=0.01), "scale_rewards"),
-        ("collapsed", "Pendulum-v1", 2, dict(head=gaussian(1e-3)), "initial_scale"),
         ("saturated", "Pendulum-v1", 2, dict(head=gaussian(200.0)), "initial_scale"),
         ("value_baseline", "CartPole-v1", 25, dict(baseline="critic"), "value model"),
         ("noise", "CartPole-v1", 60, dict(baseline=None, returns="whole"), "(now 2)"),

@@ -1,6 +1,5 @@
 """Tests that callbacks of Keras work unchanged, with `mode` left at `"auto"`."""
 
-import csv
 import functools
 
 import keras
@@ -97,16 +96,6 @@ class InterruptsEpoch(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == self.at:
             raise KeyboardInterrupt
-
-
-def test_csv_logger_writes_one_row_per_epoch(agent, tmp_path):
-    path = tmp_path / "log.csv"
-    history = fit(agent, keras.callbacks.CSVLogger(path)).history
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    assert {"epoch", *history} <= set(rows[0])
-    assert [int(row["epoch"]) for row in rows] == [0, 1, 2]
-    returns = [float(row["episode_return"]) for row in rows]
-    assert returns == history["episode_return"]
 
 
 def test_model_checkpoint_saves_the_complete_best_agent(agent, tmp_path):

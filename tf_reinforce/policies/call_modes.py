@@ -58,11 +58,10 @@ def call_modes(model, observation_spec):
             graph = _Graph(model, observation_spec)
         if graph.used != inference.used:
             differing.append(layer.name)
+            done |= inner
         elif graph.assigns:
             updating += group
-        else:
-            continue
-        done |= inner
+            done |= inner
     return CallModes(inference.is_random(), differing, updating)
 
 

@@ -200,13 +200,13 @@ def normalized_arrays(space, keras_models, with_integers):
     inputs = [keras.tree.flatten(getattr(x, "inputs", None) or []) for x in keras_models]
     flags, refused = [], []
     for index, (part, name) in enumerate(zip(parts, names, strict=True)):
-        types = [x[index].dtype for x in inputs if len(x) == len(parts)]
-        is_refused = any("int" in dtype for dtype in types)
         is_integer = part.dtype.kind != "f"
         flag = spaces.is_quantity(part) and (with_integers or not is_integer)
-        if flag and is_integer and is_refused:
+        types = [x[index].dtype for x in inputs if len(x) == len(parts)]
+        if flag and is_integer and any("int" in dtype for dtype in types):
             refused.append(name)
-        flags.append(flag and not (is_integer and is_refused))
+            flag = False
+        flags.append(flag)
     if refused:
         validation.warn(
             f"`normalize_observations=True` leaves {', '.join(refused)} unchanged, "
