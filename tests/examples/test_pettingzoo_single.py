@@ -39,21 +39,6 @@ def test_equal_seeds_give_equal_games(example):
     assert first == again and len(set(first)) > 1
 
 
-def test_opponent_acts_on_its_own_view_of_the_game(example):
-    """The first plane of an observation shows the pieces of the player who acts."""
-    views = []
-
-    def opponent(observation):
-        views.append(observation["observation"].copy())
-        return np.flatnonzero(observation["action_mask"])[0]
-
-    env = example.SinglePlayer(opponent)
-    play(env, 1, max)
-    for view in views:
-        own, other = view[..., 0].sum(), view[..., 1].sum()
-        assert own in (other, other - 1)
-
-
 def test_agent_learns_to_beat_the_random_opponent(example):
     _, result = example.train(example.SinglePlayer, epochs=300)
     assert result["episode_return"] > 0.6

@@ -1,10 +1,8 @@
 """Tests the example `serve.py` with requests, and TensorFlow's own view of an export."""
 
 import ast
-import contextlib
 import json
 import pathlib
-import socket
 import subprocess
 import sys
 import threading
@@ -106,16 +104,6 @@ def test_observation_that_is_not_finite_is_refused(number, predict):
         assert "observation is not finite" in raised.value.read().decode()
 
 
-def test_slow_connections_block_no_other_request(predict):
-    address = "127.0.0.1", predict.port
-    head = b"POST / HTTP/1.1\r\nContent-Length: 40\r\n\r\n{"
-    with contextlib.ExitStack() as stack:
-        for _ in range(20):
-            slow = stack.enter_context(socket.create_connection(address))
-            slow.sendall(head)
-        assert predict(instances=[[0, 0, 0, 0]])["predictions"] in ([0], [1])
-
-
 def test_fifty_concurrent_requests_are_answered(agent, predict):
     rows = np.random.default_rng(0).normal(size=(50, 1, 4)).astype("float32")
     barrier = threading.Barrier(50)
@@ -134,12 +122,3 @@ def test_request_without_content_receives_the_signatures(predict):
         shown = json.loads(reply.read())
     assert set(shown["sample"]) == {"observation", "seed"}
     assert shown["act"]["observation"].startswith("TensorSpec(shape=(None, 4)")
-
-
-def test_saved_model_cli_shows_the_signatures_of_a_version(path):
-    program = "from tensorflow.python.tools.saved_model_cli import main; main()"
-    command = [sys.executable, "-c", program, "show", "--dir", path, "--all"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for name in ("act", "sample", "distribution", "log_prob"):
-        assert f"signature_def['{name}']" in shown
-    assert "(-1, 4)" in shown
