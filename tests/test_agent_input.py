@@ -399,17 +399,13 @@ def test_fit_raises_if_the_policy_is_random():
     [
         ("ent_coef", " Did you mean 'entropy_coef'?"),
         ("hidden_sizes", ""),
-        (
-            "batch_size",
-            " Instead, pass `minibatch_size`, or `episodes_per_epoch` to `fit`.",
-        ),
+        ("n_epochs", " Instead, pass `passes` to `Reinforce`."),
     ],
 )
 def test_unknown_argument_is_named_with_the_most_similar_one(name, similar):
     with pytest.raises(TypeError) as raised:
         tfr.Reinforce.for_env("CartPole-v1", **{name: 0.1})
     assert str(raised.value) == (
-        f"Reinforce got an unexpected keyword argument.{similar} "
-        "help(Reinforce) and help(Reinforce.for_env) list all arguments. "
-        f"Received: {name}=0.1"
+        f"`Reinforce` got an unexpected keyword argument {name!r}.{similar} Its help "
+        f"lists all. Received: {name}=0.1 of type float"
     )

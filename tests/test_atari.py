@@ -10,7 +10,7 @@ import pytest
 import tf_reinforce as tfr
 from tf_reinforce import atari
 from tf_reinforce.cli import entry
-from tf_reinforce.cli import train_settings
+from tf_reinforce.cli import plans
 from tf_reinforce.settings import toml_files
 
 PONG = "tf_reinforce.atari:SmallPong-v0"
@@ -110,10 +110,10 @@ def test_command_finds_the_preset_of_the_game(tmp_path, monkeypatch, capsys):
     (tmp_path / "SmallPong-v0.toml").write_text(f'env = "{PONG}"\n[fit]\nepochs = 7\n')
     monkeypatch.setattr(toml_files, "FOLDER", tmp_path)
     options = entry.make_parser().parse_args(["train", PONG, "--preset"])
-    settings, _ = train_settings.check_train_options(options)
+    settings = plans.make(options).settings
     assert settings["preset"] == "SmallPong-v0" and settings["fit"]["epochs"] == 7
     options = entry.make_parser().parse_args(["train", PONG])
-    train_settings.check_train_options(options)
+    plans.make(options)
     assert f"{PONG} has a preset" in capsys.readouterr().out
     agent = tfr.Reinforce.for_env(PONG, preset="SmallPong-v0")
     assert agent.policy.input_shape == (None, 2, 42, 42)

@@ -119,9 +119,8 @@ DEFERRED_IMPORTS = {
     "cli/play.py",
     "cli/plot.py",
     "cli/tools.py",
+    "cli/plans.py",
     "cli/train.py",
-    "cli/train_messages.py",
-    "cli/train_seeds.py",
     "cli/tune.py",
     "saving.py",
 }

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from tf_reinforce.cli import entry
-from tf_reinforce.cli import train_settings
+from tf_reinforce.cli import plans
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.settings import config as options_
@@ -54,9 +54,10 @@ def read(tmp_path):
     ],
 )
 def test_resume_command_repeats_the_settings_that_no_file_may_contain(
-    changes, words, tmp_path
+    changes, words, tmp_path, monkeypatch
 ):
     """The command is read as a shell and `tf-reinforce` read it."""
+    monkeypatch.setattr(plans.agent_files, "make_task", lambda *_: None)
     folder = tmp_path / "a folder"
     folder.mkdir()
     config = {**SETTINGS, **changes}
@@ -66,9 +67,9 @@ def test_resume_command_repeats_the_settings_that_no_file_may_contain(
     assert program == "tf-reinforce" and words in command
     assert words or arguments == ["train", "--resume", str(folder)]
     options = entry.make_parser().parse_args(arguments)
-    settings = train_settings.check_resume_options(options)
-    assert settings["env_kwargs"] == config["env_kwargs"]
-    assert settings["fit"] == config["fit"] and options.env == config["env"]
+    plan = plans.make(options)
+    assert plan.settings["env_kwargs"] == config["env_kwargs"]
+    assert plan.settings["fit"] == config["fit"] and plan.env == config["env"]
 
 
 @pytest.mark.parametrize("env, words", [("CartPole", None), ("CartPol", "Received")])
@@ -77,11 +78,10 @@ def test_run_continues_with_its_environment_id_without_version(env, words, tmp_p
     arguments = ["train", env, "--resume", str(tmp_path)]
     options = entry.make_parser().parse_args(arguments)
     if words is None:
-        train_settings.check_resume_options(options)
-        assert options.env == "CartPole-v1"
+        assert plans.make(options).env == "CartPole-v1"
     else:
         with pytest.raises(ValueError, match=words):
-            train_settings.check_resume_options(options)
+            plans.make(options)
 
 
 @pytest.mark.parametrize("evaluation", [{}, {"max_episode_steps": 9}])

@@ -16,55 +16,29 @@ def agent():
     return tfr.Reinforce.for_env("CartPole-v1", hidden=())
 
 
-@pytest.mark.parametrize(
-    "method, args, kwargs, text",
-    [
-        ("fit", (X, X), {}, "learns from episodes, and not from data"),
-        ("fit", (X,), {}, "of type ndarray"),
-        ("fit", (), {"env": X}, "of type ndarray"),
-        ("act", (), {"x": X}, "`act` of an agent has no argument 'x'. help"),
-        (
-            "evaluate",
-            ([1], [2]),
-            {},
-            'evaluate("CartPole-v1", …). Received: env=[1] of type list',
-        ),
-        (
-            "fit",
-            ("a", 1),
-            {},
-            "too many positional arguments. Expected: fit(env, …), with",
-        ),
-        (
-            "fit",
-            (),
-            {},
-            "missing a required argument: 'env'. Expected: fit(env, …), with",
-        ),
-        (
-            "fit",
-            (),
-            {"x": X},
-            "'x'. Instead, an agent learns from the episodes of an env",
-        ),
-        (
-            "fit",
-            ("CartPole-v1",),
-            {"batch_size": 3},
-            "Instead, pass `episodes_per_epoch`",
-        ),
-        ("fit", ("CartPole-v1",), {"validation_data": X}, "pass `validation_env`"),
-        (
-            "fit",
-            ("CartPole-v1",),
-            {"epoch": 3},
-            "no argument 'epoch'. Did you mean 'epochs'",
-        ),
-        ("fit", ("CartPole-v1",), {"zzz": 3}, "'zzz'. help(Reinforce.fit) lists all"),
-        ("evaluate", ("CartPole-v1",), {"episode": 3}, "Did you mean 'episodes'?"),
-        ("act", (X,), {"action_masks": X}, "Did you mean 'action_mask'?"),
-    ],
-)
+ID = "CartPole-v1"
+CALLS = [
+    ("fit", (X, X), {}, "learns from episodes, and not from data"),
+    ("fit", (), {"env": X}, "of type ndarray"),
+    ("evaluate", ([1], [2]), {}, "Received: env=[1] of type list"),
+    ("fit", ("a", 1), {}, "many positional arguments. Expected: fit(env, …), with"),
+    ("fit", (), {}, "missing a required argument: 'env'. Expected: fit(env, …), with"),
+    ("fit", (), {"x": X}, "'x'. Instead, pass an environment to `fit`"),
+    ("fit", (ID,), {"batch_size": 3}, "Instead, pass `episodes_per_epoch`"),
+    ("fit", (ID,), {"validation_data": X}, "pass `validation_env`"),
+    (
+        "fit",
+        (ID,),
+        {"epoch": 3},
+        "unexpected keyword argument 'epoch'. Did you mean 'epo",
+    ),
+    ("fit", (ID,), {"zzz": 3}, "'zzz'. Its help lists all. Received: zzz=3 of type int"),
+    ("evaluate", (ID,), {"episode": 3}, "Did you mean 'episodes'?"),
+    ("act", (X,), {"action_masks": X}, "Did you mean 'action_mask'?"),
+]
+
+
+@pytest.mark.parametrize("method, args, kwargs, text", CALLS)
 def test_error_names_what_to_use_instead(agent, method, args, kwargs, text):
     with pytest.raises(TypeError, match=re.escape(text)):
         getattr(agent, method)(*args, **kwargs)

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from tf_reinforce.settings import default_settings
-from tf_reinforce.settings import overrides
+from tf_reinforce.settings import config
+from tf_reinforce.settings import toml_files
 
 SETTINGS = {
     "preset": None,
@@ -31,7 +31,7 @@ SETTINGS = {
     ],
 )
 def test_name_and_value_of_a_setting(text, path, value):
-    assert overrides.parse(text) == (path, value)
+    assert toml_files.parse_setting(text) == (path, value)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_name_and_value_of_a_setting(text, path, value):
 )
 def test_other_forms_and_unknown_names_are_refused(text, expected):
     with pytest.raises(ValueError) as error:
-        overrides.parse(text)
+        toml_files.parse_setting(text)
     assert expected in str(error.value)
 
 
 def test_one_setting_changes_and_the_argument_does_not():
     before = copy.deepcopy(SETTINGS)
-    result = overrides.apply(SETTINGS, ("agent", "baseline", "passes"), 4)
+    result = toml_files.override(SETTINGS, ("agent", "baseline", "passes"), 4)
     expected = copy.deepcopy(SETTINGS)
     expected["agent"]["baseline"]["passes"] = 4
     assert result == expected and before == SETTINGS
@@ -69,16 +69,16 @@ def test_alternatives_of_fit_replace_each_other():
     ):
         expected = {key: x for key, x in fit.items() if key != gone}
         expected |= {} if value is None else {name: value}
-        assert overrides.apply(SETTINGS, ("fit", name), value)["fit"] == expected
+        assert toml_files.override(SETTINGS, ("fit", name), value)["fit"] == expected
 
 
 def test_keys_of_a_named_baseline_or_head_make_a_table_of_its_settings():
     settings = {"agent": {"baseline": "value", "head": "Beta"}, "fit": {}}
-    settings = overrides.apply(settings, ("agent", "baseline", "passes"), 4)
-    settings = overrides.apply(settings, ("agent", "head", "min_concentration"), 1)
+    settings = toml_files.override(settings, ("agent", "baseline", "passes"), 4)
+    settings = toml_files.override(settings, ("agent", "head", "min_concentration"), 1)
     assert settings["agent"] == {
-        "baseline": {**default_settings.VALUE, "passes": 4},
+        "baseline": {**config.VALUE_NETWORK, "passes": 4},
         "head": {"kind": "Beta", "min_concentration": 1},
     }
     with pytest.raises(ValueError, match=r"`gamma` must be a table .* gamma=0\.9"):
-        overrides.apply(SETTINGS, ("agent", "gamma", "first"), 1)
+        toml_files.override(SETTINGS, ("agent", "gamma", "first"), 1)

@@ -20,7 +20,6 @@ import gymnasium as gym
 import keras
 import numpy as np
 import parts
-import wrong_commands
 
 import tf_reinforce as tfr
 from tf_reinforce.experiments import multi_seed
@@ -121,11 +120,6 @@ class World:
         for name in ("agent", "pendulum", "episodes"):
             self.__dict__.pop(name, None)
 
-    def file(self, text, name="own.toml"):
-        path = self.folder / name
-        path.write_text(text)
-        return str(path)
-
     def state(self):
         """Returns a digest of all weights, optimizers, counters and files."""
         names = "agent", "pendulum"
@@ -140,7 +134,7 @@ class World:
         files = sorted(
             (str(path), path.read_bytes())
             for path in self.folder.rglob("*")
-            if path.is_file() and path.name != "own.toml"
+            if path.is_file()
         )
         return hashlib.sha256(repr((arrays, files)).encode()).hexdigest()
 
@@ -250,6 +244,44 @@ def policy(outputs=2, inputs=4):
     return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])
 
 
+TWICE = tfr.heads.Categorical(2)
+DECAYS = (1.5, -0.1, NAN, "0.9", None, True)
+SCALES = (0, -1.0, NAN, INF, "a", None)
+# Wrong values of the arguments of heads and baselines.
+ARGUMENTS = {
+    **dict.fromkeys(("n", "categories", "trials"), (*COUNTS, HUGE)),
+    "size": (*COUNTS, None, HUGE),
+    "sizes": (3, [0], [1.5], "34", None, [HUGE]),
+    "start": (0.5, "a", None),
+    "shape": ((3,), 5, "2"),
+    "low": (NAN, "a", None, [1, 2, 3], [9.0, 9.0]),
+    "high": (NAN, "a", None, [1, 2, 3], [-9.0, -9.0]),
+    "integer": FLAGS,
+    "initial_scale": (*SCALES, [1, 2, 3], [1, 0]),
+    "state_dependent_scale": FLAGS,
+    "heads": (
+        3,
+        None,
+        (3,),
+        (TWICE, TWICE),
+        [TWICE],
+        Shown((), "()", "action"),
+        Shown({}, "{}", "action"),
+        Shown({"a/b": TWICE}, "a/b", "action"),
+        Shown({1: TWICE}, "1", "action"),
+    ),
+    "group_size": (*COUNTS, 1),
+    "decay": DECAYS,
+    "horizon": (*COUNTS, None, HUGE),
+    "model": ("dense", 3, [], Shown(keras.layers.Dense, "Dense")),
+    "optimizer": ("no_such", 3, Shown({"class_name": "No"}, "No"), []),
+    "passes": (*COUNTS, None),
+    "minibatch_size": COUNTS,
+    "scale": SCALES,
+    "loss_weight": (-1, NAN, INF, "x", None),
+}
+
+
 def constructors():
     """Yields wrong arguments of `Reinforce`, heads, baselines, layers and callbacks."""
 
@@ -266,80 +298,24 @@ def constructors():
         action_mask=("mask", 3, "info/", "info", "other/mask"),
         gama=(0.9,),
     )
-    yield from _heads()
-    yield from _baselines()
-    yield from _callbacks_and_layers()
-    yield from _tensor_envs()
+    for name, example in (parts.HEADS | parts.BASELINES).items():
+        found = {}
+        for number, case in enumerate(example.cases()):
+            found |= {argument: number for argument in reversed(case)}
+        for argument, number in found.items():
 
+            def make(_, example=example, number=number, **options):
+                return example.kind(**{**example.cases()[number], **options})
 
-def _heads():
-    heads = tfr.heads
-
-    def make(kind, **defaults):
-        return lambda _, **options: kind(**{**defaults, **options})
-
-    yield from each(
-        "Categorical",
-        make(heads.Categorical, size=2),
-        size=(*COUNTS, None, HUGE),
-        start=(1.5, "a", None, NAN, True),
-    )
-    yield from each(
-        "MultiCategorical",
-        make(heads.MultiCategorical, sizes=[2, 3]),
-        sizes=(3, [0], [1.5], "34", None, [HUGE]),
-        start=(0.5, [1, 2, 3], "a", None),
-        shape=((3,), 5, "2", Shown((-1, -2), "-1")),
-    )
-    yield from each(
-        "Bernoulli",
-        make(heads.Bernoulli, n=2),
-        n=(*COUNTS, HUGE),
-        shape=((3,), 5, Shown((1.0, 2.0), "1.0"), "2"),
-    )
-    yield from each(
-        "Multinomial",
-        make(heads.Multinomial, categories=2, trials=2),
-        categories=(*COUNTS, HUGE),
-        trials=(*COUNTS, HUGE),
-    )
-    box = dict(
-        size=(*COUNTS, None, HUGE),
-        low=(NAN, "a", None, [1, 2, 3], 2.0),
-        high=(NAN, "a", None, [1, 2, 3], -2.0),
-        shape=((3,), 5, "2"),
-        integer=("no", 1, None),
-    )
-    scale = dict(
-        initial_scale=(0, -1.0, NAN, INF, "a", None, [1, 2, 3], [1, 0]),
-        state_dependent_scale=FLAGS,
-    )
-    options = dict(size=2, low=-1.0, high=1.0)
-    for kind in (parts.HEADS[name].kind for name in parts.BOX_HEADS):
-        wrong = box | (scale if issubclass(kind, heads.Gaussian.__base__) else {})
-        yield from each(kind.__name__, make(kind, **options), **wrong)
-        if kind.needs_finite_bounds:
-            infinite = dict(low=(-INF,), high=(INF,))
-            yield from each(kind.__name__, make(kind, **options), **infinite)
-    twice = heads.Categorical(2)
-    yield from each(
-        "Composite",
-        make(heads.Composite),
-        heads=(
-            3,
-            None,
-            (3,),
-            (twice, twice),
-            [twice],
-            Shown((), "()", "action"),
-            Shown({}, "{}", "action"),
-            Shown({"a/b": twice}, "a/b", "action"),
-            Shown({1: twice}, "1", "action"),
-        ),
-    )
+            yield from each(name, make, **{argument: ARGUMENTS[argument]})
+    for name in parts.BOX_HEADS:
+        if parts.HEADS[name].kind.needs_finite_bounds:
+            make = parts.HEADS[name].make
+            call = lambda _, make=make, **options: make(**options)  # noqa: E731
+            yield from each(name, call, low=(-INF,), high=(INF,))
     yield from each(
         "heads.for_space",
-        lambda _, space: heads.for_space(space),
+        lambda _, space: tfr.heads.for_space(space),
         space=(
             None,
             3,
@@ -348,126 +324,71 @@ def _heads():
             Shown(gym.spaces.Tuple([]), "()"),
         ),
     )
-
-
-def _baselines():
-    baselines = tfr.baselines
-
-    def value(_, **options):
-        return baselines.Value(**{"model": policy(1), **options})
-
-    yield from each(
-        "LeaveOneOut",
-        lambda _, group_size: baselines.LeaveOneOut(group_size),
-        group_size=(*COUNTS, 1),
-    )
-    decays = (1.5, -0.1, NAN, "0.9", None, True)
-    yield from each(
-        "MovingAverage", lambda _, decay: baselines.MovingAverage(decay), decay=decays
-    )
-    yield from each(
-        "TimeStep",
-        lambda _, **options: baselines.TimeStep(**options),
-        horizon=(*COUNTS, None, HUGE),
-        decay=decays,
-    )
-    yield from each(
-        "Value",
-        value,
-        model=("dense", 3, [], Shown(keras.layers.Dense, "Dense")),
-        optimizer=("no_such", 3, Shown({"class_name": "No"}, "No"), []),
-        passes=(*COUNTS, None),
-        minibatch_size=COUNTS,
-        scale=(0, -1, NAN, INF, "x", None),
-        loss_weight=(-1, NAN, INF, "x", None),
-    )
-    yield from each("baselines.get", lambda _, baseline: baselines.get(baseline),
-        baseline=("median", 3, [], {}),
-    )  # fmt: skip
+    get = lambda _, baseline: tfr.baselines.get(baseline)  # noqa: E731
+    yield from each("baselines.get", get, baseline=("median", 3, [], {}))
+    yield from _callbacks_and_layers()
+    yield from _tensor_envs()
 
 
 def _callbacks_and_layers():
-    callbacks = tfr.callbacks
+    streams, seconds = (3, "stdout"), (-1, NAN, "x", None)
+    kinds = {
+        tfr.callbacks.EpisodeLogger: (
+            {"filename": "x.csv"},
+            dict(filename=(3, None), append=FLAGS),
+        ),
+        tfr.callbacks.StopAtReturn: (
+            {"target": 1.0},
+            dict(target=(NAN, INF, "x", None, True), monitor=(3, None)),
+        ),
+        tfr.callbacks.ProgressLine: ({}, dict(every=seconds, stream=streams)),
+        tfr.callbacks.Diagnostics: (
+            {},
+            dict(every=(*COUNTS, None), verbose=(3, "x", None), stream=streams),
+        ),
+        tfr.Checkpoints: (
+            {"path": "checkpoints"},
+            dict(
+                path=(3, None),
+                every_seconds=(*seconds, INF),
+                every_updates=COUNTS,
+                keep=(*COUNTS, 1, None),
+                agent_path=(3,),
+                grace_seconds=seconds,
+            ),
+        ),
+        tfr.normalization.RunningNormalization: (
+            {},
+            dict(epsilon=SCALES, clip=(0, -1, NAN, "x", None)),
+        ),
+        tfr.normalization.RunningScale: ({}, dict(centered=FLAGS, epsilon=SCALES)),
+    }
+    for kind, (defaults, wrong) in kinds.items():
 
-    def make(kind, **defaults):
-        return lambda _, **options: kind(**{**defaults, **options})
+        def make(_, kind=kind, defaults=defaults, **options):
+            return kind(**{**defaults, **options})
 
-    yield from each(
-        "EpisodeLogger",
-        make(callbacks.EpisodeLogger, filename="x.csv"),
-        filename=(3, None),
-        append=FLAGS,
-    )
-    yield from each(
-        "StopAtReturn",
-        make(callbacks.StopAtReturn, target=1.0),
-        target=(NAN, INF, "x", None, True),
-        monitor=(3, None),
-    )
-    yield from each(
-        "ProgressLine",
-        make(callbacks.ProgressLine),
-        every=(-1, NAN, "x", None),
-        stream=(3, "stdout"),
-    )
-    yield from each(
-        "Diagnostics",
-        make(callbacks.Diagnostics),
-        every=(*COUNTS, None),
-        verbose=(3, "x", None),
-        stream=(3, "stdout"),
-    )
-    yield from each(
-        "Checkpoints",
-        make(tfr.Checkpoints, path="checkpoints"),
-        path=(3, None),
-        every_seconds=(-1, NAN, INF, "x", None),
-        every_updates=COUNTS,
-        keep=(*COUNTS, 1, None),
-        agent_path=(3,),
-        grace_seconds=(-1, NAN, "x", None),
-    )
-    normalization = tfr.normalization
-    yield from each(
-        "RunningNormalization",
-        make(normalization.RunningNormalization),
-        epsilon=(0, -1, NAN, INF, "x", None),
-        clip=(0, -1, NAN, "x", None),
-    )
-    yield from each(
-        "RunningScale",
-        make(normalization.RunningScale),
-        centered=FLAGS,
-        epsilon=(0, -1, NAN, INF, "x", None),
-    )
+        yield from each(kind.__name__, make, **wrong)
 
 
 def _tensor_envs():
     envs = tfr.envs
-    for kind in (*envs.TWINS.values(), envs.Bandit, envs.Catch, envs.Corridor):
-        yield from each(
-            kind.__name__,
-            lambda _, dtype, kind=kind: kind(dtype=dtype),
-            dtype=("float16", 3, None),
-        )
-    yield from each(
-        "Bandit",
-        lambda _, values: envs.Bandit(values),
-        values=([], 3, ["a"], [NAN], [INF], None),
-    )
-    yield from each(
-        "Corridor", lambda _, length: envs.Corridor(length), length=(*COUNTS, 1, None)
-    )
-    yield from each(
-        "envs.make",
-        lambda _, environment: envs.make(environment),
-        environment=("NoSuch-v0", "CartPole-v0", 3, None, []),
-    )
-    yield from each(
-        "as_gymnasium",
-        lambda _, num_envs: envs.CartPole().as_gymnasium(num_envs),
-        num_envs=(*COUNTS, None),
-    )
+    calls = {
+        "CartPole": (envs.CartPole, dict(dtype=("float16", 3, None))),
+        "Bandit": (envs.Bandit, dict(values=([], 3, ["a"], [NAN], [INF], None))),
+        "Corridor": (envs.Corridor, dict(length=(*COUNTS, 1, None))),
+        "envs.make": (
+            lambda environment: envs.make(environment),
+            dict(environment=("NoSuch-v0", "CartPole-v0", 3, None, [])),
+        ),
+        "as_gymnasium": (
+            lambda num_envs: envs.CartPole().as_gymnasium(num_envs),
+            dict(num_envs=(*COUNTS, None)),
+        ),
+    }
+    for name, (make, wrong) in calls.items():
+        call = lambda _, make=make, **options: make(**options)  # noqa: E731
+        yield from each(name, call, **wrong)
 
 
 ENVS = (
@@ -761,7 +682,6 @@ def functions():
         seed=SEEDS,
     )
     yield from _train_seeds()
-    yield from _functional()
 
 
 def _train_seeds():
@@ -796,74 +716,8 @@ def _train_seeds():
     )
 
 
-def _functional():
-    eligibility = tfr.eligibility
-    columns = np.ones((3, 2)), np.ones((3, 1))
-    # The error names the axes, in the order of the arguments.
-    shape = Shown(columns[1], "(3, 1)", "Arrays [")
-
-    def lambda_returns(_, **options):
-        names = "rewards", "discounts", "next_values", "lambdas"
-        return tfr.returns.lambda_returns(
-            **{**dict.fromkeys(names, columns[0]), **options}
-        )
-
-    def function(function, **defaults):
-        return lambda _, **options: function(**{**defaults, **options})
-
-    for name in ("discounts", "next_values", "lambdas"):
-        yield from each("lambda_returns", lambda_returns, **{name: (shape,)})
-    yield from each(
-        "discounted_returns",
-        function(
-            tfr.returns.discounted_returns, rewards=columns[0], discounts=columns[0]
-        ),
-        discounts=(shape,),
-    )
-    yield from each(
-        "policy_gradient",
-        function(
-            tfr.losses.policy_gradient,
-            log_probs=np.ones(3),
-            advantages=np.ones(3),
-            episodes=2,
-        ),
-        advantages=(shape,),
-        log_probs=(shape,),
-    )
-    row = [0.2, 0.8]
-    categorical = function(eligibility.categorical_probs, probs=row, actions=1)
-    yield from each(
-        "categorical_probs",
-        categorical,
-        probs=(Shown([-1.0, 2.0], "-1.0"), Shown([NAN, 1.0], "nan"), "a", None),
-        actions=(2, -1, 1.5, NAN, "a", None, Shown([0, 1], "(2,)")),
-    )
-    yield from each(
-        "multinomial_probs",
-        function(eligibility.multinomial_probs, probs=row, counts=[1, 1], trials=2),
-        counts=(Shown([1, 2], "[1, 2]"), Shown([-1, 3], "-1"), Shown([1], "(1,)")),
-        trials=(0, 1.5, "2", None, True),
-    )
-    yield from each(
-        "gaussian",
-        function(eligibility.gaussian, mean=[0.0], std=[1.0], samples=[0.0]),
-        std=(Shown([0.0], "0.0"), Shown([-1.0], "-1.0"), Shown([NAN], "nan"), "a"),
-        samples=(Shown([1.0, 2.0], "(2,)"), Shown([INF], "inf")),
-    )
-    yield from each(
-        "beta",
-        function(
-            eligibility.beta, concentration1=[2.0], concentration0=[2.0], samples=[0.5]
-        ),
-        concentration1=(Shown([0.0], "0.0"), Shown([-1.0], "-1.0")),
-        samples=(Shown([1.0], "1.0"), Shown([-0.5], "-0.5")),
-    )
-
-
 def configs():
-    """Yields wrong entries of configurations, from which objects are made."""
-    heads = tfr.heads
+    """Yields wrong entries of the configuration of an agent."""
 
     def agent(world, **options):
         return tfr.Reinforce.from_config({**world.agent.get_config(), **options})
@@ -887,39 +741,9 @@ def configs():
         entropy_coef=(-1, "x"),
         no_such=(3,),
     )
-    kinds = {
-        heads.Categorical(2): dict(size=("x", 0), start=("x",)),
-        heads.Gaussian(2): dict(size=("x", 0), low=("x",), initial_scale=(-1,)),
-        heads.Bernoulli(2): dict(n=("x",), shape=(3,)),
-        heads.MultiCategorical([2]): dict(sizes=(3, ["x"])),
-        tfr.baselines.TimeStep(): dict(horizon=("x",), decay=(2,)),
-        tfr.normalization.RunningNormalization(): dict(clip=(-1, "x"), epsilon=(0,)),
-    }
-    for layer, values in kinds.items():
-        yield from each(
-            f"{type(layer).__name__}.from_config",
-            lambda _, layer=layer, **options: type(layer).from_config(
-                {**layer.get_config(), **options}
-            ),
-            **values,
-        )
-
-
-def preset_files():
-    """Yields preset files with one wrong key, type or value."""
-    for name, shown, text in wrong_commands.PRESETS:
-        first = "" if name in ("env", "TOML") else 'env = "CartPole-v1"\n'
-        call = functools.partial(_read_preset, first + text)
-        yield Wrong("preset", name, text, call, shown)
-
-
-def _read_preset(text, world):
-    path = world.file(text)
-    agent = tfr.Reinforce.for_env("CartPole-v1", preset=path)
-    agent.fit("CartPole-v1", epochs=None, verbose=0)
 
 
 def all_cases():
     """Returns the list of all wrong arguments of the Python interface."""
-    groups = constructors(), methods(), functions(), configs(), preset_files()
+    groups = constructors(), methods(), functions(), configs()
     return [case for group in groups for case in group]

@@ -1,10 +1,8 @@
-"""Finds environments and agents of the ids and the runs that a command names."""
+"""Finds the environments and the agents that a command names."""
 
-import contextlib
 import importlib
 import importlib.util
 import os
-import re
 import sys
 from typing import Any, NamedTuple
 
@@ -19,14 +17,6 @@ class Task(NamedTuple):
     action_space: Any  # `gymnasium.Space`
     max_episode_steps: int | None
     reward_threshold: float | None
-    renders: bool = True
-
-
-def any_task():
-    """Returns a `Task` for an environment that cannot be made yet."""
-    import gymnasium
-
-    return Task(gymnasium.spaces.Discrete(2), 1000, None)
 
 
 def find_env(env):
@@ -35,60 +25,62 @@ def find_env(env):
     If the id has the form `module:Id`, the module may be a file in the current folder.
 
     Raises:
-        ValueError: If the module does not exist, or an Atari environment is used without
-            the package ale-py.
+        ValueError: If the module does not exist.
         gymnasium.error.Error: If no environment with this id is registered.
     """
     module, colon, name = env.rpartition(":")
     if module:
-        _import_module(module)
+        expect_module(module)
+        importlib.import_module(module)
     import gymnasium
     from gymnasium.envs import registration
 
-    if name.startswith("ALE/"):
-        with contextlib.suppress(ImportError):
-            importlib.import_module("ale_py")  # registers the environments
     namespace, base, number = registration.parse_env_id(name)
     if name not in gymnasium.registry and number is None:
         number = registration.find_highest_version(namespace, base)
         if number is not None:
             latest = registration.get_env_id(namespace, base, number)
             # Gymnasium would warn once for each environment that is made.
-            print(
-                f"tf-reinforce: {name} means {latest}, its latest version",
-                file=sys.stderr,
-            )
+            text = f"tf-reinforce: {name} means {latest}, its latest version"
+            print(text, file=sys.stderr)
             name = latest
     try:
         return module + colon + gymnasium.spec(name).id
     except gymnasium.error.NameNotFound as error:
-        hint = f"If a module registers the environment, name the module: MODULE:{name}"
-        if module:
-            hint = f"The module {module} registers no environment {name}."
+        hint = f"The id of an environment that a module registers is MODULE:{name}."
         raise gymnasium.error.NameNotFound(f"{error} {hint}") from error
-    except gymnasium.error.NamespaceNotFound as error:
-        hint = 'Atari environments require ale-py: pip install "tf-reinforce[atari]".'
-        raise ValueError(f"{error} {hint if namespace == 'ALE' else ''}") from error
 
 
 def resolve_env(env):
     """Returns an environment id with a version, without importing a module.
 
-    The module of an id `module:Id` is not imported, because the module may import
-    TensorFlow. The function returns such an id unchanged if the module exists.
+    The module of an id `module:Id` may import TensorFlow. Unless it is imported already,
+    the function returns such an id unchanged if the module exists.
     """
     module = env.rpartition(":")[0]
-    if not module:
+    if not module or module in sys.modules:
         return find_env(env)
-    _add_current_folder()
+    expect_module(module)
+    return env
+
+
+def expect_module(module):
+    """Raises `ValueError` if there is no module with a name."""
+    folder = os.getcwd()
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.append(folder)  # a console script, unlike `python -m`, omits the folder
     package = module.partition(".")[0]
     if not package or importlib.util.find_spec(package) is None:
-        raise _missing_module(package, module)
-    return env
+        raise ValueError(
+            f"There is no module {package!r}. Expected: {package}.py in the current "
+            f"folder, {folder}, or an installed package. Received: {module}"
+        )
 
 
 def make_task(env, env_kwargs):
     """Makes an environment once, and returns its `Task`.
+
+    Returns `None` if the module of the environment is not imported yet.
 
     Raises:
         ValueError: If the constructor does not accept the arguments.
@@ -97,38 +89,17 @@ def make_task(env, env_kwargs):
 
     from tf_reinforce.engine.collect import batched_envs
 
+    module = env.rpartition(":")[0]
+    if module and module not in sys.modules:
+        return None
     with batched_envs.explain_errors(env, env_kwargs):
         # As for training, the time limit is no argument of the environment.
         made = gymnasium.make(
             env, max_episode_steps=None, disable_env_checker=True, **env_kwargs
         )
     made.close()
-    renders = "rgb_array" in made.metadata.get("render_modes", ["rgb_array"])
-    spec = made.spec
-    limits = spec.max_episode_steps, spec.reward_threshold
-    return Task(made.action_space, *limits, renders)
-
-
-def _import_module(module):
-    _add_current_folder()
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module exists, and imports a missing module
-        raise _missing_module(error.name, module) from error
-
-
-def _add_current_folder():
-    folder = os.getcwd()
-    if folder not in sys.path and "" not in sys.path:
-        sys.path.append(folder)  # a console script, unlike `python -m`, omits the folder
-
-
-def _missing_module(name, module):
-    return ValueError(
-        f"There is no module {name!r}. Expected: {name}.py in the current folder, "
-        f"{os.getcwd()}, or an installed package. Received: {module}"
+    return Task(
+        made.action_space, made.spec.max_episode_steps, made.spec.reward_threshold
     )
 
 
@@ -162,20 +133,14 @@ def load_with_env(run, max_bytes, env, env_arg, max_episode_steps):
     in_file, env_options = run_config.read_env(run, dict(env_arg))
     env = env or in_file
     if env is None:
-        raise ValueError(_missing_env(run))
+        named = str(run_config.read(run).get("env", "ENV"))[:100]
+        raise ValueError(
+            f"{run} contains no environment id that needs no module. Name the "
+            f"environment, and its module only if you trust it: --env {named}"
+        )
     if max_episode_steps is not None:
         env_options["max_episode_steps"] = max_episode_steps
     return load(run, max_bytes), find_env(env), env_options
-
-
-def _missing_env(run):
-    env = run_config.read(run).get("env")
-    if not isinstance(env, str) or not re.fullmatch(r"[\w.]+:[\w./-]+", env):
-        return f"{run} contains no environment id. Add the option --env ENV."
-    return (
-        f"The environment of {run} is {env}. For safety, no command imports a module "
-        f"that only a file of the run names. If you trust it, add: --env {env}"
-    )
 
 
 def _agent_file(run, max_bytes):

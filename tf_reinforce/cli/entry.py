@@ -46,13 +46,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message):
         """Prints an error message, and ends the process with the exit code 2."""
         choices = [str(x) for action in self._actions for x in action.choices or ()]
-        known = [*self._option_string_actions, *choices]
+        hints = {name: f"Use {other}." for name, other in _OTHERS.items()}
+        for name in (*self._option_string_actions, *choices):
+            hints[name] = f"Did you mean {name}?"
         received = re.search(r"(?:arguments: |invalid choice: ')([\w-]+)", message)
         name = received[1].replace("_", "-") if received else ""
-        similar = difflib.get_close_matches(name, [*known, *_OTHERS], 1, 0.7)
-        hint = f"Did you mean {similar[0]}?" if similar else f"Help: {self.prog} --help"
-        if similar and similar[0] in _OTHERS and similar[0] not in known:
-            hint = f"Use {_OTHERS[similar[0]]}."
+        similar = difflib.get_close_matches(name, hints, 1, 0.7)
+        hint = hints[similar[0]] if similar else f"Help: {self.prog} --help"
         self.exit(2, f"{self.prog}: error: {message.rstrip('.')}. {hint}\n")
 
 
@@ -110,7 +110,8 @@ def main(arguments=None):
         SIGTERM.
     """
     with contextlib.suppress(AttributeError):  # standard output may be any object
-        sys.stdout.reconfigure(errors="replace")  # it may not have every character
+        # It may not have every character, and may be a file that somebody watches.
+        sys.stdout.reconfigure(errors="replace", line_buffering=True)
     arguments = sys.argv[1:] if arguments is None else arguments
     options = make_parser().parse_args(list(map(_escape_negative, arguments)))
     options.command_line = shlex.join(["tf-reinforce", *arguments])

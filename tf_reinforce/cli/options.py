@@ -3,15 +3,14 @@
 import argparse
 import contextlib
 import dataclasses
-import functools
 import inspect
 import json
 import typing
 from typing import Annotated, Literal
 
 from tf_reinforce.settings import config
-from tf_reinforce.settings import overrides
 from tf_reinforce.settings import schema
+from tf_reinforce.settings import toml_files
 
 # The options that set settings of a training: the table and the name of each setting.
 SETTINGS = {
@@ -31,7 +30,6 @@ _CONSTANTS = {
     "tensorboard": "scalars",
     "video": 100,
 }
-_FLAGS = {"imported": "--import", "num_jobs": "--jobs", "search_dir": "--run-dir"}
 _HELP = {
     "run": "run directory or agent file",
     "runs": "run directory, or a folder with a run directory for each seed",
@@ -50,7 +48,7 @@ _HELP = {
 
 def flag(name):
     """Returns the option with an attribute name, for example `"--num-envs"`."""
-    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    return f"--{name.replace('_', '-')}"
 
 
 def add_command(commands, run, options=None):
@@ -69,30 +67,23 @@ def add_command(commands, run, options=None):
     command = commands.add_parser(run.__name__.replace("_", "-"), **names)
     declared = options or run
     texts, hints = schema.help_texts(declared), schema.hints(declared)
-    hints = {name: _when_passed(hint) for name, hint in hints.items()}
     parameters = inspect.signature(declared).parameters
     for name, parameter in parameters.items():
-        is_option = parameter.kind is parameter.KEYWORD_ONLY
+        hint, parts = hints[name], typing.get_args(hints[name])
+        if len(parts) == 2 and parts[1] is type(None):
+            hint = parts[0]  # `str` for `str | None`
         is_required = parameter.default is parameter.empty
+        form = {} if is_required else {"nargs": "?"}
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            form = {"dest": name, "required": is_required}
         default = None if is_required else parameter.default
-        form = {"dest": name, "required": is_required} if is_option else {}
-        if not is_option and not is_required:
-            form["nargs"] = "?"
-        text = texts.get(name) or _HELP[name]
-        _add(command, name, hints[name], text, default, form)
-    call = run if options else functools.partial(_call, run, list(parameters))
-    command.set_defaults(command=call)
+        _add(command, name, hint, texts.get(name) or _HELP[name], default, form)
+
+    def call(options):
+        return run(**{name: getattr(options, name) for name in parameters})
+
+    command.set_defaults(command=run if options else call)
     return command
-
-
-def _when_passed(hint):
-    """Returns the hint of an option that is passed: `str` for `str | None`."""
-    parts = typing.get_args(hint)
-    return parts[0] if len(parts) == 2 and parts[1] is type(None) else hint
-
-
-def _call(run, names, options):
-    return run(**{name: getattr(options, name) for name in names})
 
 
 def _add(parser, name, hint, text, default, form):
@@ -176,11 +167,28 @@ def explicit_settings(options):
     for name, (table, key) in SETTINGS.items():
         if (value := getattr(options, name, None)) is not None:
             tables[table][key] = value
+    if (ray := _ray_workers(options, tables["fit"].get("workers"))) is not None:
+        tables["fit"]["workers"] = ray
     if (limit := tables["fit"].get("max_episode_steps")) is not None:
         tables["evaluation"]["max_episode_steps"] = limit
     if (every := getattr(options, "checkpoint_every", None)) is not None:
         tables["checkpoint"] |= {"every_seconds": 60.0, "every_updates": None, **every}
     return tables
+
+
+def _ray_workers(options, count):
+    """Returns the `RayWorkers` of the option `--ray`, or `None` without it."""
+    address, cores = (getattr(options, x, None) for x in ("ray", "num_cpus_per_worker"))
+    if address is None and cores is None:
+        return None
+    if address is None or count is None:
+        raise ValueError(
+            "`--ray`, the address of a Ray cluster, needs `--workers`, the number of "
+            "workers on it, and `--num-cpus-per-worker` needs `--ray`. Received: "
+            f"--ray {address} --workers {count} --num-cpus-per-worker {cores}"
+        )
+    more = {} if cores is None else {"num_cpus_per_worker": cores}
+    return config.RayWorkers(count, address, **more)
 
 
 def _interval(text):
@@ -213,7 +221,7 @@ def _env_argument(text):
 
 Interval = Annotated[dict, _interval]
 EnvArguments = Annotated[tuple, _env_argument]
-Overrides = Annotated[tuple, overrides.parse]
+Overrides = Annotated[tuple, toml_files.parse_setting]
 
 
 @dataclasses.dataclass
@@ -225,7 +233,6 @@ class TaskOptions:
         preset: A preset of docs/presets.md, or FILE.toml (without NAME: that of ENV).
         set: Any setting of docs/options.md, for example --set gae_lambda=0.95 or --set
             baseline.passes=4; the option may be repeated.
-        imported: Module that registers ENV; the same as the id MODULE:ENV.
         engine: compiled: all episodes in one XLA program, if there is an equal
             environment in TensorFlow; host: Gymnasium's environment; auto: compiled if
             the registered environment equals the one in TensorFlow, and an update has a
@@ -238,6 +245,5 @@ class TaskOptions:
     preset: str | None = None
     env_arg: EnvArguments = ()
     set: Overrides = ()
-    imported: str | None = None
     engine: Literal["auto", "host", "compiled"] = "auto"
     seed: schema.Seed | None = None

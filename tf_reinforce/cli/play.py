@@ -116,7 +116,8 @@ def export(
         out: Folder to write.
         format: Format of the files.
         check: Load the files in a process without tf_reinforce, and compare the results
-            with the agent; the exit code is 1 if they differ by more than 1e-5.
+            with the agent on observations that it plays (random without an environment);
+            the exit code is 1 if they differ by more than 1e-5.
         observations: Number of observations of --check (1000).
     """
     for name, value in dict(env=env, env_arg=env_arg, observations=observations).items():
@@ -130,35 +131,21 @@ def export(
     agent.export(out, format=format)
     names = ", log_prob" if format == "tf_saved_model" else ""
     print(f"exported to {out}: act, sample, distribution{names}")
-    observations = observations or _NUM_OBSERVATIONS
-    return _check_export(agent, run, out, env, env_arg, observations) if check else 0
-
-
-def _check_export(agent, run, out, env, env_arg, observations):
-    """Prints the report of `check_export`, and returns the exit code."""
-    import gymnasium
-
+    if not check:
+        return 0
     from tf_reinforce.experiments import run_config
     from tf_reinforce.testing import export_report
 
     in_file, options = run_config.read_env(run, dict(env_arg))
-    played = env or in_file
-    arguments = dict(observations=observations)
-    try:
-        env_id = played and agent_files.find_env(played)
-        more = dict(arguments, env_kwargs=options["env_kwargs"])
-        report = export_report.check_export(agent, out, env_id, **more)
-    except (gymnasium.error.Error, ImportError) as error:
-        if env is not None:
-            raise
-        print(f"The environment {played} cannot be made ({error}).")
-        report = export_report.check_export(agent, out, **arguments)
+    env = env or in_file
+    report = export_report.check_export(
+        agent,
+        out,
+        env and agent_files.find_env(env),
+        observations=observations or _NUM_OBSERVATIONS,
+        env_kwargs=options["env_kwargs"],
+    )
     print(report)
-    if not report.played and played is None:
-        print(
-            "The observations are random, because the environment is not imported. To "
-            "compare on observations that the agent plays, add --env ENV or MODULE:ENV."
-        )
     return int(not report.passed)
 
 

@@ -4,17 +4,17 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import statistics
+import shlex
 import tempfile
 
 from tf_reinforce import saving
 from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import options as cli_options
-from tf_reinforce.cli import train_messages
-from tf_reinforce.cli import train_seeds
-from tf_reinforce.cli import train_settings
+from tf_reinforce.cli import plans
 from tf_reinforce.experiments import run_config
+from tf_reinforce.settings import config
 from tf_reinforce.settings import schema
+from tf_reinforce.support import files
 from tf_reinforce.support import startup
 
 INTERRUPTED = 130  # exit code after Ctrl-C
@@ -77,99 +77,128 @@ def train(options):
 
 def _train(options, cluster):
     """Trains in the current process, and returns the exit code."""
-    if options.resume is not None and train_seeds.is_group(options.resume):
-        return train_seeds.resume(options)
-    settings, task = _check(options, cluster)
+    if options.resume is not None and _seed_folders(options.resume):
+        return _resume_processes(options)
+    plan = _plan(options, cluster)
+    if plan.in_one_program:
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # its operations are small
     startup.import_tensorflow()
     from tf_reinforce.support import replicas
 
     strategy = replicas.learner_strategy()  # before any other call of TensorFlow
-    if ":" in options.env:
-        options.env = agent_files.find_env(options.env)
-        if options.resume is None:
-            settings, task = train_settings.choose_settings(options)
-    from tf_reinforce import agent as agents
-    from tf_reinforce.engine import learner_processes
-
-    env, env_kwargs = options.env, settings["env_kwargs"]
-    if train_settings.uses_one_program(options, settings):
-        _use_one_thread_per_operation()
-    twin = _select_twin(options, settings)
-    if (workers := train_settings.ray_workers(options, settings)) is not None:
-        settings["fit"]["workers"] = workers
-    task = task or agent_files.make_task(env, env_kwargs)
-    target = settings["evaluation"].get("target", task.reward_threshold)
-    if options.require_target and target is None:
+    if plan.task is None:
+        agent_files.find_env(plan.env)
+        plan = plans.make(options)
+    if options.require_target and plan.target is None:
         raise ValueError(
             "`--require-target` needs a target return, and the environment "
-            f"{env} has no reward threshold. Add --target-return."
+            f"{plan.env} has no reward threshold. Add --target-return."
         )
-    if options.seeds is not None:
-        return _train_seeds(options, settings, twin, target)
-    with learner_processes.get(strategy).explain_lost(), strategy.scope():
-        agent = agents.Reinforce.for_env(
-            env, seed=options.seed, env_kwargs=env_kwargs, **settings["agent"]
+    twin = plan.twin()
+    if twin is not None and plan.engine == "auto":
+        print(
+            f"training on tf_reinforce.envs.{type(twin).__name__}, the compiled twin of "
+            f"{plan.env}, all episodes at once; evaluating on {plan.env} itself "
+            "(--engine host: both)"
         )
-    train_messages.print_budget(settings, target, task.reward_threshold)
-    is_chief = cluster is None or cluster.number == 0
-    with contextlib.ExitStack() as stack:
-        if workers is not None:
-            from tf_reinforce.cluster import ray_workers
-
-            stack.enter_context(ray_workers.hold_connection(workers.address))
-        directory = stack.enter_context(_run_directory(options, is_chief))
-        result = _fit(options, settings, agent, directory, twin, target)
-    if is_chief:
-        return _report(options, settings, directory, result, task, target)
-    return result["exit_code"]
+    if plan.num_seeds is None:
+        return _train_agent(options, plan, strategy, twin, cluster)
+    if twin is None or not plan.in_one_program:
+        return _start_processes(options, plan, twin)
+    return _train_seeds(options, plan, twin)
 
 
-def _check(options, cluster):
-    """Returns settings and `Task` of a training, without importing TensorFlow.
-
-    The task of a run that continues in a module's environment is `None`.
-    """
-    options.seed = options.seed if options.resume else options.seed or 0
-    if options.resume is None:
-        settings, task = train_settings.check_train_options(options)
-    else:
-        settings, task = train_settings.check_resume_options(options), None
-        if ":" not in options.env:
-            task = agent_files.make_task(options.env, settings["env_kwargs"])
-    train_settings.check_engine(options, settings)
-    if cluster is not None and options.seeds is not None:
+def _plan(options, cluster):
+    """Returns the checked plan of a training, without importing TensorFlow."""
+    if options.run_dir is not None:
+        files.expect_empty_folder(pathlib.Path(options.run_dir))
+    if options.export is not None:
+        _check_export(options)
+    plan = plans.make(options)
+    if options.jobs is not None and plan.num_seeds is None:
         raise ValueError(
-            "`--seeds` trains in one process. Expected: one seed, or TF_CONFIG={}. "
-            f"Received: --seeds {options.seeds}, and {len(cluster.hosts)} learner "
-            "processes in TF_CONFIG."
+            "`--jobs` is the number of processes that train the seeds of `--seeds`. "
+            f"Received: --jobs {options.jobs} without --seeds"
         )
     if cluster is not None:
         count = len(cluster.hosts)
-        train_messages.say(f"training with {count} learner processes, from TF_CONFIG")
+        if plan.num_seeds is not None:
+            raise ValueError(
+                "`--seeds` trains in one process. Expected: one seed, or TF_CONFIG={}. "
+                f"Received: --seeds {plan.num_seeds}, and {count} learner processes in "
+                "TF_CONFIG."
+            )
+        print(f"training with {count} learner processes, from TF_CONFIG")
         # TensorFlow would print the loss of a process before `LearnerLost` names it.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    return settings, task
+    return plan
 
 
-def _fit(options, settings, agent, directory, twin, target):
-    """Trains an agent in a run directory, and returns the result of `runs.train`."""
+def _check_export(options):
+    """Raises `ValueError` if the folder of `--export` cannot become a SavedModel."""
+    new = os.path.join("runs", str(options.env), "new")
+    run = options.resume or options.run_dir or new
+    folder = options.export or os.path.join(run, "policy")
+    files.expect_no_pattern(folder)
+    files.expect_replaceable_folder(folder)
+    if pathlib.Path(run).resolve().is_relative_to(pathlib.Path(folder).resolve()):
+        raise ValueError(
+            "The folder of --export must not contain the run directory, because an "
+            f"export replaces the whole folder. Received: --export {folder}, and the run "
+            f"directory {run}"
+        )
+
+
+def _train_agent(options, plan, strategy, twin, cluster):
+    """Trains one agent, prints its result, and returns the exit code."""
+    from tf_reinforce import agent as agents
+    from tf_reinforce.engine import learner_processes
     from tf_reinforce.experiments import runs
-    from tf_reinforce.experiments import seed_processes
 
-    if options.resume is not None and seed_processes.has_ended(directory):
-        text = f"the training in {directory} has ended; its agents are evaluated again"
-        train_messages.say(text)
-    return runs.train(
-        agent,
-        options.env,
-        directory,
-        settings,
-        target=target,
-        seed=options.seed,
-        twin=twin,
-        command=options.command_line,
-        run_callbacks=make_callbacks(options.env, settings, directory),
-    )
+    settings, env, is_chief = plan.settings, plan.env, not (cluster and cluster.number)
+    with learner_processes.get(strategy).explain_lost(), strategy.scope():
+        agent = agents.Reinforce.for_env(
+            env, seed=plan.seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
+        )
+    target, fit = plan.target, settings["fit"]
+    if target is not None and fit.get("epochs") is None and fit.get("steps") is None:
+        print(
+            f"training ends when an evaluation over "
+            f"{runs.evaluation_options(settings)['episodes']} episodes reaches the "
+            f"{_target_text(plan)}, or after {runs.MAX_UPDATES} updates"
+        )
+    with contextlib.ExitStack() as stack:
+        if isinstance(workers := fit.get("workers"), config.RayWorkers):
+            from tf_reinforce.cluster import ray_workers
+
+            stack.enter_context(ray_workers.hold_connection(workers.address))
+        directory = stack.enter_context(_run_directory(options, plan, is_chief))
+        result = runs.train(
+            agent,
+            env,
+            directory,
+            settings,
+            target=target,
+            seed=plan.seed,
+            twin=twin,
+            command=options.command_line,
+            run_callbacks=make_callbacks(env, settings, directory),
+        )
+    if result["exit_code"] and is_chief:
+        _print_interrupted(directory, plan, f" after {_count(result, 'update')}")
+    if result["exit_code"] or not is_chief:
+        return result["exit_code"]
+    return _report(options, plan, directory, result)
+
+
+def _count(result, noun):
+    count = result[f"{noun}s"]
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _target_text(plan):
+    is_threshold = plan.task and plan.target == plan.task.reward_threshold
+    return f"{'reward threshold' if is_threshold else 'target return'} {plan.target:g}"
 
 
 def make_callbacks(env, settings, directory):
@@ -197,103 +226,205 @@ def make_callbacks(env, settings, directory):
     return result
 
 
-def _report(options, settings, directory, result, task, target):
-    """Prints the result of a training with one seed, and returns the exit code."""
-    env = options.env
-    if result["exit_code"]:
-        when = f" after {train_messages.count_text(result['updates'], 'update')}"
-        train_messages.print_interrupted(directory, {"env": env, **settings}, when)
-        return result["exit_code"]
-    metrics, threshold = result["evaluation"], task.reward_threshold
-    line = train_messages.return_line(env, metrics, target, threshold)
-    train_messages.print_summary(directory, line, result)
-    _export(options, directory)
-    env_kwargs = settings["env_kwargs"]
-    train_messages.print_next_commands(options, directory, env_kwargs, task.renders)
-    return int(options.require_target and metrics["episode_return"] < target)
-
-
-def _select_twin(options, settings):
-    """Returns the `TensorEnv` to train on, or `None` to train on `options.env`.
-
-    A twin is a `TensorEnv` that equals a Gymnasium environment step by step.
-    """
-    from tf_reinforce import envs
-
-    fit = settings["fit"]
-    uses_workers = options.ray is not None or fit.get("workers", 1) != 1
-    uses_workers = uses_workers and not train_settings.uses_one_program(options, settings)
-    if options.engine == "host" or (options.engine == "auto" and uses_workers):
-        return None
-    twin = None if train_settings.host_settings(settings) else envs.twin_of(options.env)
-    if options.engine == "compiled":
-        return twin or envs.make(options.env)
-    if twin is not None and not (twin.max_episode_steps or fit.get("max_episode_steps")):
-        return None  # the compiled engine needs a time limit
-    if twin is not None:
-        print(
-            f"training on tf_reinforce.envs.{type(twin).__name__}, the compiled twin of "
-            f"{options.env}, all episodes at once; evaluating on {options.env} itself "
-            "(--engine host: both)"
-        )
-    return twin
-
-
 @contextlib.contextmanager
-def _run_directory(options, is_chief=True):
+def _run_directory(options, plan, is_chief=True):
     """Yields the folder of a run, or a temporary folder in other learner processes."""
     from tf_reinforce.experiments import runs
 
     if options.resume is not None:
         yield pathlib.Path(options.resume)
     elif is_chief:
-        new = runs.new_directory(options.run_dir, options.env, options.seed)
-        with new as directory:
+        with runs.new_directory(options.run_dir, plan.env, plan.seed) as directory:
             yield directory
     else:
         with tempfile.TemporaryDirectory() as directory:
             yield pathlib.Path(directory)
 
 
-def _train_seeds(options, settings, twin, target):
-    """Trains the seeds of `--seeds`, and returns the exit code."""
+def _report(options, plan, directory, result):
+    """Prints the result of a training with one seed, and returns the exit code."""
+    metrics, reached = result["evaluation"], ""
+    mean, target = metrics["episode_return"], plan.target
+    if target is not None:
+        kind = "threshold" if target == plan.task.reward_threshold else "target"
+        reached = f", {kind} {target:g} {'reached' if mean >= target else 'missed'}"
+    print(
+        f"\n{plan.env}: mean return {mean:.4g} ± {metrics['episode_return_std']:.4g} "
+        f"over {metrics['episodes']:.0f} new episodes{reached}\n"
+        f"trained {_count(result, 'update')}, {result['env_steps']:,} steps, "
+        f"{result['seconds']:.1f} s with {_count(result, 'evaluation')}\n"
+        f"saved in {directory}"
+    )
+    _export(options, directory)
+    print_next(options, plan.env, directory, plan.settings["env_kwargs"])
+    return int(options.require_target and mean < target)
+
+
+def _train_seeds(options, plan, twin):
+    """Trains the seeds of `--seeds` in one program, and returns the exit code."""
     from tf_reinforce import agent as agents
     from tf_reinforce.engine import interruption
     from tf_reinforce.experiments import runs
 
-    if twin is None or not train_settings.uses_one_program(options, settings):
-        engine = "host" if twin is None else "compiled"
-        return train_seeds.run(options, settings, engine, target)
-
     def make(seed):
-        return agents.Reinforce.for_env(twin, seed=seed, **settings["agent"])
+        return agents.Reinforce.for_env(twin, seed=seed, **plan.settings["agent"])
 
-    seeds, env = range(options.seed, options.seed + options.seeds), options.env
     command = options.command_line
-    with _run_directory(options) as directory:
-        run = env, directory, settings, twin, seeds
+    with _run_directory(options, plan) as directory:
+        run = plan.env, directory, plan.settings, twin, plan.seeds
         try:
             result = runs.train_seeds(make, *run, command=command)
         except (KeyboardInterrupt, interruption.Terminated) as error:
-            content = {"env": env, "seeds": seeds, **settings}
-            train_messages.print_interrupted(directory, content)
+            _print_interrupted(directory, plan)
             return getattr(error, "code", INTERRUPTED)
-    train_messages.print_seeds_summary(env, directory, result, target)
+    code = _report_seeds(options, plan.env, directory, result, plan.target)
     _export(options, directory)
-    train_messages.print_next_commands(options, directory, {})
-    median = statistics.median(result["returns"].values())
-    return int(options.require_target and median < target)
+    print_next(options, plan.env, directory, {})
+    return code
 
 
-def _use_one_thread_per_operation():
-    """Uses one thread per TensorFlow operation, unless the user set the thread count."""
-    import tensorflow as tf
+def _start_processes(options, plan, twin):
+    """Trains seeds in new processes side by side, and returns the exit code."""
+    from tf_reinforce.experiments import runs
+    from tf_reinforce.experiments import seed_processes
 
-    threading = tf.config.threading
-    threads = threading.get_intra_op_parallelism_threads()
-    if not threads and "TF_NUM_INTRAOP_THREADS" not in os.environ:
-        with contextlib.suppress(RuntimeError):  # TensorFlow has already started
-            threading.set_intra_op_parallelism_threads(1)
+    name = f"{plan.num_seeds}_seeds"
+    directory = pathlib.Path(options.run_dir or runs.default_directory(plan.env, name))
+    fit = plan.settings["fit"]
+    if isinstance(fit.get("workers"), config.RayWorkers):  # no file names a cluster
+        fit = {name: x for name, x in fit.items() if name != "workers"}
+    engine = "host" if twin is None else "compiled"
+    content = {"env": plan.env, "engine": engine, "target_return": plan.target}
+    content |= {**plan.settings, "fit": fit}
+    seed_processes.prepare(directory, content, plan.seeds, options.command_line)
+    explicit = {"env": plan.env, **plan.settings}
+    return _run_processes(options, directory, explicit, plan.env, plan.target)
+
+
+def _seed_folders(directory):
+    """Returns the run directories of several seeds in a folder, or an empty dict."""
+    from tf_reinforce.experiments import seed_processes
+
+    return seed_processes.folders(directory)
+
+
+def _resume_processes(options):
+    """Continues the seeds of a folder in processes, and returns the exit code.
+
+    The files in the folder may come from an untrusted source. Each process checks those
+    of its own run directory. Everything else comes from the options of the command.
+    """
+    plans.check_resume_options(options)
+    directory = pathlib.Path(options.resume)
+    found = _seed_folders(directory)
+    if options.seeds not in (None, len(found)):
+        raise ValueError(
+            "The training has another number of seeds. Expected: that of "
+            f"{directory}, {len(found)}. Received: --seeds {options.seeds}"
+        )
+    content = run_config.read(next(iter(found.values())))
+    env = str(content.get("env"))
+    if options.env is None and ":" in env:
+        words = ["tf-reinforce", "train", env, "--resume", options.resume]
+        raise plans.unknown_module(env, shlex.join(words))
+    explicit = {"env": options.env or "", "env_kwargs": dict(options.env_arg)}
+    explicit["fit"] = cli_options.explicit_settings(options)["fit"]
+    target = content.get("target_return")
+    return _run_processes(options, directory, explicit, options.env or env, target)
+
+
+def _run_processes(options, directory, explicit, env, target):
+    """Runs the processes that have not ended, prints the results, returns the exit code.
+
+    Args:
+        options: The parsed options of `tf-reinforce train`.
+        directory: `pathlib.Path` of the folder with the run directories.
+        explicit: Dict of the settings that the user has passed.
+        env: String, the environment id.
+        target: Float, the target return, or `None`.
+    """
+    from tf_reinforce.experiments import curves
+    from tf_reinforce.experiments import seed_processes
+
+    folders = seed_processes.folders(directory)
+    commands = {
+        seed: run_config.resume_words(path, explicit)
+        for seed, path in folders.items()
+        if not seed_processes.has_ended(path)
+    }
+    jobs = options.jobs or len(os.sched_getaffinity(0))
+    text = f"the trainings of all {len(folders)} seeds have ended"
+    if commands:
+        output = directory / "seed_N" / seed_processes.OUTPUT
+        text = (
+            f"training {len(commands)} of {len(folders)} seeds, each in its own process, "
+            f"{jobs} at the same time; their output is in {output}"
+        )
+    print(text)
+    try:
+        code = seed_processes.Processes(commands, folders, jobs, print).run()
+    except KeyboardInterrupt:  # before the processes
+        code = INTERRUPTED
+    module = [env] if ":" in env else []
+    if code:
+        words = ["tf-reinforce", "train", *module, "--resume", str(directory)]
+        print(f"saved in {directory}\nto continue: {shlex.join(words)}")
+        return code
+    result = curves.results(folders)
+    best = str(folders[max(folders, key=result["returns"].get)])
+    words = ["--env", *module] if module else []
+    code = _report_seeds(options, env, directory, result, target)
+    _print_commands(
+        ["compare", str(directory)],
+        ["plot", str(directory)],
+        ["evaluate", best, *words, "--episodes", "1000"],
+    )
+    return code
+
+
+def _report_seeds(options, env, directory, result, target):
+    """Prints the results of several seeds, and returns the exit code."""
+    import numpy as np
+
+    best = max(result["returns"], key=result["returns"].get)
+    returns = list(result["returns"].values())
+    median, reached = float(np.median(returns)), f" (seed {best})"
+    if target is not None:
+        count = sum(x >= target for x in returns)
+        reached += f", {count} of {len(returns)} at {target:g}"
+    print(
+        f"\n{env}: {len(returns)} seeds, {result['env_steps']:,} steps in "
+        f"{result['seconds']:.1f} s of training\n"
+        f"returns over new episodes: minimum {min(returns):.4g}, median {median:.4g}, "
+        f"maximum {max(returns):.4g}{reached}\nsaved in {directory}"
+    )
+    return int(options.require_target and target is not None and median < target)
+
+
+def _print_interrupted(directory, plan, when=""):
+    """Prints the command that continues a training which a signal stopped."""
+    content = {"env": plan.env, **plan.settings}
+    content |= {} if plan.num_seeds is None else {"seeds": plan.seeds}
+    print(
+        f"interrupted{when}; saved in {directory}\n"
+        f"to continue: {run_config.resume_command(directory, content)}"
+    )
+
+
+def print_next(options, env, directory, env_kwargs):
+    """Prints the commands that evaluate, draw, record and export the agent of a run."""
+    # No command reads an id of the form `module:Id` from a file.
+    words = ["--env", env] if ":" in env else []
+    words += run_config.env_arg_options(env_kwargs)
+    run, out = str(directory), str(directory / "policy")
+    export = [["export", run, "--out", out]] if options.export is None else []
+    evaluate = ["evaluate", run, *words, "--episodes", "1000"]
+    _print_commands(evaluate, ["plot", run], ["record", run, *words], *export)
+
+
+def _print_commands(*commands):
+    lines = [f"  tf-reinforce {shlex.join(words)}" for words in commands]
+    print("\nnext:", *lines, sep="\n")
 
 
 def _export(options, directory):

@@ -1,7 +1,6 @@
 """Runs the command `tune`, which searches settings for a training."""
 
 import dataclasses
-import datetime
 import importlib.util
 import pathlib
 import shlex
@@ -9,8 +8,8 @@ from typing import Annotated, Literal
 
 from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import options as cli_options
+from tf_reinforce.cli import plans
 from tf_reinforce.cli import train
-from tf_reinforce.cli import train_settings
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import search_space
 from tf_reinforce.settings import config
@@ -24,7 +23,6 @@ _BEST = "best.toml"  # in the folder of the search, the preset of the best setti
 _DEFAULT_STEPS = 100_000  # the budget of a training, without preset and options
 # Options of `train` that `tune` does not have.
 _WITHOUT = {"epochs", "eval_every", "grace", *config.TABLES["callbacks"]}
-_UNUSED = "ray", "num_cpus_per_worker", "seeds", "jobs", "export", "run_dir", "resume"
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -33,7 +31,7 @@ class TuneOptions(cli_options.TaskOptions):
 
     Attributes:
         trials: Finished trials at the end, with those of an earlier command.
-        num_jobs: Processes side by side; one core for each.
+        jobs: Processes side by side; one core for each.
         trainings: Trainings of each trial, each with a seed of its own.
         confirm: Further trainings of each of the five best trials at the end, which
             select the best; 0: none.
@@ -44,11 +42,11 @@ class TuneOptions(cli_options.TaskOptions):
         minimize: Smaller values of a log key are better.
         sampler: How to draw settings.
         no_prune: Do not end trials that are below the median.
-        search_dir: Folder of the search (runs/ENV/tune_DATE); the search in it continues.
+        run_dir: Folder of the search (runs/ENV/DATE_tune); the search in it continues.
     """
 
     trials: Count = 20
-    num_jobs: Count = 1
+    jobs: Count = 1
     trainings: Count = 3
     confirm: Annotated[int, schema.Range(0)] = 7
     ranges: str | None = None
@@ -56,7 +54,7 @@ class TuneOptions(cli_options.TaskOptions):
     minimize: bool = False
     sampler: Literal["tpe", "random"] = "tpe"
     no_prune: bool = False
-    search_dir: str | None = None
+    run_dir: str | None = None
 
 
 def add_parser(commands):
@@ -66,7 +64,6 @@ def add_parser(commands):
     budget = f"{_DEFAULT_STEPS:,}"
     text = f"Environment steps of each training (those of the preset, else {budget})"
     cli_options.add_settings(command, names, steps=text)
-    command.set_defaults(**dict.fromkeys(_UNUSED))
 
 
 def tune(options):
@@ -76,35 +73,32 @@ def tune(options):
     of --preset and of the options are the first trial. An interrupted search continues
     with the same command and its --run-dir.
     """
-    settings, ranges, task = _check(options)
+    plan, ranges = _check(options)
     startup.import_tensorflow()
+    from tf_reinforce.experiments import runs
     from tf_reinforce.experiments import tuning
     from tf_reinforce.experiments import tuning_trial
 
     content = tuning_trial.SearchConfig(
-        options.env,
-        settings,
+        plan.env,
+        {name: plan.settings[name] for name in ("env_kwargs", *config.PRESET_TABLES)},
         search_space.to_table(ranges),
-        engine=_engine(options, settings, ranges),
-        **_objective(options, settings, task),
-        seed=options.seed or 0,
+        engine="host" if varied(plan, ranges).twin() is None else "compiled",
+        **_objective(options, plan),
+        seed=plan.seed,
         seeds=options.trainings,
         confirm=options.confirm,
         sampler=options.sampler,
         prune=not options.no_prune,
     )
-    directory = options.search_dir
-    if directory is None:
-        date = datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
-        name = options.env.replace(":", "_").replace("/", "_")
-        directory = pathlib.Path("runs", name, f"tune_{date}")
+    directory = options.run_dir or runs.default_directory(plan.env, "tune")
     directory = pathlib.Path(directory)
     with tuning.open_search(directory, content) as search:
         return _search(search, options, directory)
 
 
 def _check(options):
-    """Returns settings, ranges and `Task` of a search.
+    """Returns the `Plan` and the ranges of a search.
 
     TensorFlow is imported only if the module of the environment is.
     """
@@ -117,67 +111,51 @@ def _check(options):
             "`--minimize` applies to a log key only. Received: --objective "
             f"{options.objective} --minimize"
         )
-    folder = options.search_dir
+    folder = options.run_dir
     if folder is not None and not run_config.read(folder):
         files.expect_empty_folder(pathlib.Path(folder))
-    settings, task = train_settings.check_train_options(options)
-    if ":" in options.env:
+    plan = plans.make(options)
+    if plan.task is None:
         startup.import_tensorflow()  # the module may import TensorFlow
-        options.env = agent_files.find_env(options.env)
-        settings, task = train_settings.choose_settings(options)
-    settings = {x: settings[x] for x in ("env_kwargs", *config.PRESET_TABLES)}
-    if settings["fit"].get("epochs") is not None:
+        agent_files.find_env(plan.env)
+        plan = plans.make(options)
+    fit = plan.settings["fit"]
+    if fit.get("epochs") is not None:
         raise ValueError(
             "The budget of a search must be in environment steps, because trials may "
             "have different numbers of steps in an update. Pass --steps N. Received: "
-            f"epochs={settings['fit']['epochs']} in the preset {options.preset}"
+            f"epochs={fit['epochs']} in the preset {options.preset}"
         )
-    settings["fit"].setdefault("steps", _DEFAULT_STEPS)
-    train_settings.check_engine(options, {**settings, "callbacks": {}})
+    fit.setdefault("steps", _DEFAULT_STEPS)
     if options.ranges is not None:
         ranges = search_space.read(options.ranges)
     else:
-        preset = toml_files.read(options.preset) if options.preset else {"ranges": {}}
+        preset = toml_files.read_for_env(options.preset, plan.env)
         ranges = search_space.parse(preset["ranges"])
-        ranges = ranges or search_space.default_ranges(settings)
-    search_space.check(ranges, settings)
-    return settings, ranges, task
+        ranges = ranges or search_space.default_ranges(plan.settings)
+    search_space.check(ranges, plan.settings)
+    return plan, ranges
 
 
-def _objective(options, settings, task):
+def varied(plan, ranges):
+    """Returns the plan with the options of `fit` that have a range, for its engine."""
+    names = {x.path[1]: "a range" for x in ranges if x.path[0] == "fit"}
+    settings = {**plan.settings, "fit": {**plan.settings["fit"], **names}}
+    return dataclasses.replace(plan, settings=settings)
+
+
+def _objective(options, plan):
     """Returns the objective, its direction and the target, as arguments of a search."""
-    target = settings["evaluation"].get("target", task.reward_threshold)
-    key = options.objective or ("return" if target is None else "steps")
-    if key == "steps" and target is None:
+    key = options.objective or ("return" if plan.target is None else "steps")
+    if key == "steps" and plan.target is None:
         raise ValueError(
             "`--objective steps` needs a target, and the environment states no reward "
             "threshold. Pass --target-return, or --objective return. Received: "
-            f"--objective steps for {options.env}"
+            f"--objective steps for {plan.env}"
         )
     is_steps = key == "steps"
-    minimize = options.minimize or is_steps
-    return dict(objective=key, minimize=minimize, target=target if is_steps else None)
-
-
-def _engine(options, settings, ranges):
-    """Returns `"compiled"` if trainings can use the twin of the environment."""
-    from tf_reinforce import envs
-
-    varies_steps = any(x.path == ("fit", "steps_per_epoch") for x in ranges)
-    if options.engine == "compiled":
-        if varies_steps:
-            raise ValueError(
-                "`--engine compiled` collects a fixed number of episodes for each "
-                "update. Received: a range for fit.steps_per_epoch"
-            )
-        return "compiled"
-    workers = settings["fit"].get("workers", 1)
-    is_host = varies_steps or workers != 1 or options.engine == "host"
-    if is_host or train_settings.host_settings(settings):
-        return "host"
-    twin, limit = envs.twin_of(options.env), settings["fit"].get("max_episode_steps")
-    has_limit = twin is not None and (twin.max_episode_steps or limit)
-    return "compiled" if has_limit else "host"
+    target = plan.target if is_steps else None
+    return dict(objective=key, minimize=options.minimize or is_steps, target=target)
 
 
 def _search(search, options, directory):
@@ -185,12 +163,12 @@ def _search(search, options, directory):
     from tf_reinforce.experiments import tuning
 
     def show(line):
-        return lambda index: print(line(search, index), flush=True)
+        return lambda index: print(line(search, index))
 
     _print_start(search, options)
-    jobs = options.trials, options.num_jobs
     try:
-        tuning.run_trials(search, *jobs, show(tuning.trial_line))
+        show_trial = show(tuning.trial_line)
+        tuning.run_trials(search, options.trials, options.jobs, show_trial)
         if count := len(search.unconfirmed()):
             seeds = search.config.confirm
             print(f"training the best {count} trials with {seeds} further seeds each …")
@@ -198,8 +176,7 @@ def _search(search, options, directory):
     except KeyboardInterrupt:
         print(f"\ninterrupted; {len(search.finished())} finished trials are stored")
         _write_results(search, directory)
-        folder = f" --run-dir {shlex.quote(str(directory))}"
-        folder = "" if options.search_dir is not None else folder
+        folder = "" if options.run_dir else f" --run-dir {shlex.quote(str(directory))}"
         print(f"to continue: {options.command_line}{folder}")
         return train.INTERRUPTED
     code = _write_results(search, directory)
@@ -218,7 +195,7 @@ def _print_start(search, options):
     if config.objective == "steps":
         goal = f"fewest steps to a return of {config.target}"
     print(
-        f"searching {', '.join(x.name for x in search.config.space)}\n"
+        f"searching {', '.join(x.name for x in config.space)}\n"
         f"for {goal}, with {trainings} training{'s' * (trainings > 1)} of at most "
         f"{config.budget:,} steps for each trial ({config.engine} engine)"
     )
@@ -226,7 +203,7 @@ def _print_start(search, options):
         numbers = ", ".join(map(str, search.retried))
         print(f"tried again, because their process has ended: trials {numbers}")
     if count := len(search.finished()):
-        print(f"finished trials: {count} of {max(count, options.trials)}", flush=True)
+        print(f"finished trials: {count} of {max(count, options.trials)}")
 
 
 def _write_results(search, directory):

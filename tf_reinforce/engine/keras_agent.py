@@ -22,6 +22,7 @@ from tf_reinforce.policies import models
 from tf_reinforce.policies import normalization
 from tf_reinforce.policies import recurrent
 from tf_reinforce.settings import config
+from tf_reinforce.settings import keras_arguments
 from tf_reinforce.settings import toml_files
 from tf_reinforce.support import files
 from tf_reinforce.support import locks
@@ -38,27 +39,6 @@ _UNKNOWN_HEAD = (
 
 # Arguments of `keras.Model` that an agent accepts.
 _MODEL_ARGUMENTS = {"name", "trainable", "dtype", "autocast", "activity_regularizer"}
-# Arguments of methods and of other libraries, and what to use instead.
-_INSTEAD = {
-    **dict.fromkeys(("steps_per_execution", "jit_compile"), "pass it to `compile`"),
-    **dict.fromkeys(
-        ("learning_rate", "optimizer"),
-        "pass `compile(optimizer=keras.optimizers.Adam(…))`, or make the agent with "
-        "`Reinforce.for_env(env, learning_rate=…)`",
-    ),
-    **dict.fromkeys(
-        ("policy_kwargs", "net_arch"),
-        "pass the sizes of the layers: `Reinforce.for_env(env, hidden=…)`",
-    ),
-    "n_steps": "pass `steps_per_epoch` to `fit`",
-    "batch_size": "pass `minibatch_size`, or `episodes_per_epoch` to `fit`",
-    "n_epochs": "pass `passes`",
-    "clip_range": "pass `ratio_clip`, for example (0.2, 0.2)",
-    "target_kl": "pass `max_kl`",
-    "verbose": "pass `verbose` to `fit`",
-    "seed": "pass `seed` to `fit` or to `Reinforce.for_env`",
-    "device": "use the scope of a `tf.distribute` strategy, or `tf.device`",
-}
 _VALUE_OPTIMIZER = "optimizer of the baseline"
 # Arguments of `keras.Model.compile` without an effect, and their defaults.
 _WITHOUT_EFFECT = {
@@ -87,13 +67,8 @@ class KerasAgent(keras.Model):
 
     def __init__(self, policy, head, baseline, options, **kwargs):
         for name in kwargs.keys() - _MODEL_ARGUMENTS:
-            hint = f" Instead, {_INSTEAD[name]}." if name in _INSTEAD else ""
-            hint = hint or validation.similar(name, config.AGENT_OPTIONS)
-            raise TypeError(
-                f"{type(self).__name__} got an unexpected keyword argument.{hint} "
-                "help(Reinforce) and help(Reinforce.for_env) list all arguments. "
-                f"Received: {name}={kwargs[name]!r}"
-            )
+            owner, names = type(self).__name__, config.AGENT_OPTIONS
+            raise keras_arguments.unknown(owner, name, kwargs[name], names)
         super().__init__(**kwargs)
         replicas.check_strategy(self._distribute_strategy)
         self.policy = policy

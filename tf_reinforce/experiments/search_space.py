@@ -20,7 +20,6 @@ from typing import Annotated, Any
 from tf_reinforce.experiments import run_config
 from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
-from tf_reinforce.settings import overrides
 from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
 
@@ -278,5 +277,5 @@ def substitute(settings, values):
     {'steps_per_epoch': 500}
     """
     for path, value in values.items():
-        settings = overrides.apply(settings, path, value)
+        settings = toml_files.override(settings, path, value)
     return settings

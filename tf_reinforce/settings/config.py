@@ -26,6 +26,14 @@ BASELINES = {
     "time_step": "TimeStep",
 }
 
+# The settings of a value network that is given by its name, "value".
+VALUE_NETWORK = {
+    "kind": "value",
+    "learning_rate": 0.001,
+    "passes": 10,
+    "minibatch_size": 64,
+}
+
 # The names of heads for a `Box` in presets and on the command line: classes in `heads`.
 BOX_HEADS = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
 

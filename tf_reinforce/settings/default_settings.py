@@ -6,13 +6,10 @@ import math
 from tf_reinforce.settings import config
 from tf_reinforce.settings import toml_files
 
-# The settings of a value network that is given by its name, "value".
-VALUE = {"kind": "value", "learning_rate": 0.001, "passes": 10, "minibatch_size": 64}
-
 # Each update makes many gradient steps with limited ratios, as in PPO (Schulman et al.
 # 2017).
 AGENT = {
-    "baseline": VALUE,
+    "baseline": config.VALUE_NETWORK,
     "normalize_observations": True,
     "scale_rewards": True,
     "scale_advantages": "batch",
@@ -32,7 +29,7 @@ def value_network(setting):
     Args:
         setting: `"value"`, a dict of settings, or any other value of `baseline`.
     """
-    setting = VALUE if setting == "value" else setting
+    setting = config.VALUE_NETWORK if setting == "value" else setting
     if not isinstance(setting, dict):
         return None
     config.check_option("agent", "baseline", setting)

@@ -48,14 +48,11 @@ class _Misfit(Exception):
 def hints(cls):
     """Returns a dict from the settings of a class to their type hints."""
     found = typing.get_type_hints(cls, include_extras=True)
+    optional = typing.NotRequired
     return {
-        name: typing.get_args(hint)[0] if _is_optional(hint) else hint
+        name: typing.get_args(hint)[0] if typing.get_origin(hint) is optional else hint
         for name, hint in found.items()
     }
-
-
-def _is_optional(hint):
-    return typing.get_origin(hint) is typing.NotRequired
 
 
 def help_texts(owner):
@@ -120,52 +117,37 @@ def check(name, hint, value):
 
 
 def _fit(name, hint, value):
+    """Returns a value in the type of a hint; the errors of a table are raised."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in _UNIONS:
-        return _fit_one(name, parts, value)
-    if origin is typing.Literal:
-        if not any(isinstance(value, type(x)) and value == x for x in parts):
-            raise _Misfit
-        return value
+        for part in parts:
+            with contextlib.suppress(_Misfit):
+                if is_table(part) == isinstance(value, dict):
+                    return _fit(name, part, value)
+        raise _Misfit
+    if origin is typing.Annotated and not isinstance(parts[1], Range):
+        return parts[1](name, value)
+    if typing.is_typeddict(hint):
+        required = sorted(hint.__required_keys__)
+        return check_table(f"`{name}`", hints(hint), value, f"{name}.", required)
     if origin is tuple:
         if not isinstance(value, (list, tuple)) or len(value) != len(parts):
             raise _Misfit
         return tuple(_fit(name, *pair) for pair in zip(parts, value, strict=True))
-    if origin is typing.Annotated:
-        is_range = isinstance(parts[1], Range)
-        return _number(*parts, value) if is_range else parts[1](name, value)
-    if typing.is_typeddict(hint):
-        required = sorted(hint.__required_keys__)
-        return check_table(f"`{name}`", hints(hint), value, f"{name}.", required)
     try:
-        return validation.boolean(name, value) if hint is bool else _instance(hint, value)
+        if hint is bool:
+            return validation.boolean("", value)
+        if origin is typing.Annotated:
+            kind, limits = parts
+            read = validation.within if kind is float else validation.whole_number
+            return read("", value, limits.low, limits.high)
     except ValueError:
         raise _Misfit from None
-
-
-def _fit_one(name, options, value):
-    """Returns a value as the first of several hints; the errors of a table are raised."""
-    for option in options:
-        with contextlib.suppress(_Misfit):
-            if is_table(option) == isinstance(value, dict):
-                return _fit(name, option, value)
-    raise _Misfit
-
-
-def _number(kind, limits, value):
-    try:
-        if kind is float:
-            return validation.within("", value, limits.low, limits.high)
-        number = validation.whole_number("", value, limits.low)
-    except ValueError:
-        raise _Misfit from None
-    if number > limits.high:
-        raise _Misfit
-    return number
-
-
-def _instance(kind, value):
-    if not isinstance(value, kind):
+    if origin is typing.Literal:
+        fits = any(isinstance(value, type(x)) and value == x for x in parts)
+    else:
+        fits = isinstance(value, hint)
+    if not fits:
         raise _Misfit
     return value
 

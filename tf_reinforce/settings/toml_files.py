@@ -1,5 +1,6 @@
-"""Reads and writes preset files."""
+"""Reads and writes preset files, and overrides single settings by name."""
 
+import copy
 import logging
 import math
 import numbers
@@ -19,16 +20,13 @@ _MAX_BYTES = 2**20  # of a preset file
 FOLDER = pathlib.Path(__file__).parent / "presets"
 TABLE_KEYS = {name: config.TABLES[name].keys() for name in config.PRESET_TABLES}
 # `experiments.search_space` checks `ranges`, the ranges for `tf-reinforce tune`.
-EMPTY_PRESET: dict = {
-    "env_kwargs": {},
-    "result": "",
-    "ranges": {},
-    **dict.fromkeys(TABLE_KEYS, {}),
-}
 PRESET_HINTS = {
     "env": str,
     "result": str,
     **dict.fromkeys(("env_kwargs", "ranges", *TABLE_KEYS), dict),
+}
+EMPTY_PRESET: dict = {
+    name: hint() for name, hint in PRESET_HINTS.items() if name != "env"
 }
 
 
@@ -90,9 +88,8 @@ def read(name: str) -> dict[str, Any]:
         if name not in names():
             raise ValueError(
                 f"There is no preset {name!r}.{validation.similar(name, names())} "
-                "Expected: a name that `tfr.presets.names()` or the command "
-                "`tf-reinforce presets` lists, or the path of your own preset file, "
-                "ending in .toml."
+                "Expected: a name that `tf-reinforce presets` lists, or the path of a "
+                "preset file, ending in .toml."
             )
         path = FOLDER / f"{name}.toml"
     source = f"The preset {name}"
@@ -123,14 +120,13 @@ def read_toml(path, kind):
         FileNotFoundError: If the file does not exist.
     """
     path = pathlib.Path(path)
-    name = path.stem if path.parent == FOLDER else path
     if not path.exists():
-        raise FileNotFoundError(f"There is no {kind} {name}. Check the path.")
+        raise FileNotFoundError(f"There is no {kind} {path}. Check the path.")
     files.expect_regular_file(path, _MAX_BYTES)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"The {kind} {name} is not valid TOML: {error}") from error
+        raise ValueError(f"The {kind} {path} is not valid TOML: {error}") from error
 
 
 def write(path, settings, comment):
@@ -233,10 +229,11 @@ def check_limits(source, in_file, remedy="Pass a larger value to `fit`."):
     for name, limit in config.FIT_LIMITS.items():
         value = in_file.get(name)
         if isinstance(value, numbers.Real) and value > limit:
-            option = f"--{name.replace('_', '-')} {repr(value)[:100]}"
+            shown = repr(value)[:100]
+            remedy = remedy.format(f"--{name.replace('_', '-')} {shown}")
             raise ValueError(
                 f"{source} may contain a `{name}` of at most {limit:,}. Received: "
-                f"{name}={repr(value)[:100]}. {remedy.format(option)}"
+                f"{name}={shown}. {remedy}"
             )
 
 
@@ -280,3 +277,91 @@ def safe(env_kwargs):
 def is_safe(value):
     """Returns whether a file may contain a value as an environment argument."""
     return isinstance(value, (bool, int, float)) and -math.inf < value < math.inf
+
+
+def parse_setting(text):
+    """Returns the path and the value of an override `NAME=VALUE`.
+
+    NAME is the name of a setting, with or without its table, and may continue with keys
+    of an inline table. VALUE has the form of JSON or TOML; any other value is text.
+
+    Args:
+        text: String, for example `"gamma=0.9"` or `"agent.baseline.passes=4"`.
+
+    Returns:
+        Tuple of strings, from the table to the innermost key, and the value.
+
+    Raises:
+        ValueError: If the text has another form, no table has the setting, or several
+            tables have it.
+
+    Example:
+
+    >>> parse_setting("gamma=0.9"), parse_setting("baseline.passes=4")
+    ((('agent', 'gamma'), 0.9), (('agent', 'baseline', 'passes'), 4))
+    >>> parse_setting("learning_rate={first = 0.01, last = 0}")[1]
+    {'first': 0.01, 'last': 0}
+    """
+    name, equals, value = text.partition("=")
+    keys = tuple(name.strip().split("."))
+    if not equals or not all(keys):
+        raise ValueError(
+            "A setting must have the form NAME=VALUE, for example gamma=0.9. Received: "
+            f"{text!r}"
+        )
+    if keys[0] not in TABLE_KEYS or len(keys) == 1:
+        tables = [table for table, names in TABLE_KEYS.items() if keys[0] in names]
+        if len(tables) > 1:
+            expected = " or ".join(f"{table}.{name}" for table in tables)
+            raise ValueError(f"Several tables have `{name}`. Expected: {expected}.")
+        every = set().union(*TABLE_KEYS.values())
+        schema.expect_keys(f"--set {text}", {keys[0]: None}, every)
+        keys = (*tables, *keys)
+    valid = TABLE_KEYS[keys[0]]
+    schema.expect_keys(f"The table [{keys[0]}] of {text}", {keys[1]: None}, valid)
+    return keys, schema.value(value.strip())
+
+
+def override(settings, path, value):
+    """Returns the settings of a training with one setting replaced.
+
+    In the table `fit`, a setting replaces its alternative: `steps` replaces `epochs`, and
+    `steps_per_epoch` replaces `episodes_per_epoch`. The other settings do not change.
+
+    Args:
+        settings: Dict of the tables `agent`, `fit` and `evaluation`.
+        path: Tuple of strings, the result of `parse_setting`.
+        value: The new value. `None` means that the setting is not set.
+
+    Raises:
+        ValueError: If the path continues into a setting that is no table.
+
+    Example:
+
+    >>> settings = {"agent": {"baseline": "value"}, "fit": {"epochs": 5}}
+    >>> override(settings, ("fit", "steps"), 100)["fit"]
+    {'steps': 100}
+    >>> override(settings, ("agent", "baseline", "passes"), 4)["agent"]["baseline"]
+    {'kind': 'value', 'learning_rate': 0.001, 'passes': 4, 'minibatch_size': 64}
+    """
+    settings = copy.deepcopy(settings)
+    table, *keys, last = path
+    node = settings[table]
+    for key in keys:
+        name = node.get(key)
+        if name == "value":
+            node[key] = dict(config.VALUE_NETWORK)
+        elif key == "head" and isinstance(name, str):
+            node[key] = {"kind": name}
+        if not isinstance(node.get(key), dict):
+            raise ValueError(
+                f"`{key}` must be a table of settings, because `{'.'.join(path)}` is one "
+                f"of them. Received: {key}={node.get(key)!r}"
+            )
+        node = node[key]
+    if table == "fit":
+        others = {name: x for name, x in node.items() if name != last}
+        settings[table] = config.merge_options(others, {last: value})
+    else:
+        node[last] = value
+    return settings

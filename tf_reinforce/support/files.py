@@ -11,8 +11,6 @@ import re
 import shutil
 import tempfile
 
-import filelock
-
 from tf_reinforce.support import locks
 from tf_reinforce.support import validation
 
@@ -170,7 +168,7 @@ def _temporary_folder(path):
         lock = locks.lock_file(temporary)
         try:
             lock.acquire()
-        except filelock.Timeout:  # another process is removing the folder
+        except TimeoutError:  # another process is removing the folder
             continue
         except OSError:  # the same, or a file system without locks
             pass

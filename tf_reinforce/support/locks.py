@@ -7,8 +7,6 @@ import pathlib
 import sys
 import threading
 
-import filelock
-
 FILE_NAME = ".lock"
 
 
@@ -18,6 +16,8 @@ def lock_file(folder):
     The operating system releases it when the process ends, also if the process is killed.
     A forked process does not hold it.
     """
+    import filelock  # not for `tf-reinforce --help`
+
     path = os.path.join(folder, FILE_NAME)
     return filelock.FileLock(path, blocking=False, thread_local=False)
 
@@ -50,7 +50,7 @@ class FolderLock:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire()
-        except filelock.Timeout:
+        except TimeoutError:
             raise FolderLocked(
                 f"Another training uses the folder {self.folder}. Choose another one."
             ) from None

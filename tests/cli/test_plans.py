@@ -1,4 +1,4 @@
-"""Tests the settings of `tf-reinforce train` without a preset."""
+"""Tests the plan of a training without a preset."""
 
 import json
 import sys
@@ -9,9 +9,10 @@ import pytest
 
 from tf_reinforce import cli
 from tf_reinforce.cli import entry
-from tf_reinforce.cli import train_settings
+from tf_reinforce.cli import plans
 from tf_reinforce.cli import tune
 from tf_reinforce.experiments import run_config
+from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
 
 PLAIN = {"baseline": "leave_one_out", "learning_rate": 0.01, "gamma": 0.99}
@@ -19,7 +20,7 @@ PLAIN = {"baseline": "leave_one_out", "learning_rate": 0.01, "gamma": 0.99}
 
 def settings(*words):
     options = entry.make_parser().parse_args(["train", *words])
-    return train_settings.check_train_options(options)[0]
+    return plans.make(options).settings
 
 
 def is_part(part, whole):
@@ -70,7 +71,7 @@ def test_other_environments_get_a_value_baseline(words, limit, every, capsys):
     assert found["agent"]["gamma"] == default_settings.gamma(limit)
     assert found["agent"]["passes"] == 10
     assert found["agent"]["gae_lambda"] == (0.8 if words[0] == "Pendulum-v1" else 0.95)
-    assert found["agent"]["baseline"] == default_settings.VALUE
+    assert found["agent"]["baseline"] == config.VALUE_NETWORK
     assert found["fit"]["steps_per_epoch"] == 2048 and found["fit"]["num_envs"] == 4
     assert found["evaluation"]["every"] == every
     first, *others = capsys.readouterr().out.splitlines()
@@ -95,7 +96,7 @@ def test_options_override_the_settings_and_the_printed_line_shows_them(capsys):
     sets = "--set", "passes=2", "--set", "gae_lambda=0.7", "--set", "baseline.passes=4"
     found = settings("Pendulum-v1", *words, *sets)
     assert is_part({"gamma": 0.5, "passes": 2, "gae_lambda": 0.7}, found["agent"])
-    assert found["agent"]["baseline"] == {**default_settings.VALUE, "passes": 4}
+    assert found["agent"]["baseline"] == {**config.VALUE_NETWORK, "passes": 4}
     assert found["fit"] == {"num_envs": 4, "episodes_per_epoch": 3}
     assert found["evaluation"] == {"every": 7}
     said = "gamma 0.5, gae_lambda 0.7, learning rate 0.0003 to 0, 2 passes over"
@@ -110,7 +111,7 @@ def test_preset_file_with_a_value_baseline_keeps_all_other_settings(tmp_path):
     path = tmp_path / "my.toml"
     path.write_text('env = "Pendulum-v1"\n[agent]\nbaseline = "value"\n')
     agent = settings("Pendulum-v1", "--preset", str(path))["agent"]
-    assert agent["baseline"] == default_settings.VALUE
+    assert agent["baseline"] == config.VALUE_NETWORK
     assert is_part({"learning_rate": 0.01, "gamma": 0.99}, agent)
     assert "passes" not in agent
 
@@ -123,10 +124,10 @@ ONCE = ["--epochs", "1", "--eval-episodes", "2"]
 def test_run_directory_contains_the_settings(tmp_path):
     run = ["--engine", "host", "--run-dir", str(tmp_path / "run")]
     assert cli.main(["train", "Pendulum-v1", *run, *SMALL, *ONCE]) == 0
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["agent"]["ratio_clip"] == [0.2, 0.2]
-    assert config["agent"]["head"] == "ClippedGaussian"
-    assert config["fit"]["num_envs"] == 4 and config["engine"] == "host"
+    content = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert content["agent"]["ratio_clip"] == [0.2, 0.2]
+    assert content["agent"]["head"] == "ClippedGaussian"
+    assert content["fit"]["num_envs"] == 4 and content["engine"] == "host"
 
 
 @pytest.fixture
@@ -158,15 +159,15 @@ def test_environment_of_a_module_determines_the_settings(module, tmp_path, capsy
     words = ["train", module, "--run-dir", "run", *SMALL, *ONCE]
     assert cli.main([*words, "--set", "gae_lambda=0.9"]) == 0
     assert capsys.readouterr().out.count(SAID) == 1
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["agent"]["head"] == "ClippedGaussian"
+    content = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert content["agent"]["head"] == "ClippedGaussian"
 
 
 def test_tune_chooses_the_settings_of_a_module(module, capsys):
     words = ["tune", module, "--steps", "1000"]
-    found, _, _ = tune._check(entry.make_parser().parse_args(words))
+    found = tune._check(entry.make_parser().parse_args(words))[0].settings
     assert found["agent"]["head"] == "ClippedGaussian"
-    assert found["agent"]["baseline"] == default_settings.VALUE
+    assert found["agent"]["baseline"] == config.VALUE_NETWORK
     assert capsys.readouterr().out.count(f"{SAID} 100 steps") == 1
 
 
