@@ -55,7 +55,7 @@ REFUSED = [
         lambda _: tfr.Reinforce(
             policy(), None, VALUE(policy(1)), gae_lambda=0.9, returns="whole"
         ),
-        "needs `gae_lambda=1`",
+        "`gae_lambda` below 1 needs",
     ),
     (lambda _: tfr.Reinforce("dense"), "`policy` must be a .*of type str"),
     (lambda _: tfr.Reinforce(policy(), "dense"), "`head` must be a .*of type str"),
@@ -80,8 +80,8 @@ REFUSED = [
     (lambda agent: agent.act(np.nan * ROWS), "policy are not finite"),
     (lambda agent: agent.fit("Pendulum-v1", epochs=1), r"(?s)Expected: .*Received: "),
     (lambda agent: agent.evaluate("Pendulum-v1", 1), r"(?s)Expected: .*Received: "),
-    (lambda agent: agent.fit(toys.Clock), "either `epochs` .* or `steps`"),
-    (lambda agent: agent.fit(toys.Clock, epochs=1, steps=1), "either `epochs` .* or"),
+    (lambda agent: agent.fit(toys.Clock), "either `epochs` or `steps`"),
+    (lambda agent: agent.fit(toys.Clock, epochs=1, steps=1), "either `epochs` or"),
     (
         lambda agent: agent.fit(
             toys.Clock, epochs=1, episodes_per_epoch=1, steps_per_epoch=1

@@ -83,14 +83,6 @@ def test_other_environments_get_a_value_baseline(words, limit, every, capsys):
     assert hints == [True] * has_preset
 
 
-def test_missing_time_limit_is_no_length_of_the_episodes(capsys):
-    env = "UnlimitedPendulum-v0"
-    gym.register(env, "gymnasium.envs.classic_control.pendulum:PendulumEnv")
-    settings(env)
-    said = "from Box actions and episodes of unknown length (limit 10,000 steps): gamma"
-    assert said in capsys.readouterr().out
-
-
 def test_options_override_the_settings_and_the_printed_line_shows_them(capsys):
     words = "--gamma", "0.5", "--episodes-per-epoch", "3", "--eval-every", "7"
     sets = "--set", "passes=2", "--set", "gae_lambda=0.7", "--set", "baseline.passes=4"

@@ -131,16 +131,11 @@ class AgentOptions:
             baseline: `baselines.Baseline` of the agent, or the name of a baseline.
             is_value_function: Bool, whether the baseline predicts values.
         """
-        if self.gae_lambda < 1 and not is_value_function:
+        if self.gae_lambda < 1 and (not is_value_function or self.returns == "whole"):
             raise ValueError(
                 "`gae_lambda` below 1 needs a value baseline, "
-                "tfr.baselines.Value(model); without values, it would act as a smaller "
-                f"discount. Received: gae_lambda={self.gae_lambda}, baseline={baseline!r}"
-            )
-        if self.gae_lambda < 1 and self.returns == "whole":
-            raise ValueError(
-                '`returns="whole"` needs `gae_lambda=1`: it weights every action by all '
-                f"rewards. Received: gae_lambda={self.gae_lambda}"
+                'tfr.baselines.Value(model), and `returns="to_go"`. Received: gae_lambda='
+                f"{self.gae_lambda}, baseline={baseline!r}, returns={self.returns!r}"
             )
 
 
@@ -306,32 +301,23 @@ class EnvSettings:
 
     def __post_init__(self):
         for name, value in vars(self).items():
-            if value is not None and not callable(value):
-                _check_env_setting(name, value)
+            is_dict = isinstance(value, dict) and all(isinstance(x, str) for x in value)
+            if not is_dict and not callable(value) and value is not None:
+                raise TypeError(
+                    f"`{name}` must be a dict with texts as keys, or a function from the "
+                    "number of updates so far to such a dict. Received: "
+                    f"{name}={value!r}"
+                )
 
     def at(self, update):
         """Returns the dicts for an update, the results of any functions."""
-        dicts = {}
-        for name, value in vars(self).items():
-            dicts[name] = value
-            if callable(value):
-                dicts[name] = value(update)
-                _check_env_setting(name, dicts[name])
-        return EnvSettings(**dicts)
+        values = vars(self).values()
+        return EnvSettings(*(x(update) if callable(x) else x for x in values))
 
     @property
     def constant(self):
         """Returns the settings that are dicts, without the functions."""
         return EnvSettings(*(None if callable(x) else x for x in vars(self).values()))
-
-
-def _check_env_setting(name, value):
-    is_dict = isinstance(value, dict) and all(isinstance(x, str) for x in value)
-    if not is_dict:
-        raise TypeError(
-            f"`{name}` must be a dict with texts as keys, or a function from the number "
-            f"of updates so far to such a dict. Received: {name}={value!r}"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -375,21 +361,16 @@ class FitOptions:
 
     def __post_init__(self):
         schema.check_fields(self)
-        if (self.epochs is None) == (self.steps is None):
-            raise ValueError(
-                "Give either `epochs` (updates) or `steps` (environment steps). "
-                f"Received: epochs={self.epochs!r}, steps={self.steps!r}"
-            )
-        episodes, steps = self.episodes_per_epoch, self.steps_per_epoch
-        if episodes is not None and steps is not None:
-            raise ValueError(
-                "Give either `episodes_per_epoch` or `steps_per_epoch`. Received: "
-                f"episodes_per_epoch={episodes!r}, steps_per_epoch={steps!r}"
-            )
-        if episodes is None and steps is None:
-            episodes = EPISODES_PER_EPOCH
-            object.__setattr__(self, "episodes_per_epoch", episodes)
-        count = number_of_workers(self.workers)
+        if self.episodes_per_epoch is None and self.steps_per_epoch is None:
+            object.__setattr__(self, "episodes_per_epoch", EPISODES_PER_EPOCH)
+        for names in _ALTERNATIVES:
+            first, second = (getattr(self, name) for name in names)
+            if (first is None) == (second is None):
+                raise ValueError(
+                    f"Give either `{names[0]}` or `{names[1]}`. Received: "
+                    f"{names[0]}={first!r}, {names[1]}={second!r}"
+                )
+        episodes, count = self.episodes_per_epoch, number_of_workers(self.workers)
         if episodes is not None and count > episodes:
             raise ValueError(
                 "`workers` must be at most `episodes_per_epoch`, because only one worker "

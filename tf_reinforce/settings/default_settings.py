@@ -117,16 +117,12 @@ def describe(space, max_episode_steps, agent, fit):
     steps, limit = fit.get("steps_per_epoch"), agent.get("max_kl")
     episodes = fit.get("episodes_per_epoch") or config.EPISODES_PER_EPOCH
     batch = f"at least {steps:,} steps" if steps else f"{episodes} episodes"
-    # Without a limit of the environment, the collector limits an episode.
-    is_known = max_episode_steps != config.DEFAULT_MAX_EPISODE_STEPS
-    length = "of at most" if is_known else "of unknown length (limit"
     limit = f", max_kl {limit:g}" if limit is not None and agent["passes"] > 1 else ""
     return (
-        f"the settings follow from {type(space).__name__} actions and episodes "
-        f"{length} {max_episode_steps:,} steps{'' if is_known else ')'}: gamma "
-        f"{agent['gamma']:g}, gae_lambda {agent['gae_lambda']:g}, learning rate "
-        f"{' to '.join(f'{x:g}' for x in rates)}, {agent['passes']} passes over "
-        f"{batch}{limit}"
+        f"the settings follow from {type(space).__name__} actions and episodes of at "
+        f"most {max_episode_steps:,} steps: gamma {agent['gamma']:g}, gae_lambda "
+        f"{agent['gae_lambda']:g}, learning rate {' to '.join(f'{x:g}' for x in rates)}, "
+        f"{agent['passes']} passes over {batch}{limit}"
     )
 
 
