@@ -12,7 +12,7 @@ import toys
 import tf_reinforce as tfr
 from tf_reinforce import baselines
 from tf_reinforce import envs
-from tf_reinforce.engine.collect import results
+from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.policies import normalization
 
 TABLES = *parts.HEADS.values(), *parts.BASELINES.values()
@@ -116,7 +116,7 @@ def test_changed_tensor_env_applies_to_the_next_episodes():
             world.values[:] = [float("nan")] * 3
         else:
             world.values = [float("nan")] * 3
-        with pytest.raises(results.EnvironmentFault, match="reward is not finite"):
+        with pytest.raises(host_loop.EnvironmentFault, match="reward is not finite"):
             agent.collect(world, 2)
         world.values = [1.0] * 3
 

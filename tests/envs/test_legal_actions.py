@@ -12,7 +12,7 @@ import tf_reinforce as tfr
 from tf_reinforce import envs
 from tf_reinforce import heads
 from tf_reinforce.data import action_masks
-from tf_reinforce.engine.collect import results
+from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.envs import legal_actions
 
 PATH = "info/action_mask"
@@ -122,7 +122,7 @@ def test_invalid_mask_raises_and_names_the_step(env, trains):
     before = agent.get_weights()
     name = type(env).__name__
     message = rf"(?s){name}\(\), episode \d+, step \d+: the action mask.*Received: \["
-    with pytest.raises(results.EnvironmentFault, match=message):
+    with pytest.raises(host_loop.EnvironmentFault, match=message):
         if trains:
             agent.fit(env, epochs=1, episodes_per_epoch=8, verbose=0)
         else:

@@ -16,7 +16,7 @@ from tf_reinforce import agent as agents
 from tf_reinforce import envs
 from tf_reinforce.callbacks import evaluation
 from tf_reinforce.engine import agent_state
-from tf_reinforce.engine.collect import results
+from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import search_space
 
@@ -27,7 +27,7 @@ _CONFIRMATION_SEED = 2**40  # larger than the seeds of all trials
 # combinations of settings are invalid, and raise `ValueError`.
 FAILURES = (
     FloatingPointError,
-    results.EnvironmentFault,
+    host_loop.EnvironmentFault,
     ValueError,
     MemoryError,
     tf.errors.OpError,

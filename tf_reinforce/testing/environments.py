@@ -14,10 +14,10 @@ from tf_reinforce import agent as agents
 from tf_reinforce import envs as tensor_envs
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
-from tf_reinforce.engine.collect import env_outputs
+from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.engine.collect import environments
+from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import make_envs
-from tf_reinforce.engine.collect import results
 from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
 from tf_reinforce.support import validation
@@ -121,10 +121,10 @@ def check_env(
         for finding in _findings(env, options, seed, episodes, action_mask):
             if finding not in findings:
                 findings.append(finding)
-    except results.EnvironmentFault as error:
+    except host_loop.EnvironmentFault as error:
         findings.append(Finding("error", f"{str(error).rstrip('.')}."))
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}{env_outputs.place(error)}"
+        reason = f"{type(error).__name__}: {error}{batched_envs.error_place(error)}"
         text = f"The environment cannot be used. {reason}"
         findings.append(Finding("error", text))
     name = env

@@ -2,6 +2,8 @@
 environment.
 """
 
+import types
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from tf_reinforce import heads
 from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_specs
 from tf_reinforce.engine.collect import acting_program
-from tf_reinforce.engine.collect import results
+from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.policies import actor as deciding
 
 MODES = list(gym.vector.AutoresetMode)
@@ -40,7 +42,8 @@ def collect(
         actor = deciding.ActorPolicy(None, head, spec, dtype, [])
         weights = acting_program.read_weights(actor)
         request = toys.request(episodes, steps, weights=weights)
-        return envs.play(actor, act, request)
+        program = types.SimpleNamespace(for_batch=lambda *_: act)
+        return envs._collect_episodes(actor, program, request)
 
 
 def vector(makers, mode, **kwargs):
@@ -266,7 +269,7 @@ def test_overwritten_final_observation_of_vector_env_raises(mode):
 
     env = vector([Reusing] * 2, mode)
     if mode is gym.vector.AutoresetMode.SAME_STEP:
-        with pytest.raises(results.EnvironmentFault, match=r"observation\.copy\(\)"):
+        with pytest.raises(host_loop.EnvironmentFault, match=r"observation\.copy\(\)"):
             collect(env, episodes=4)
     else:
         assert_clock(collect(env, episodes=4).episodes)

@@ -11,7 +11,7 @@ import pytest
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce.engine.collect import results
+from tf_reinforce.engine.collect import host_loop
 
 MODES = list(gym.vector.AutoresetMode)
 BATCH = {"epochs": 1, "episodes_per_epoch": 3, "num_envs": 3, "verbose": 0}
@@ -123,12 +123,12 @@ def test_invalid_step_result_error_names_environment_episode_and_step(
     """Steps count from 0, as the rows of `Episodes` do."""
     env = second_of_three(lambda: toys.Misbehaving(at, wrong))
     place = f"Environment 1, episode 1, step {at - 1}: "
-    with pytest.raises(results.EnvironmentFault, match=place + f".*{message}"):
+    with pytest.raises(host_loop.EnvironmentFault, match=place + f".*{message}"):
         agent.fit(env, **BATCH)
 
 
 def test_step_error_is_the_cause_of_the_environment_fault(agent):
-    with pytest.raises(results.EnvironmentFault) as caught:
+    with pytest.raises(host_loop.EnvironmentFault) as caught:
         agent.fit(lambda: toys.Misbehaving(2, raising), **BATCH)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -150,8 +150,8 @@ RESETS = [
     *((lambda o, i, x=x: (x, i), message) for x, message in OBSERVATIONS),
     *((lambda o, i, x=x: (np.full(1, x, "f"), i), "not finite") for x in NOT_FINITE),
     (lambda o, i: o, "reset returned a ndarray. Expected: a pair.*shimmy"),
-    (lambda o, i: (o, i, i), "reset returned 3 values. Expected: a pair"),
-    (lambda o, i: [o, i], "reset returned a list. Expected: a pair"),
+    (lambda o, i: (o, i, i), "reset returned a tuple of 3 parts. Expected: a pair"),
+    (lambda o, i: [o, i], "reset returned a list of 2 parts. Expected: a pair"),
     (lambda o, i: None, "reset returned a NoneType. Expected: a pair"),
     (raising, "reset raised ZeroDivisionError: no gravity"),
 ]
@@ -167,7 +167,7 @@ def test_invalid_reset_result_error_names_environment_and_episode(
     """
     env = second_of_three(lambda: ReplacesReset(wrong, at))
     place = f"Environment 1, episode {2 * at - 1}, step 0: "
-    with pytest.raises(results.EnvironmentFault, match=place + f".*{message}"):
+    with pytest.raises(host_loop.EnvironmentFault, match=place + f".*{message}"):
         agent.fit(env, **{**BATCH, "num_envs": 2, "episodes_per_epoch": 6})
 
 
@@ -219,12 +219,12 @@ VECTOR_ANSWERS = [
     (lambda o, r, *rest: (o, r.astype(object), *rest), "type object"),
     (
         lambda o, r, t, *rest: (o, r, t[:, None], *rest),
-        r"terminations are of shape \(3, 1\).* Expected: bools of shape \(3,\)",
+        r"terminations are of shape \(3, 1\).* Expected: numbers or bools of shape \(3,\)",
     ),
     (lambda o, r, t, *rest: (o, r, False, *rest), r"terminations are of shape \(\)"),
-    (lambda o, r, t, u, i: (o, r, t, u + np.nan, i), "truncations are .nan, nan, nan"),
-    (lambda *parts: parts[:4], "step returned 4 values. Expected: a tuple of 5"),
-    (lambda *parts: [*parts], "step returned a list. Expected: a tuple of 5"),
+    (lambda o, r, t, u, i: (o, r, t, u + np.nan, i), "the truncation nan is not a bool"),
+    (lambda *parts: parts[:4], "step returned a tuple of 4 parts. Expected: a tuple of 5"),
+    (lambda *parts: [*parts], "step returned a list of 5 parts. Expected: a tuple of 5"),
     (lambda *parts: (*parts[:4], None), "the last of which is a dict"),
     (raising, "step raised ZeroDivisionError: no gravity"),
 ]
@@ -235,7 +235,7 @@ VECTOR_ANSWERS = [
 def test_invalid_step_result_of_vector_env_raises(agent, wrong, message, mode):
     env = gym.vector.SyncVectorEnv([lambda: toys.Clock(60)] * 3, autoreset_mode=mode)
     for at in (1, 50):
-        with pytest.raises(results.EnvironmentFault, match=message):
+        with pytest.raises(host_loop.EnvironmentFault, match=message):
             agent.fit(Wrapped(env, at, wrong), **BATCH)
 
 
@@ -255,7 +255,7 @@ def test_nan_of_an_idle_environment_is_ignored():
 def test_vector_env_without_time_limit_error_names_time_limit_wrapper(agent, mode):
     env = gym.vector.SyncVectorEnv([lambda: toys.Clock(99)] * 2, autoreset_mode=mode)
     with pytest.raises(
-        results.EnvironmentFault, match="step 19: .*within 20 steps.*TimeLimit"
+        host_loop.EnvironmentFault, match="step 19: .*within 20 steps.*TimeLimit"
     ):
         agent.fit(env, **BATCH, max_episode_steps=20)
     limited = [lambda: gym.wrappers.TimeLimit(toys.Clock(99), 20)] * 2

@@ -60,15 +60,6 @@ def test_innermost_line_is_named():
     assert 'in move: raise ValueError("no move"))' in message(Deep())
 
 
-def test_reset_without_a_seed_is_explained():
-    class Old(Raises):
-        def reset(self):
-            return np.zeros(2, np.float32)
-
-    expected = "Expected: a method reset(self, *, seed=None, options=None)."
-    assert message(Old()).endswith(expected)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_error_names_an_action_mask_that_the_agent_does_not_use(workers):
     info = {"action_mask": np.ones(2, np.int8)}

@@ -16,7 +16,7 @@ from masked_agents import learner
 import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.data import action_masks
-from tf_reinforce.engine.collect import results
+from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.export import policy_functions
 
 MODES = [None, *gym.vector.AutoresetMode]
@@ -104,7 +104,7 @@ WRONG = {
 def test_invalid_or_missing_mask_error_names_the_step(name):
     mask, message = WRONG[name]
     with pytest.raises(
-        results.EnvironmentFault, match=f"Environment 0, episode 0.*{message}"
+        host_loop.EnvironmentFault, match=f"Environment 0, episode 0.*{message}"
     ):
         learner().fit(lambda: Riddle(mask=mask), epochs=1, num_envs=1, verbose=0)
 
@@ -188,7 +188,7 @@ def test_missing_mask_raises_unless_the_episode_has_ended(name, mode):
     )  # the last observation needs no mask
     for missing, step in ((0, 0), (2, 1)):
         message = f"step {step}: there is no action mask in 'info/action_mask'"
-        with pytest.raises(results.EnvironmentFault, match=message):
+        with pytest.raises(host_loop.EnvironmentFault, match=message):
             recorded_masks(name, mode, mask_missing_at(missing))
 
 

@@ -10,8 +10,8 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce.data import tensor_specs
-from tf_reinforce.engine.collect import env_outputs
-from tf_reinforce.engine.collect import results
+from tf_reinforce.engine.collect import batched_envs
+from tf_reinforce.engine.collect import host_loop
 
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
 PAIR = gym.spaces.Dict(gear=Discrete(5), speed=Box(-1, 1, (2,)))
@@ -22,7 +22,7 @@ PAIR = gym.spaces.Dict(gear=Discrete(5), speed=Box(-1, 1, (2,)))
 
 def read_observation(space, observation):
     """Returns the recorded arrays of one observation, as a list."""
-    reader = env_outputs.ObservationReader(space, "float32")
+    reader = batched_envs.ObservationReader(space, "float32")
     leaves = keras.tree.flatten(tensor_specs.observation_spec(space, "float32"))
     rows = [np.zeros((1, *x.shape), x.dtype.as_numpy_dtype) for x in leaves]
     reader(0, observation, rows)
@@ -41,14 +41,14 @@ def test_discrete_observation_may_have_any_integer_type(kind):
 @pytest.mark.parametrize("wrong", [1, 6, -1, np.int64(6), np.array(1), True, 2**70])
 def test_discrete_observation_outside_its_space_raises(wrong):
     with pytest.raises(
-        env_outputs.IndexedFault, match=r"is not in Discrete\(4, start=2\)"
+        batched_envs.IndexedFault, match=r"is not in Discrete\(4, start=2\)"
     ):
         read_observation(Discrete(4, start=2), wrong)
 
 
 @pytest.mark.parametrize("wrong", [2.0, "2", None, np.float32(2), np.array([2]), [2]])
 def test_discrete_observation_that_is_not_an_integer_raises(wrong):
-    with pytest.raises(env_outputs.IndexedFault, match="an integer in Discrete"):
+    with pytest.raises(batched_envs.IndexedFault, match="an integer in Discrete"):
         read_observation(Discrete(4), wrong)
 
 
@@ -67,7 +67,7 @@ def test_multi_discrete_and_binary_observations_outside_the_space_raise(
     """A cast of 256 to eight bits would give 0, which is inside the space."""
     (value,) = read_observation(space, np.array(right))
     assert value.tolist() == right and value.dtype == space.dtype
-    with pytest.raises(env_outputs.IndexedFault, match="is not in Multi"):
+    with pytest.raises(batched_envs.IndexedFault, match="is not in Multi"):
         read_observation(space, np.array(wrong))
 
 
@@ -129,5 +129,5 @@ def set_second(array, value):
 )
 def test_vector_observation_outside_its_space_raises(space, change, message):
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=())
-    with pytest.raises(results.EnvironmentFault, match=message):
+    with pytest.raises(host_loop.EnvironmentFault, match=message):
         agent.collect(ChangesObservations(space, change), 6)

@@ -3,7 +3,7 @@
 import importlib
 
 _OBJECTS = {
-    "EnvironmentFault": "engine.collect.results",
+    "EnvironmentFault": "engine.collect.host_loop",
     "RayWorkers": "settings.config",
     "open_envs": "engine.collect.make_envs",
 }

@@ -1,4 +1,4 @@
-"""Makes environments, and runs several of them side by side behind one interface.
+"""Makes environments, runs several of them side by side, and checks what they return.
 
 Every value that an environment returns is checked immediately. The argument `env_index`
 is the index of an environment in the batch. The collector decides which episode runs in
@@ -8,17 +8,323 @@ which environment. Worker processes import this module, and not TensorFlow.
 import abc
 import contextlib
 import copy
+import math
+import numbers
+import pathlib
 import re
+import traceback
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
 from tf_reinforce.data import action_masks
+from tf_reinforce.data import nests
 from tf_reinforce.data import spaces
-from tf_reinforce.engine.collect import env_outputs
 from tf_reinforce.settings import config
 from tf_reinforce.support import validation
+
+
+class IndexedFault(Exception):
+    """Reports that an environment returned an invalid value, or raised an exception.
+
+    The collector adds the numbers of the episode and of the step to the message.
+
+    Attributes:
+        env_index: Int, the index of the environment in the batch, or `None` for a fault
+            of a `VectorEnv` that belongs to none of its environments.
+        raised: Bool, whether the environment raised an exception.
+    """
+
+    def __init__(self, env_index, message, raised=False):
+        super().__init__(message)
+        self.env_index = env_index
+        self.raised = raised
+
+
+class EpisodeEnd(NamedTuple):
+    """The end of the current episode of one environment."""
+
+    env_index: int
+    terminated: bool  # False: the episode was truncated
+    success: Any = None  # real number or bool from `info["is_success"]`, or `None`
+    fault: IndexedFault | None = None  # makes the episode invalid: another replaces it
+
+
+class ObservationReader:
+    """Checks observations and writes them into the arrays of a batch.
+
+    Args:
+        space: The observation space of one environment.
+        float_dtype: The float type in which float observations are stored.
+
+    Attributes:
+        shape, dtypes: A single array of this shape and of one of these types needs no
+            check. The shape is `None` if an observation is no single array.
+    """
+
+    def __init__(self, space, float_dtype):
+        self._nest = spaces.to_nest(space)
+        self.leaf_spaces = nests.flatten(self._nest)
+        self._leaf_readers = [
+            _discrete_reader(leaf)
+            if isinstance(leaf, gym.spaces.Discrete)
+            else _array_reader(leaf)
+            for leaf in self.leaf_spaces
+        ]
+        first = self.leaf_spaces[0]
+        self._is_single = self._nest is first
+        dtype = np.dtype(float_dtype) if first.dtype.kind == "f" else first.dtype
+        self.dtypes = dtype, first.dtype
+        self.shape = space.shape if isinstance(space, gym.spaces.Box) else None
+
+    def __call__(self, env_index, observation, out):
+        """Writes an observation into row `env_index` of the arrays in `out`."""
+        if self._is_single:
+            out[0][env_index] = self._leaf_readers[0](env_index, observation)
+            return
+        parts = self.flatten(env_index, observation)
+        for array, read_leaf, part in zip(out, self._leaf_readers, parts):
+            array[env_index] = read_leaf(env_index, part)
+
+    def flatten(self, env_index, observation):
+        """Returns the parts of an observation, in the order of `nests.flatten`."""
+        return list(_parts(env_index, self._nest, observation))
+
+
+def _parts(env_index, nest, observation):
+    """Yields the parts of an observation, which must be nested like the space."""
+    if isinstance(nest, dict):
+        keys = sorted(nest)
+        is_nested = isinstance(observation, Mapping) and observation.keys() == nest.keys()
+    elif isinstance(nest, tuple):
+        keys = range(len(nest))
+        is_nested = isinstance(observation, (tuple, list)) and len(observation) == len(
+            nest
+        )
+    else:
+        yield observation
+        return
+    if not is_nested:
+        raise IndexedFault(
+            env_index,
+            "the observation is not nested like the observation space. Expected: "
+            f"{describe(nest)}. Received: {describe(observation)}",
+        )
+    for key in keys:
+        yield from _parts(env_index, nest[key], observation[key])
+
+
+def describe(value):
+    """Returns the type of a value and its parts, such as "a tuple of 3 parts"."""
+    text = f"a {type(value).__name__}"
+    if isinstance(value, Mapping):
+        return f"{text} with the keys {list(value)}"
+    is_sequence = isinstance(value, (tuple, list))
+    return f"{text} of {len(value)} parts" if is_sequence else text
+
+
+def _discrete_reader(space):
+    """Returns a function of an index and an observation, which it checks and returns."""
+    start, stop = int(space.start), int(space.start) + int(space.n)
+
+    def read(env_index, part):
+        if part.__class__ is int and start <= part < stop:
+            return part
+        if isinstance(part, np.ndarray) and part.shape == ():
+            part = part[()]
+        if not isinstance(part, (int, np.integer, np.bool_)):
+            text = f"a {type(part).__name__}. Expected: an integer in {space!r}"
+            raise IndexedFault(env_index, f"the observation is {text}")
+        if not start <= part < stop:
+            raise IndexedFault(env_index, f"the observation {part} is not in {space!r}")
+        return part
+
+    return read
+
+
+def _array_reader(space):
+    shape, bounds = space.shape, spaces.category_bounds(space)
+    dtype = np.dtype("float64") if space.dtype.kind == "f" else space.dtype
+
+    def read(env_index, part):
+        problem = None
+        if not isinstance(part, (np.ndarray, np.generic)):
+            problem = f"is a {type(part).__name__}. Expected: an array of shape {shape}"
+        elif np.ma.is_masked(part):
+            problem = f"has masked entries: {part}. Expected: none"
+        elif part.shape != shape:
+            problem = f"has the shape {part.shape}. Expected: {shape}"
+        elif part.dtype is not dtype and not np.can_cast(part.dtype, dtype, "same_kind"):
+            problem = f"is of type {part.dtype}. Expected: {dtype.name}"
+        elif bounds and not ((part >= bounds[0]) & (part <= bounds[1])).all():
+            problem = f"{part.tolist()} is not in {space!r}"
+        elif part.dtype is not dtype and not fits_dtype(part, dtype):
+            problem = f"{part.tolist()} does not fit into {dtype.name}"
+        if problem:
+            raise IndexedFault(
+                env_index, f"the observation {problem}, as in the observation space"
+            )
+        return part
+
+    return read
+
+
+def fits_dtype(array, dtype):
+    """Returns whether a cast of `array` to `dtype` changes no integer by an overflow."""
+    may_overflow = dtype.kind in "iu" and not np.can_cast(array.dtype, dtype)
+    return not may_overflow or np.array_equal(array.astype(dtype), array)
+
+
+def _check_info(env_index, info):
+    if not isinstance(info, dict):
+        text = f"the info is {describe(info)}. Expected: a dict"
+        raise IndexedFault(env_index, text)
+
+
+def _raised_fault(env_index, method, error):
+    """Returns the `IndexedFault` for an exception of `reset` or `step`.
+
+    Also unpacking the result of `step` raises an exception, whose traceback has one
+    frame.
+    """
+    if isinstance(error, IndexedFault):
+        return error
+    text = f"{method} raised {describe_error(error)}{error_place(error)}"
+    is_unpacking = "unpack" in str(error) and error.__traceback__.tb_next is None
+    if is_unpacking:
+        text = (
+            f"step did not return five values: {error}. Expected: (observation, reward, "
+            "terminated, truncated, info). Wrap an environment of the old Gym with shimmy"
+        )
+    fault = IndexedFault(env_index, text, raised=not is_unpacking)
+    fault.__cause__ = error
+    return fault
+
+
+def describe_error(error):
+    """Returns the type and the text of an exception."""
+    return f"{type(error).__name__}: {error}"
+
+
+def error_place(error):
+    """Returns the line in which an environment raised an exception, or an empty string.
+
+    It is the innermost line outside of this package, of installed packages and of
+    Python's own modules, for example `" (my_env.py, line 12, in step: assert x > 0)"`.
+    """
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*validation.LIBRARIES, "<"))
+    ]
+    if not frames:
+        return ""
+    last = frames[-1]
+    name = pathlib.Path(last.filename).name
+    source = f": {last.line}" if last.line else ""
+    return f" ({name}, line {last.lineno}, in {last.name}{source})"
+
+
+def _read_reward(env_index, reward):
+    """Returns a reward as a float; raises `IndexedFault` unless it is a real number."""
+    if isinstance(reward, np.ndarray) and reward.shape == ():
+        reward = reward[()]
+    if not isinstance(reward, (numbers.Real, np.bool_)):
+        shape = f" of shape {reward.shape}" if isinstance(reward, np.ndarray) else ""
+        raise IndexedFault(
+            env_index,
+            f"the reward is a {type(reward).__name__}{shape}: {reward!r}. "
+            "Expected: one real number",
+        )
+    try:
+        return float(reward)
+    except OverflowError as error:
+        text = f"the reward does not fit into float64: {error}"
+        raise IndexedFault(env_index, text) from None
+
+
+def _has_ended(env_index, **flags):
+    """Returns whether a flag is true; raises `IndexedFault` if one is not a bool."""
+    for name, flag in flags.items():
+        if not isinstance(flag, (bool, np.bool_)):
+            text = f"`{name}` of a step is a {type(flag).__name__}: {flag!r}"
+            raise IndexedFault(env_index, f"the flag {text}. Expected: a bool")
+    return any(flags.values())
+
+
+def read_success(env_index, success):
+    """Returns `success` of an episode; raises `IndexedFault` if it is invalid."""
+    is_number = isinstance(success, (numbers.Real, np.bool_))
+    if success is not None and not (is_number and math.isfinite(success)):
+        text = f"`is_success` in the info is {success!r}. Expected: a bool"
+        raise IndexedFault(env_index, text)
+    return success
+
+
+WORDS = 3  # words of a `Progress` before those of the environments
+STATE, ENV, ROW = range(WORDS)
+IDLE, STARTING, RESET, STEP, CLOSING = range(5)  # values of the word `STATE`
+_CALLS = {STARTING: "start", RESET: "reset", STEP: "step"}
+
+
+class Progress:
+    """What a process that plays episodes does at the moment, as 64-bit integers.
+
+    A worker process shares the integers with its pool. If it dies or hangs, the pool
+    reads there which environment, episode and step it was.
+
+    Args:
+        num_envs: Int, the number of environments of the process.
+        buffer: Writable buffer of at least `progress_size(num_envs)` bytes, or `None` for
+            memory of the current process.
+
+    Attributes:
+        words: `memoryview` of integers: the state of the process, the index of the
+            environment that is called, the number of the collection's current step, and,
+            for each environment, the number of its episode plus one (0 if it has played
+            none), and the step of the collection at which the episode started.
+    """
+
+    def __init__(self, num_envs, buffer=None):
+        buffer = bytearray(progress_size(num_envs)) if buffer is None else buffer
+        self.words = memoryview(buffer).cast("q")
+
+    def start_episode(self, env_index, number, row):
+        """Records that an environment is reset for an episode at a step."""
+        words, first = self.words, WORDS + 2 * env_index
+        words[first], words[first + 1] = number + 1, row
+        words[ENV], words[STATE] = env_index, RESET
+
+    def snapshot(self):
+        """Returns the present state as bytes; equal bytes mean that nothing happened."""
+        return self.words[:WORDS].tobytes()
+
+    def is_in_episode(self):
+        """Returns whether an environment makes a reset or steps."""
+        return self.words[STATE] in (RESET, STEP)
+
+    def describe(self, first_index):
+        """Returns a text that names the call, the environment, the episode and the step.
+
+        Args:
+            first_index: Int, the index of the first environment of the process.
+        """
+        state, env_index, row = self.words[:WORDS]
+        if state == CLOSING:
+            return f"close of environment {first_index + env_index}"
+        if not self.is_in_episode():
+            return _CALLS.get(state, "waiting for a request")
+        number, start_row = self.words[WORDS + 2 * env_index : WORDS + 2 * env_index + 2]
+        place = f"environment {first_index + env_index}, episode {number - 1}"
+        step = f", step {row - start_row}" if state == STEP else ""
+        return f"{_CALLS[state]} of {place}{step}"
+
+
+def progress_size(num_envs):
+    """Returns the number of bytes of a `Progress` of `num_envs` environments."""
+    return 8 * (WORDS + 2 * num_envs)
 
 
 def check_arguments(env_kwargs):
@@ -27,8 +333,8 @@ def check_arguments(env_kwargs):
     has_names = is_dict and all(isinstance(name, str) for name in env_kwargs)
     if env_kwargs is not None and not has_names:
         raise TypeError(
-            "`env_kwargs` must be a dict of keyword arguments for the constructor of the "
-            f"environment. Received: env_kwargs={env_kwargs!r}"
+            "`env_kwargs` must be a dict of keyword arguments for the environment's "
+            f"constructor. Received: env_kwargs={env_kwargs!r}"
         )
 
 
@@ -48,21 +354,13 @@ def explain_errors(env, env_kwargs):
         ) from error
 
 
-class EnvFactory:
-    """Makes environments from an `EnvSpec`, or from a callable and its arguments.
+class EnvFactory(NamedTuple):
+    """Makes environments from an `EnvSpec`, or from a callable and its arguments."""
 
-    Args:
-        env: `EnvSpec`, or a callable that returns an environment.
-        kwargs: Dict of keyword arguments for the callable; empty for an `EnvSpec`.
-        max_episode_steps: Int or `None`, an argument of `SyncEnvs`.
-        faults: Dict with the options `on_bad_env` and `on_env_error`.
-    """
-
-    def __init__(self, env, kwargs, max_episode_steps, faults):
-        self.env = env
-        self.kwargs = kwargs
-        self.max_episode_steps = max_episode_steps
-        self.faults = faults
+    env: Any  # `EnvSpec`, or a callable that returns an environment
+    kwargs: dict  # keyword arguments for the callable; empty for an `EnvSpec`
+    max_episode_steps: int | None  # an argument of `SyncEnvs`
+    faults: dict  # the options `on_bad_env` and `on_env_error`
 
     def make(self):
         """Returns one environment."""
@@ -80,12 +378,6 @@ class EnvFactory:
         try:
             while len(envs) < count:
                 envs.append(self.make())
-            for env in envs:
-                if not isinstance(env, gym.Env):
-                    raise TypeError(
-                        "The callable must return a gymnasium.Env. Received: "
-                        f"{env!r}. Wrap an old Gym environment with shimmy."
-                    )
             options = {"owned": True, "make": self.make, **self.faults}
             return SyncEnvs(envs, self.max_episode_steps, **options)
         except BaseException:
@@ -109,7 +401,7 @@ class BatchedEnvs(abc.ABC):
         observation_space, action_space: The spaces of one environment.
         spec: `EnvSpec` of one environment, or `None`.
         first_index: Int, the index of the first environment among those of all workers.
-        progress: `env_outputs.Progress`, where calls of environments are recorded.
+        progress: `Progress`, where calls of environments are recorded.
         is_vector_env: Bool, whether the environments are a `VectorEnv`, which seeds its
             episodes itself.
         fault_keys: Tuple of the log keys that count dropped episodes and restarts.
@@ -118,11 +410,14 @@ class BatchedEnvs(abc.ABC):
     first_index = 0
     is_vector_env = False
     fault_keys: tuple[str, ...] = ()
-    num_envs: int
-    max_episode_steps: float
-    observation_space: gym.Space
-    action_space: gym.Space
-    spec: gym.envs.registration.EnvSpec | None
+
+    def __init__(self, num_envs, observation_space, action_space, spec):
+        self.num_envs = num_envs
+        self.observation_space = spaces.check_observation_space(observation_space)
+        self.action_space = action_space
+        self.spec = spec
+        self.progress = Progress(num_envs)
+        self._settings = config.EnvSettings()
 
     def configure(self, float_dtype, mask_reader=None):
         """Prepares reading observations and masks.
@@ -131,7 +426,7 @@ class BatchedEnvs(abc.ABC):
             float_dtype: The float type in which float observations are stored.
             mask_reader: `action_masks.MaskReader`, or `None` if all actions are legal.
         """
-        self._reader = env_outputs.ObservationReader(self.observation_space, float_dtype)
+        self._reader = ObservationReader(self.observation_space, float_dtype)
         self._mask_reader = mask_reader
 
     def _write_mask(self, env_index, out, read, *outputs):
@@ -139,14 +434,19 @@ class BatchedEnvs(abc.ABC):
         try:
             out[-1][env_index] = read(*outputs)
         except KeyError as error:
-            raise env_outputs.IndexedFault(
+            raise IndexedFault(
                 env_index,
                 f"there is no action mask in {error}. Expected: an action mask after "
                 "every reset, and after every step that does not end the episode. "
-                f"Received: info with the keys {', '.join(map(repr, outputs[-1]))}",
+                f"Received: info with the keys {[*outputs[-1]]}",
             ) from None
         except (ValueError, TypeError, IndexError) as error:
-            raise env_outputs.IndexedFault(env_index, f"{error}") from None
+            raise IndexedFault(env_index, f"{error}") from None
+
+    def _reset_arguments(self):
+        """Returns the keyword arguments of one reset, which may change its `options`."""
+        options = self._settings.reset_options
+        return {} if options is None else {"options": copy.deepcopy(options)}
 
     @abc.abstractmethod
     def set(self, settings):
@@ -166,9 +466,9 @@ class BatchedEnvs(abc.ABC):
         """Resets a `VectorEnv` with `seed`; does nothing for other environments."""
         return None
 
-    @abc.abstractmethod
     def can_start(self, env_index):
         """Returns whether an episode can start in the environment `env_index` now."""
+        return True
 
     @abc.abstractmethod
     def start_episode(self, env_index, seed, out):
@@ -197,7 +497,7 @@ class BatchedEnvs(abc.ABC):
         """Prepares an environment for another episode after a fault, or raises the fault.
 
         Args:
-            fault: `env_outputs.IndexedFault`. By default, `recover` raises every fault.
+            fault: `IndexedFault`. By default, `recover` raises every fault.
         """
         raise fault
 
@@ -234,16 +534,13 @@ class SyncEnvs(BatchedEnvs):
     ):
         _check_compatible(envs)
         first = envs[0]
-        self._envs = envs
-        spec_limit = first.spec is not None and first.spec.max_episode_steps
-        self._warn_at_limit = not (max_episode_steps or spec_limit)
-        self.max_episode_steps = (
-            max_episode_steps or spec_limit or config.DEFAULT_MAX_EPISODE_STEPS
+        super().__init__(
+            len(envs), first.observation_space, first.action_space, first.spec
         )
-        self.num_envs = len(envs)
-        self.observation_space = spaces.check_observation_space(first.observation_space)
-        self.action_space = first.action_space
-        self.spec = first.spec
+        self._envs = envs
+        limit = max_episode_steps or (first.spec and first.spec.max_episode_steps)
+        self._warn_at_limit = not limit
+        self.max_episode_steps = limit or config.DEFAULT_MAX_EPISODE_STEPS
         self._owned = owned
         self._make = make
         self._drops_bad, self._restarts = on_bad_env != "raise", on_env_error != "raise"
@@ -251,30 +548,31 @@ class SyncEnvs(BatchedEnvs):
         self.fault_keys = keys if self._restarts else keys[: self._drops_bad]
         self._steps = [env.step for env in envs]
         self._infos = [{}] * self.num_envs
-        self._settings = config.EnvSettings()
         self._originals = [{} for _ in envs]  # the attributes that `set` has replaced
-        self.progress = env_outputs.Progress(self.num_envs)
 
     def set(self, settings):
         self._settings = settings
         for env, originals in zip(self._envs, self._originals, strict=True):
             _set_attributes(env, originals, settings.env_attrs or {})
 
-    def can_start(self, env_index):
-        return True
-
     def start_episode(self, env_index, seed, out):
         try:
-            options = reset_arguments(self._settings)
-            outputs = self._envs[env_index].reset(seed=seed, **options)
+            reset = self._envs[env_index].reset
+            outputs = reset(seed=seed, **self._reset_arguments())
         except (Exception, SystemExit) as error:
-            raise env_outputs.reset_error(env_index, error) from error
-        env_outputs.check_reset(env_index, outputs)
+            raise _raised_fault(env_index, "reset", error) from error
+        if not (isinstance(outputs, tuple) and len(outputs) == 2):
+            raise IndexedFault(
+                env_index,
+                f"reset returned {describe(outputs)}. Expected: a pair (observation, "
+                "info). Wrap an environment of the old Gym with shimmy",
+            )
+        _check_info(env_index, outputs[1])
         self._infos[env_index] = outputs[1]
         self._reader(env_index, outputs[0], out)
         if self._mask_reader is not None:
             self._write_mask(env_index, out, self._mask_reader.read, *outputs)
-        if self._drops_bad and (faults := _not_finite([env_index], out, [])):
+        if self._drops_bad and (faults := _not_finite([env_index], observation=out)):
             raise faults[env_index]
 
     def step(self, actions, out, rewards, active, time_limit_envs):
@@ -287,7 +585,7 @@ class SyncEnvs(BatchedEnvs):
         while True:
             try:
                 for env_index in remaining:
-                    words[env_outputs.ENV] = env_index
+                    words[ENV] = env_index
                     observation, reward, terminated, truncated, info = steps[env_index](
                         actions[env_index]
                     )
@@ -300,13 +598,15 @@ class SyncEnvs(BatchedEnvs):
                     else:
                         read(env_index, observation, out)
                     if reward.__class__ not in float_types:
-                        reward = env_outputs.read_reward(env_index, reward)
+                        reward = _read_reward(env_index, reward)
                     rewards[env_index] = reward
                     if info.__class__ is not dict:
-                        env_outputs.check_info(env_index, info)
+                        _check_info(env_index, info)
                     infos[env_index] = info
                     ended = terminated is not False or truncated is not False
-                    if ended and env_outputs.has_ended(env_index, terminated, truncated):
+                    if ended and _has_ended(
+                        env_index, terminated=terminated, truncated=truncated
+                    ):
                         ends.append(self._episode_end(env_index, terminated))
                     elif mask_reader is not None and env_index not in time_limit_envs:
                         outputs = observation, info
@@ -315,17 +615,19 @@ class SyncEnvs(BatchedEnvs):
             except (Exception, SystemExit) as error:
                 fault = self._step_fault(env_index, error)
                 self.recover(fault)
-                ends.append(env_outputs.EpisodeEnd(env_index, False, None, fault))
-        if self._drops_bad:
-            _drop_not_finite(active, out, rewards, ends)
+                ends.append(EpisodeEnd(env_index, False, fault=fault))
+        if self._drops_bad:  # such an end replaces another one of the same episode
+            faulty = {end.env_index for end in ends if end.fault}
+            rest = [i for i in active if i not in faulty]
+            faults = _not_finite(rest, observation=out, reward=[rewards])
+            ends += [EpisodeEnd(i, False, fault=fault) for i, fault in faults.items()]
         if time_limit_envs:
-            ended = {end.env_index for end in ends}
-            self._truncate([i for i in time_limit_envs if i not in ended], ends)
+            self._truncate(time_limit_envs, ends)
         return ends
 
     def _step_fault(self, env_index, error):
         """Returns the `IndexedFault` for an exception; names an unused action mask."""
-        fault = env_outputs.step_error(env_index, error)
+        fault = _raised_fault(env_index, "step", error)
         path = action_masks.find(self.observation_space, self._infos[env_index])
         if fault.raised and self._mask_reader is None and path is not None:
             fault.args = (
@@ -352,41 +654,34 @@ class SyncEnvs(BatchedEnvs):
             _set_attributes(env, originals, self._settings.env_attrs or {})
         except Exception as error:
             text = f"the environment could not be made again: {error}"
-            raise env_outputs.IndexedFault(env_index, text) from error
+            raise IndexedFault(env_index, text) from error
         self._envs[env_index], self._steps[env_index] = env, env.step
 
     def _truncate(self, env_indices, ends):
-        ends += [self._episode_end(env_index, False) for env_index in env_indices]
-        if env_indices and self._warn_at_limit:
+        ended = {end.env_index for end in ends}
+        running = [i for i in env_indices if i not in ended]
+        ends += [self._episode_end(env_index, False) for env_index in running]
+        if running and self._warn_at_limit:
             self._warn_at_limit = False
             validation.warn(
-                "An episode was truncated because the episode did not end within "
-                f"{self.max_episode_steps:,} steps. Give the environment a time limit, "
-                "or pass `max_episode_steps`.",
+                f"An episode was truncated after {self.max_episode_steps:,} steps. Give "
+                "the environment a time limit, or pass `max_episode_steps`.",
             )
 
     def _episode_end(self, env_index, terminated):
         success = self._infos[env_index].get("is_success")
-        success = env_outputs.read_success(env_index, success)
-        return env_outputs.EpisodeEnd(env_index, bool(terminated), success)
+        return EpisodeEnd(env_index, bool(terminated), read_success(env_index, success))
 
     def close_all(self):
         errors = []
         for i, env in enumerate(self._envs if self._owned else ()):
-            self.progress.words[env_outputs.ENV] = i
+            self.progress.words[ENV] = i
             try:
                 env.close()
             except (Exception, SystemExit) as error:
-                text = env_outputs.describe_error(error)
-                place = f"environment {self.first_index + i}"
-                errors.append(f"{place}: close raised {text}")
+                text = f"environment {self.first_index + i}: close raised "
+                errors.append(text + describe_error(error))
         return errors
-
-
-def reset_arguments(settings):
-    """Returns the keyword arguments of one reset, which may change its `options`."""
-    options = settings.reset_options
-    return {} if options is None else {"options": copy.deepcopy(options)}
 
 
 def _set_attributes(env, originals, attributes):
@@ -399,25 +694,33 @@ def _set_attributes(env, originals, attributes):
         attributes: Dict from names to values.
     """
     for name, value in {**originals, **attributes}.items():
-        try:
+        with explain_attribute(env, name):
             originals.setdefault(name, env.get_wrapper_attr(name))
             # An environment that changes the value must not change it for the others.
             env.set_wrapper_attr(name, copy.deepcopy(value))
-        except Exception as error:
-            raise attribute_error(env, name, error) from error
 
 
-def attribute_error(env, name, error):
-    """Returns the `ValueError` for an attribute that cannot be set."""
-    return ValueError(
-        f"`env_attrs` cannot set the attribute {name!r} of {env} "
-        f"({type(error).__name__}: {error}). Expected: attributes that the environment "
-        "or one of its wrappers has."
-    )
+@contextlib.contextmanager
+def explain_attribute(env, name):
+    """Raises `ValueError` if an attribute cannot be set in a `with` block."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(
+            f"`env_attrs` cannot set the attribute {name!r} of {env} "
+            f"({describe_error(error)}). Expected: attributes that the environment or "
+            "one of its wrappers has."
+        ) from error
 
 
 def _check_compatible(envs):
-    """Raises an error if two environments are the same object or differ in spaces."""
+    """Raises an error unless all are different environments with equal spaces."""
+    for env in envs:
+        if not isinstance(env, gym.Env):
+            raise TypeError(
+                "The callable must return a gymnasium.Env. Received: "
+                f"{env!r}. Wrap an old Gym environment with shimmy."
+            )
     if len(set(map(id, envs))) < len(envs):
         raise ValueError(
             "The callable returned the same environment twice. Expected: a new one from "
@@ -433,30 +736,18 @@ def _check_compatible(envs):
                 )
 
 
-def _not_finite(env_indices, observations, rewards):
+def _not_finite(env_indices, **columns):
     """Returns a dict from environments with numbers that are not finite to their faults.
 
     Args:
         env_indices: Indices of the environments to check.
-        observations: List of arrays `[num_envs, …]`.
-        rewards: `[num_envs]` array, or an empty list after a reset.
+        **columns: Lists of arrays `[num_envs, …]` by the name of what they contain.
     """
     faults = {}
-    columns = [("observation", x) for x in observations if x.dtype.kind == "f"]
-    for name, values in [*columns, *([("reward", rewards)] if len(rewards) else [])]:
-        if not np.isfinite(values).all():
+    for name, values in [(name, x) for name, each in columns.items() for x in each]:
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
             for i in env_indices:
                 if not np.isfinite(values[i]).all():
                     text = f"the {name} is not finite: {values[i]}"
-                    faults[i] = env_outputs.IndexedFault(i, text)
+                    faults[i] = IndexedFault(i, text)
     return faults
-
-
-def _drop_not_finite(active, observations, rewards, ends):
-    """Adds an end with a fault for each environment whose numbers are not finite.
-
-    An end with a fault replaces another end of the same episode.
-    """
-    faulty = {end.env_index for end in ends if end.fault}
-    faults = _not_finite([i for i in active if i not in faulty], observations, rewards)
-    ends += [env_outputs.EpisodeEnd(i, False, None, x) for i, x in faults.items()]

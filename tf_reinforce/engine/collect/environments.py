@@ -14,7 +14,6 @@ from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import acting_program
 from tf_reinforce.engine.collect import host_loop
-from tf_reinforce.engine.collect import results
 from tf_reinforce.settings import config
 from tf_reinforce.support import validation
 
@@ -39,7 +38,7 @@ class CollectedEpisodes(NamedTuple):
     success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
     seconds: dict[str, float]  # "stepping": in environments; "acting": the rest
     rollout_result: Any = None  # tensors of the same episodes, from a `Rollout`
-    faults: results.Faults = results.Faults()  # of episodes that were dropped
+    faults: host_loop.Faults = host_loop.Faults()  # of episodes that were dropped
 
 
 class Environments(abc.ABC):
@@ -153,7 +152,7 @@ class HostEnvironments(Environments):
                 actor, collected.episodes, request.deterministic
             )
             replaced = replaces_litert(inputs)
-        except results.OutputsNotFinite as error:
+        except host_loop.OutputsNotFinite as error:
             replaced = replaces_litert(error.inputs)
             if not replaced:
                 raise
@@ -166,19 +165,9 @@ class HostEnvironments(Environments):
 
     def _collect_episodes(self, actor, program, request):
         """Collects the requested episodes, without comparing LiteRT with TensorFlow."""
+        start, specs = time.perf_counter(), actor.acting_specs()
         act = program.for_batch(self.batch.num_envs, request.weights.values)
         self.batch.set(request.settings)
-        return self.play(actor, act, request)
-
-    def play(self, actor, act, request):
-        """Collects whole episodes with a function that selects actions.
-
-        Args:
-            actor: `actor.ActorPolicy` that contains the specs and the head of the policy.
-            act: Function from `acting_program.ActingProgram.for_batch`.
-            request: `CollectionRequest`.
-        """
-        start, specs = time.perf_counter(), actor.acting_specs()
         self.batch.configure(specs.float_dtype, specs.mask_reader)
         loop = host_loop.CollectionLoop(
             self.batch,
@@ -188,11 +177,10 @@ class HostEnvironments(Environments):
             acting_program.initial_states(request.weights, self.batch.num_envs),
             request.deterministic,
         )
-        episodes = loop.play(act)
-        arrays, stepping = loop.episode_arrays(episodes), loop.take_stepping()
-        faults = results.Faults()
+        episodes, faults = loop.play(act), host_loop.Faults()
         for episode in episodes:
             faults.add(episode.faults)
+        arrays, stepping = loop.episode_arrays(episodes), loop.take_stepping()
         seconds = time.perf_counter() - start
         return to_collected(arrays, actor, stepping, seconds, faults)
 
@@ -222,10 +210,10 @@ def to_collected(arrays, actor, stepping, seconds, faults):
     """Returns `CollectedEpisodes`, nested like the environment's spaces.
 
     Args:
-        arrays: `results.EpisodeArrays`.
+        arrays: `host_loop.EpisodeArrays`.
         actor: `actor.ActorPolicy` that collected the episodes.
         stepping, seconds: Floats, the time in environments, and the whole time.
-        faults: `results.Faults`.
+        faults: `host_loop.Faults`.
     """
     observations, masks = arrays.observations, None
     if actor.mask_source:
@@ -245,8 +233,7 @@ def to_collected(arrays, actor, stepping, seconds, faults):
 
 def warn_of_close(text):
     """Warns that an environment could not be closed, with a text that says which."""
-    text = f"{text[:1].upper()}{text[1:]}"
-    validation.warn(f"{text}. The episodes are complete.")
+    validation.warn(f"{text[:1].upper()}{text[1:]}. The episodes are complete.")
 
 
 def warn_of_copy(model):
@@ -273,41 +260,31 @@ def outside_bounds(space, episodes):
     nest = spaces.to_nest(space)
     nests = spaces.names(nest), nest, episodes.observations
     for name, leaf, array in zip(*map(keras.tree.flatten, nests), strict=True):
-        if not isinstance(leaf, gym.spaces.Box) or not _has_bounds(leaf):
+        if not isinstance(leaf, gym.spaces.Box):
             continue
+        limits = np.iinfo(leaf.dtype) if leaf.dtype.kind in "iu" else np.finfo("float64")
+        if (leaf.low <= limits.min).all() and (leaf.high >= limits.max).all():
+            continue  # no number of the type is outside
         # Round the bounds like the observations, so that rounding moves no observation
         # outside.
         low, high = leaf.low.astype(array.dtype), leaf.high.astype(array.dtype)
+        is_step = np.arange(len(array))[:, None] <= episodes.lengths
         # In parts, so that long episodes need no memory for the comparisons.
-        parts = (array[i : i + 1024] for i in range(0, len(array), 1024))
-        if any((x < low).any() or (x > high).any() for x in parts):
-            text = _describe_outside(name, array, low, high, episodes.lengths)
-            if text is not None:
-                return text
+        for first in range(0, len(array), 1024):
+            part = array[first : first + 1024]
+            outside = (part < low) | (part > high)
+            outside[~is_step[first : first + 1024]] = False
+            if not outside.any():
+                continue
+            row, episode, *place = map(int, np.argwhere(outside)[0])
+            row, place = row + first, tuple(place)
+            values = array[(slice(None), slice(None), *place)][is_step]
+            step = "the first observation" if row == 0 else f"step {row - 1}"
+            return (
+                f"episode {episode}, {step}: component {[*place]} of {name!r} is "
+                f"{array[row, episode][place]}. Its bounds are [{low[place]}, "
+                f"{high[place]}], and it was between {values.min()} and {values.max()} "
+                "in this collection. Correct the observation space, or clip the "
+                "observations."
+            )
     return None
-
-
-def _has_bounds(box):
-    """Returns whether a value of the number type can be outside the bounds of a box."""
-    if box.dtype.kind not in "iu":
-        return bool(np.isfinite([box.low, box.high]).any())
-    limits = np.iinfo(box.dtype)
-    return bool((box.low > limits.min).any() or (box.high < limits.max).any())
-
-
-def _describe_outside(name, array, low, high, lengths):
-    is_step = np.arange(len(array))[:, None] <= lengths
-    valid = is_step.reshape(*array.shape[:2], *[1] * (array.ndim - 2))
-    outside = ((array < low) | (array > high)) & valid
-    if not outside.any():  # only padding is outside
-        return None
-    row, episode, *component = map(int, np.argwhere(outside)[0])
-    place = tuple(component)
-    values = array[(slice(None), slice(None), *place)][is_step]
-    step = "the first observation" if row == 0 else f"step {row - 1}"
-    return (
-        f"episode {episode}, {step}: component {component} of {name!r} is "
-        f"{array[row, episode][place]}. Its bounds are [{low[place]}, {high[place]}], "
-        f"and it was between {values.min()} and {values.max()} in this collection. The "
-        "training continues. Correct the observation space, or clip the observations."
-    )

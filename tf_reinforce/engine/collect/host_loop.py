@@ -1,12 +1,16 @@
-"""Plays whole episodes in batched environments, in the order in which they start.
+"""Plays whole episodes in batched environments, and stores their steps as arrays.
 
 If E episodes are requested, the collector starts exactly E episodes, and finishes and
 uses all of them. If the collector used the episodes that *finish* first, short episodes
 would be too frequent in a batch.
 """
 
+import collections
+import dataclasses
 import math
+import mmap
 import time
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -14,9 +18,9 @@ import numpy as np
 from tf_reinforce.data import acting_specs
 from tf_reinforce.data import nests
 from tf_reinforce.data import spaces
-from tf_reinforce.engine.collect import env_outputs
-from tf_reinforce.engine.collect import results
+from tf_reinforce.engine.collect import batched_envs
 
+BLOCK_ROWS = 256  # rows of each block of a `StepBuffer`
 _DELIVERY_SECONDS = 0.02  # finished episodes are sent together for this time
 
 # Replacement k of episode n has the random streams of episode n + k * _REPLACEMENT, so
@@ -25,47 +29,133 @@ _REPLACEMENT = 2**32
 _NOISE_ROWS = 128  # rows of noise that are drawn at once
 _MAX_REPLACEMENTS = 50  # invalid episodes in place of one episode before an error
 
+# The causes of policy outputs that are not finite for finite observations and weights.
+OUTPUTS_REMEDY = (
+    "Exclude actions with `action_mask`, not with logits of -inf. If the policy "
+    "overflows, use a smaller learning rate, `global_clipnorm` or "
+    "normalize_observations=True."
+)
 
-class EpisodeInProgress:
-    """The state of an episode during its collection.
 
-    Attributes:
-        number: Int, the position of the episode among the episodes of its collection.
-        replacements: Int, how many earlier episodes with this number were dropped.
-        faults: `results.Faults` of these dropped episodes.
-        start_row: Int, the row of the step buffer at which the episode starts.
-        env_index: Int, the index of the environment that runs the episode.
-        generators: List of `np.random.Generator`, one for the noise of each part of an
-            action.
-        length: Int, the number of steps of the episode, or 0 until the episode has ended.
-        last_observation: List of arrays, the last observation, which `finish` sets.
-        end: `env_outputs.EpisodeEnd`, which `finish` sets.
+class EnvironmentFault(RuntimeError):
+    """The error for an environment that raised an exception or returned an invalid value.
+
+    The message names the environment, the episode and the step, if they are known. The
+    cause is the exception of the environment, or, for a worker process, a `RuntimeError`
+    with its traceback. The agent does not learn from a batch in which a fault occurred.
     """
 
-    __slots__ = (
-        "number", "replacements", "faults", "start_row", "env_index", "generators",
-        "length", "last_observation", "end",
-    )  # fmt: skip
 
-    def __init__(self, number, start_row, env_index):
-        self.number = number
-        self.replacements = 0
-        self.faults = results.Faults()
-        self.start_row = start_row
-        self.env_index = env_index
-        self.generators = []
-        self.length = 0
+class OutputsNotFinite(FloatingPointError):
+    """The error for policy outputs that are not finite, although observations are finite.
+
+    Attributes:
+        inputs: List of arrays `[N, …]`, the observations, action masks, recurrent states
+            and noise for N environments, from which the outputs were computed.
+    """
+
+    def __init__(self, message, inputs):
+        super().__init__(message)
+        self.inputs = inputs
+
+
+@dataclasses.dataclass
+class Faults:
+    """The faults of environments for which episodes were dropped."""
+
+    dropped_episodes: int = 0
+    env_restarts: int = 0
+    worker_restarts: int = 0  # worker processes that were replaced
+    first: str | None = None  # the first fault, with environment, episode and step
+
+    def add(self, other):
+        """Adds the faults of other episodes."""
+        self.dropped_episodes += other.dropped_episodes
+        self.env_restarts += other.env_restarts
+        self.worker_restarts += other.worker_restarts
+        self.first = self.first or other.first
+
+    def metrics(self, keys):
+        """Returns a dict of floats, the counts with the names `keys`."""
+        return {key: float(getattr(self, key)) for key in keys}
+
+
+def zeros(shape, dtype):
+    """Returns an array of zeros whose memory the system gets back when it is deleted.
+
+    The memory of `np.zeros` can stay in the process, between arrays that are still used.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return np.ndarray(shape, dtype, mmap.mmap(-1, max(size, 1)))
+
+
+class StepBuffer:
+    """Stores the steps of all environments in blocks of time-major arrays.
+
+    A buffer grows by a further block, so that no step is ever copied to make room, and
+    its memory is freed block by block, see `episode_arrays`.
+
+    Args:
+        size: Int, the number of environments.
+        observation_specs: List of `ArraySpec`, one for each array of an observation.
+            If actions can be illegal, the last spec describes the action masks.
+        action_specs: List of `ArraySpec`, one for each array of a raw action, that
+            is, of an action as sampled, before its conversion for the environment.
+
+    Attributes:
+        blocks: List of lists of arrays `[256, size, …]`: the observations, with any
+            action masks last, then the raw actions, then the rewards, in float64.
+            Row i is row i % 256 of block i // 256. A block that was freed is empty.
+        num_observations: Int, how many arrays of a block are observations.
+    """
+
+    def __init__(self, size, observation_specs, action_specs):
+        rewards = acting_specs.ArraySpec((), "float64")
+        self._size, self._specs = size, [*observation_specs, *action_specs, rewards]
+        self.num_observations = len(observation_specs)
+        self.blocks, self._rows = [], iter(())
+
+    def next_row(self):
+        """Returns views of the next row, at first of row 0, as a tuple of arrays."""
+        views = next(self._rows, None)
+        if views is None:
+            shape = BLOCK_ROWS, self._size
+            arrays = [zeros((*shape, *x.shape), x.dtype) for x in self._specs]
+            self.blocks.append(arrays)
+            self._rows = zip(*arrays, strict=True)
+            views = next(self._rows)
+        return views
+
+
+class EpisodeArrays(NamedTuple):
+    """`B` whole episodes as lists of arrays, which workers can send to their pool."""
+
+    numbers: np.ndarray  # [B] int, the numbers of the episodes in starting order
+    lengths: np.ndarray  # [B] int, the numbers of steps
+    terminated: np.ndarray  # [B] bool, False for truncated episodes
+    success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
+    observations: list  # [T + 1, B, …] observations, with any action masks last
+    others: list  # [T, B, …] arrays of actions, then rewards
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class EpisodeInProgress:
+    """The state of an episode during its collection."""
+
+    number: int  # position among the episodes of its collection
+    start_row: int  # row of the step buffer at which the episode starts
+    env_index: int  # index of the environment that runs the episode
+    replacements: int = 0  # how many earlier episodes with this number were dropped
+    faults: Faults = dataclasses.field(default_factory=Faults)  # of these episodes
+    generators: list = ()  # `np.random.Generator`s of the noise for parts of an action
+    length: int = 0  # number of steps, or 0 until the episode has ended
+    end: batched_envs.EpisodeEnd | None = None  # set by `finish`
+    last_observation: list = ()  # arrays, set by `finish`
 
     @property
     def stream_number(self):
         """Returns the number that selects the random streams of the episode."""
         return self.number + self.replacements * _REPLACEMENT
-
-    def restart(self, row, env_index):
-        """Starts the episode again, as a replacement after an invalid episode."""
-        self.replacements += 1
-        self.start_row = row
-        self.env_index = env_index
 
     def finish(self, end, row, observations):
         """Stores the end of the episode, its length, and its last observation."""
@@ -199,7 +289,7 @@ class CollectionLoop:
             self.mask_layout = specs.mask_reader.layout
             mask = acting_specs.ArraySpec((self.mask_layout.size,), "int8")
             observations = [*observations, mask]
-        self.buffer = results.StepBuffer(envs.num_envs, observations, specs.actions)
+        self.buffer = StepBuffer(envs.num_envs, observations, specs.actions)
         noise = [] if deterministic else specs.noise
         self.action_parts = range(len(noise))
         self.noise = NoiseBuffer(envs.num_envs, noise, specs.float_dtype)
@@ -225,15 +315,9 @@ class CollectionLoop:
         """
         try:
             return self._run(act)
-        except env_outputs.IndexedFault as fault:
-            place = self.describe_env(fault.env_index)
-            raise results.EnvironmentFault(f"{place}: {fault}.") from fault.__cause__
-
-    def episode_arrays(self, episodes):
-        """Returns the `results.EpisodeArrays` of finished episodes."""
-        rows = [self.row, *(episode.start_row for episode in self.active.values())]
-        buffer, first_index = self.buffer, self.envs.first_index
-        return results.episode_arrays(episodes, buffer, first_index, min(rows))
+        except batched_envs.IndexedFault as fault:
+            place = self._describe_env(fault.env_index)
+            raise EnvironmentFault(f"{place}: {fault}.") from fault.__cause__
 
     def take_stepping(self):
         """Returns the seconds in the environments since the previous call."""
@@ -244,7 +328,7 @@ class CollectionLoop:
         envs, buffer, noise, active = self.envs, self.buffer, self.noise, self.active
         policy_states, words = self.policy_states, envs.progress.words
         clock, stepping = time.perf_counter, 0.0
-        unbatch = action_unbatcher(envs.action_space)
+        unbatch = _action_unbatcher(envs.action_space)
         views, count = buffer.next_row(), buffer.num_observations
         observations = views[:count]
         envs.reset(self.seeds.reset_seed(0), observations)
@@ -266,19 +350,27 @@ class CollectionLoop:
             # Views: the environments write the next observations into the buffer.
             views = buffer.next_row()
             observations = views[:count]
-            is_due = next_row >= self.time_limit_row
-            time_limit_envs = self._time_limit_envs(next_row) if is_due else ()
+            time_limit_envs = ()
+            if next_row >= self.time_limit_row:
+                first_row = next_row - envs.max_episode_steps
+                time_limit_envs = [
+                    i for i, x in active.items() if x.start_row <= first_row
+                ]
             actions = unbatch(env_actions)
             start = clock()
             ends = envs.step(actions, observations, rewards, active, time_limit_envs)
             stepping += clock() - start
             for end in ends:
                 if end.fault is not None:
-                    self._drop_at_end(end)
+                    self.dropped.append(self._drop(end.fault))
+                    self.idle.append(end.env_index)
             # Only now, so that a fault of `step` names its step.
-            self.row = words[env_outputs.ROW] = next_row
+            self.row = words[batched_envs.ROW] = next_row
             for end in ends:
-                self._end_episode(end, observations)
+                episode = active.pop(end.env_index, None)
+                if episode is not None:
+                    episode.finish(end, next_row, observations)
+                    self.idle.append(end.env_index)
             if ends or self.idle:
                 self._start_episodes(observations)
             if ends:
@@ -292,28 +384,20 @@ class CollectionLoop:
         has_legal_action = self.mask_layout.has_legal_action(masks)
         for env_index in [*self.active] if not has_legal_action.all() else ():
             if not has_legal_action[env_index]:
-                fault = env_outputs.IndexedFault(
+                fault = batched_envs.IndexedFault(
                     env_index,
                     "the action mask has no legal action, or there is no action mask. "
                     f"Received: {masks[env_index].tolist()}. End the episode if no "
                     "action is legal",
                 )
                 self.envs.recover(fault)
-                episode = self._drop(fault)
-                episode.restart(self.row, env_index)
-                self._start(env_index, episode, observations)
+                self._start(env_index, self._drop(fault), observations)
                 return self._check_masks(observations)
-
-    def _time_limit_envs(self, row):
-        """Returns the environments whose episodes reach the time limit at step `row`."""
-        limit = self.envs.max_episode_steps
-        return [i for i, x in self.active.items() if row - x.start_row >= limit]
 
     def _start_episodes(self, observations):
         for env_index in sorted(filter(self.envs.can_start, self.idle)):
             if self.dropped:
                 episode = self.dropped.pop(0)
-                episode.restart(self.row, env_index)
             else:
                 episode = self.scheduler.start_next(self.row, env_index)
             if episode is None:
@@ -330,27 +414,40 @@ class CollectionLoop:
 
     def _start(self, env_index, episode, observations):
         """Starts an episode in an environment, again if the reset is invalid."""
-        self.active[env_index] = episode
+        episode.env_index, episode.start_row = env_index, self.row
         for array, initial in zip(self.policy_states, self.initial_states):
             array[env_index] = initial[env_index]
         report, start = self.envs.progress, time.perf_counter()
         report.start_episode(env_index, episode.number, self.row)
         while True:
+            self.active[env_index] = episode
             reset_seed = self.seeds.reset_seed(episode.stream_number)
             try:
                 self.envs.start_episode(env_index, reset_seed, observations)
                 break
-            except env_outputs.IndexedFault as fault:
+            except batched_envs.IndexedFault as fault:
                 self.envs.recover(fault)
-                self._drop(fault).restart(self.row, env_index)
-                self.active[env_index] = episode
-        report.words[env_outputs.STATE] = env_outputs.STEP
+                self._drop(fault)
+        report.words[batched_envs.STATE] = batched_envs.STEP
         self.stepping += time.perf_counter() - start
         episode.generators = [
             self.seeds.action_generator(episode.stream_number, i)
             for i in self.action_parts
         ]
         self.noise.start_episode(episode, self.row)
+
+    def _drop(self, fault):
+        """Removes and returns a running episode that is invalid and starts again."""
+        place = f"{self._describe_env(fault.env_index)}: {fault}"
+        episode = self.active.pop(fault.env_index)
+        if episode.replacements == _MAX_REPLACEMENTS:
+            raise EnvironmentFault(
+                f"{place}. The episode and its {_MAX_REPLACEMENTS} replacements were "
+                "dropped, because the environment failed in each of them."
+            ) from fault
+        episode.faults.add(Faults(1, int(fault.raised), first=place))
+        episode.replacements += 1
+        return episode
 
     def _retry_without_idle(self, act, inputs):
         """Repeats an action selection whose policy outputs are not finite.
@@ -366,39 +463,16 @@ class CollectionLoop:
         if finite:
             return outputs
         for episode in self.active.values():
-            steps = episode.start_row, self.row + 1, episode.env_index
-            for values in self.buffer.observations(*steps):
-                results.check_observations(values, episode, self.envs.first_index)
-        raise results.OutputsNotFinite(
+            for array in inputs[: self.buffer.num_observations]:
+                step = self.row - episode.start_row
+                self._check_observations(array[[episode.env_index]], episode, step)
+        raise OutputsNotFinite(
             "The policy's outputs are not finite, although its observations and weights "
-            f"are finite. No action was selected. {results.OUTPUTS_REMEDY}",
+            f"are finite. No action was selected. {OUTPUTS_REMEDY}",
             [np.array(array) for array in inputs],
         )
 
-    def _end_episode(self, end, observations):
-        episode = self.active.pop(end.env_index, None)
-        if episode is not None:
-            episode.finish(end, self.row, observations)
-            self.idle.append(end.env_index)
-
-    def _drop_at_end(self, end):
-        """Drops an episode whose last step is invalid; its environment becomes idle."""
-        self.dropped.append(self._drop(end.fault))
-        self.idle.append(end.env_index)
-
-    def _drop(self, fault):
-        """Removes and returns a running episode that is invalid and starts again."""
-        place = f"{self.describe_env(fault.env_index)}: {fault}"
-        episode = self.active.pop(fault.env_index)
-        if episode.replacements == _MAX_REPLACEMENTS:
-            raise results.EnvironmentFault(
-                f"{place}. The episode and its {_MAX_REPLACEMENTS} replacements were "
-                "dropped, because the environment failed in each of them."
-            ) from fault
-        episode.faults.add(results.Faults(1, int(fault.raised), first=place))
-        return episode
-
-    def describe_env(self, env_index):
+    def _describe_env(self, env_index):
         """Returns a text with environment, episode and step for an error message."""
         if env_index is None:
             return "The VectorEnv"
@@ -409,6 +483,81 @@ class CollectionLoop:
         step = self.row - episode.start_row
         replacement = f" (replacement {x})" if (x := episode.replacements) else ""
         return f"{place}, episode {episode.number}{replacement}, step {step}"
+
+    def episode_arrays(self, episodes):
+        """Moves finished episodes into arrays with one episode per column.
+
+        Each block of the step buffer that no running episode needs is freed as soon as it
+        has been copied, so that long episodes are not in memory twice.
+
+        Returns:
+            `EpisodeArrays`, with the episodes in the order of the list `episodes`.
+
+        Raises:
+            EnvironmentFault: If an observation or a reward is not finite.
+        """
+        lengths = np.array([episode.length for episode in episodes], "int32")
+        rows, split = lengths.max(initial=0), self.buffer.num_observations
+        copies = [
+            zeros((rows + (i < split), len(episodes), *array.shape[2:]), array.dtype)
+            for i, array in enumerate(self.buffer.blocks[-1])
+        ]
+        self._move_steps(episodes, copies)
+        for b, episode in enumerate(episodes):
+            for copy, last in zip(copies, episode.last_observation):
+                copy[episode.length, b] = last
+                self._check_observations(copy[: episode.length + 1, b], episode)
+            self._check_finite("reward", copies[-1][: episode.length, b], episode, 0)
+        return EpisodeArrays(
+            np.array([episode.number for episode in episodes], "int64"),
+            lengths,
+            np.array([episode.end.terminated for episode in episodes], bool),
+            np.array([episode.end.success for episode in episodes], "float64"),
+            copies[:split],
+            copies[split:],
+        )
+
+    def _move_steps(self, episodes, copies):
+        in_block = collections.defaultdict(list)  # the columns of the episodes
+        for b, episode in enumerate(episodes):
+            stop = episode.start_row + episode.length
+            for number in range(episode.start_row // BLOCK_ROWS, -(-stop // BLOCK_ROWS)):
+                in_block[number].append(b)
+        needed_row = min([self.row, *(x.start_row for x in self.active.values())])
+        for number, block in enumerate(self.buffer.blocks):
+            first_row, next_row = number * BLOCK_ROWS, (number + 1) * BLOCK_ROWS
+            for b in in_block[number]:
+                start, env_index = episodes[b].start_row, episodes[b].env_index
+                first, stop = max(start, first_row), start + episodes[b].length
+                stop = min(stop, next_row)
+                for copy, array in zip(copies, block):
+                    steps = array[first - first_row : stop - first_row, env_index]
+                    copy[first - start : stop - start, b] = steps
+            if next_row <= needed_row:
+                block.clear()
+
+    def _check_observations(self, values, episode, row=0):
+        """Raises `EnvironmentFault` if an observation of an episode is not finite.
+
+        Args:
+            values: `[n, …]` array, consecutive observations of the episode. Row 0 of the
+                episode is the observation of the reset, and row i + 1 follows step i.
+            episode: `EpisodeInProgress`.
+            row: Int, the row of the first one.
+        """
+        first = 1 if row == 0 else 0
+        self._check_finite("first observation", values[:first], episode, 0)
+        self._check_finite("observation", values[first:], episode, row - 1 + first)
+
+    def _check_finite(self, name, values, episode, step):
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            row = int(np.argwhere(~np.isfinite(values))[0][0])
+            env_index = self.envs.first_index + episode.env_index
+            raise EnvironmentFault(
+                f"Environment {env_index}, episode {episode.number}, step {step + row}: "
+                f"the {name} is not finite: {values[row]}. The agent did not learn from "
+                "the failed batch."
+            )
 
 
 class NoiseBuffer:
@@ -457,7 +606,7 @@ class NoiseBuffer:
                 noise[:] = generator.standard_normal(noise.shape, noise.dtype)
 
 
-def action_unbatcher(space):
+def _action_unbatcher(space):
     """Returns a function that splits arrays `[size, …]` into a list of `size` actions."""
     nest = spaces.to_nest(space)
     leaves = nests.flatten(nest)

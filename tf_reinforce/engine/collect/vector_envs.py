@@ -9,7 +9,6 @@ import numpy as np
 
 from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import batched_envs
-from tf_reinforce.engine.collect import env_outputs
 from tf_reinforce.settings import config
 
 _MODES = gym.vector.AutoresetMode
@@ -35,16 +34,11 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     is_vector_env = True
 
     def __init__(self, env, max_episode_steps):
-        self._env = env
-        self.num_envs = env.num_envs
-        self.progress = env_outputs.Progress(self.num_envs)
-        self.observation_space = spaces.check_observation_space(
-            env.single_observation_space
-        )
-        self.action_space = env.single_action_space
         envpool = _envpool_config(env)
+        env_spaces = env.single_observation_space, env.single_action_space
+        super().__init__(env.num_envs, *env_spaces, None if envpool else env.spec)
+        self._env = env
         self._is_envpool = bool(envpool)
-        self.spec = None if envpool else env.spec
         self._mode = env.metadata.get("autoreset_mode")
         if not isinstance(self._mode, _MODES):
             raise ValueError(
@@ -52,48 +46,38 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 "`metadata['autoreset_mode']`, a gymnasium.vector.AutoresetMode. "
                 f"Received: {self._mode!r}"
             )
-        self._settings = config.EnvSettings()
         self._originals = {}  # the attributes that `set` has replaced
-        # In the mode SAME_STEP, the `final_obs` of a `SyncVectorEnv` contains the arrays
-        # that the environments returned, and not copies of them.
-        is_sync = isinstance(env.unwrapped, gym.vector.SyncVectorEnv)
-        self._shares_final_arrays = is_sync and self._mode is _MODES.SAME_STEP
-        self._final_copies = {}  # from environments to pairs of such an array and a copy
-        spec_limit = envpool.get("max_episode_steps")
-        if self.spec is not None:
-            spec_limit = self.spec.max_episode_steps
+        self._finals = []  # indices, final observations and their copies, to compare
+        limit = self.spec.max_episode_steps if self.spec else None
         self._max_steps_before_error = (
-            max_episode_steps or spec_limit or config.DEFAULT_MAX_EPISODE_STEPS
+            max_episode_steps
+            or envpool.get("max_episode_steps", limit)
+            or config.DEFAULT_MAX_EPISODE_STEPS
         )
 
     def set(self, settings):
         if settings.reset_options is not None and self._mode is not _MODES.DISABLED:
             raise ValueError(
-                "A VectorEnv that resets its environments itself passes them no "
-                "`options`. Expected for `reset_options`: a VectorEnv with "
-                "autoreset_mode=AutoresetMode.DISABLED, or an environment id, EnvSpec or "
-                f"callable. Received: {self._env} in the mode {self._mode}"
+                "`reset_options` needs an environment id, EnvSpec or callable, or a "
+                "VectorEnv with autoreset_mode=AutoresetMode.DISABLED. Received: "
+                f"{self._env} in the mode {self._mode}"
             )
         self._settings = settings
-        attributes, env = settings.env_attrs or {}, self._env.unwrapped
-        originals = self._originals
+        attributes, originals = settings.env_attrs or {}, self._originals
         values = {name: x for name, x in originals.items() if name not in attributes}
         for name, value in attributes.items():
             values[name] = [copy.deepcopy(value) for _ in range(self.num_envs)]
         for name, each in values.items():
-            try:
+            with batched_envs.explain_attribute(self._env, name):
                 if name not in originals:
-                    originals[name] = env.get_attr(name)
-                env.set_attr(name, each)
-            except Exception as error:
-                raise batched_envs.attribute_error(self._env, name, error) from error
+                    originals[name] = self._env.unwrapped.get_attr(name)
+                self._env.unwrapped.set_attr(name, each)
 
     def reset(self, seed, out):
         # EnvPool has a seed of its own, `envpool.make(..., seed=N)`.
         arguments = {} if self._is_envpool else {"seed": seed}
-        arguments |= batched_envs.reset_arguments(self._settings)
+        arguments |= self._reset_arguments()
         observations, infos = self._call("reset", 2, **arguments)
-        self._check_reused_arrays()
         self._mask_faults = {}  # fault of the last mask, by environment index
         self._write(observations, out)
         self._write_masks(observations, infos, out, range(self.num_envs))
@@ -118,48 +102,54 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         observations, env_rewards, terminations, truncations, infos = self._call(
             "step", 5, stacked
         )
-        self._check_reused_arrays()
         self._write(observations, out)
         self._write_masks(observations, infos, out, range(self.num_envs))
-        rewards[:] = self._column("rewards", env_rewards)
-        terminations = self._flags("terminations", terminations)
-        truncations = self._flags("truncations", truncations)
+        rewards[:] = self._column("reward", env_rewards)
+        terminations = self._flags("termination", terminations)
+        truncations = self._flags("truncation", truncations)
         was_reset, self._first_observations = self._resetting, {}
         ended = (terminations | truncations) & ~was_reset
-        self._lengths = np.where(was_reset | self._can_start, 0, self._lengths)
-        self._lengths = self._lengths + ~was_reset
+        lengths = np.where(was_reset | self._can_start, 0, self._lengths)
+        self._lengths = lengths + ~was_reset
         ends = [
-            env_outputs.EpisodeEnd(i, bool(terminations[i]), self._success(infos, i))
+            batched_envs.EpisodeEnd(i, bool(terminations[i]), self._success(infos, i))
             for i in np.flatnonzero(ended).tolist()
         ]
         if self._mode is _MODES.NEXT_STEP:
             self._resetting, self._can_start = ended, was_reset
         else:
             self._can_start = ended
-            self._reset_ended(ended, observations, infos, out)
-        for env_index in active:
-            if env_index in self._mask_faults and not ended[env_index]:
+            self._reset_ended(np.flatnonzero(ended).tolist(), observations, infos, out)
+        limit = self._max_steps_before_error
+        for env_index in [i for i in active if not ended[i]]:
+            if env_index in self._mask_faults:
                 raise self._mask_faults[env_index]
-        self._check_lengths(active, ended)
+            if self._lengths[env_index] >= limit:
+                raise batched_envs.IndexedFault(
+                    env_index,
+                    f"the episode did not end within {limit:,} steps. Wrap the "
+                    "environments with gymnasium.wrappers.TimeLimit, or pass a larger "
+                    "`max_episode_steps`",
+                )
         return ends
 
-    def _reset_ended(self, ended, observations, infos, out):
+    def _reset_ended(self, env_indices, observations, infos, out):
         """Writes the last observations of ended episodes into `out`.
 
-        `_reset_ended` also stores the first observations of the next episodes, until
-        these episodes start. In the autoreset mode DISABLED, `_reset_ended` also resets
-        the environments whose episodes have ended.
+        It also stores the first observations of the next episodes, until these episodes
+        start. In the autoreset mode DISABLED, it also resets the environments.
         """
-        if not ended.any():
+        if not env_indices:
             return
-        env_indices, finals = np.flatnonzero(ended).tolist(), {}
+        finals = {}
         if self._mode is _MODES.DISABLED:
-            arguments = batched_envs.reset_arguments(self._settings)
-            options = {**arguments.get("options", {}), "reset_mask": ended}
+            ended = np.isin(np.arange(self.num_envs), env_indices)
+            options = self._reset_arguments().get("options", {})
+            options = {**options, "reset_mask": ended}
             observations, infos = self._call("reset", 2, options=options)
             self._write_masks(observations, infos, out, env_indices)
         elif "final_obs" not in infos:
-            raise env_outputs.IndexedFault(
+            raise batched_envs.IndexedFault(
                 env_indices[0],
                 "in the autoreset mode SAME_STEP, an episode ended without its last "
                 f"observation. Expected: infos with 'final_obs'. Received: {[*infos]}",
@@ -172,32 +162,10 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             self._first_observations[env_index] = first_observation
         for env_index, final in finals.items():
             self._reader(env_index, final, out)
-            if self._shares_final_arrays:
-                parts = map(np.asarray, self._reader.flatten(env_index, final))
-                self._final_copies[env_index] = [(part, part.copy()) for part in parts]
-
-    def _check_reused_arrays(self):
-        """Raises `IndexedFault` if a reset overwrote an episode's last observation."""
-        final_copies, self._final_copies = self._final_copies, {}
-        for env_index, pairs in final_copies.items():
-            if not all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
-                raise env_outputs.IndexedFault(
-                    env_index,
-                    "the environment returns the same array for every observation, so "
-                    "that a reset overwrote the last observation of an episode. Return "
-                    "`observation.copy()`, or use autoreset_mode=AutoresetMode.NEXT_STEP",
-                )
-
-    def _check_lengths(self, active, ended):
-        limit = self._max_steps_before_error
-        for i in active:
-            if self._lengths[i] >= limit and not ended[i]:
-                raise env_outputs.IndexedFault(
-                    i,
-                    f"the episode did not end within {limit:,} steps, and the collector "
-                    "cannot truncate episodes of a VectorEnv. Wrap the environments with "
-                    "gymnasium.wrappers.TimeLimit, or pass a larger `max_episode_steps`",
-                )
+            # A `SyncVectorEnv` passes on the arrays of the environments themselves.
+            if isinstance(self._env.unwrapped, gym.vector.SyncVectorEnv):
+                for part in self._reader.flatten(env_index, final):
+                    self._finals.append((env_index, part, np.copy(part)))
 
     def _success(self, infos, env_index):
         infos = infos.get("final_info", infos)
@@ -207,7 +175,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         is_missing = reported is not None and not reported[env_index]
         if "is_success" not in infos or is_missing:
             return None
-        return env_outputs.read_success(env_index, infos["is_success"][env_index])
+        return batched_envs.read_success(env_index, infos["is_success"][env_index])
 
     def _write_masks(self, observations, infos, out, env_indices):
         """Writes the masks of some environments, and stores errors for invalid masks.
@@ -220,67 +188,70 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             outputs = env_index, observations, infos
             try:
                 self._write_mask(env_index, out, self._mask_reader.read_env, *outputs)
-            except env_outputs.IndexedFault as fault:
+            except batched_envs.IndexedFault as fault:
                 self._mask_faults[env_index] = fault
 
     def _call(self, name, size, *args, **kwargs):
         """Calls the method `name` of the `VectorEnv`, and checks and returns its results.
 
-        `_call` raises `IndexedFault` if the method raises an exception, or does not
-        return a tuple of `size` values that ends with a dict.
+        Raises:
+            IndexedFault: If the method raises an exception, does not return a tuple of
+                `size` values that ends with a dict, or has written into the last
+                observation of an episode, which `final_obs` still contains.
         """
         try:
             outputs = getattr(self._env, name)(*args, **kwargs)
         except Exception as error:
-            text = f"{name} raised {type(error).__name__}: {error}"
-            raise env_outputs.IndexedFault(None, text, raised=True) from error
+            text = f"{name} raised {batched_envs.describe_error(error)}"
+            raise batched_envs.IndexedFault(None, text, raised=True) from error
         is_complete = isinstance(outputs, tuple) and len(outputs) == size
         if not is_complete or not isinstance(outputs[-1], dict):
-            raise env_outputs.IndexedFault(
+            raise batched_envs.IndexedFault(
                 None,
-                f"{name} returned {env_outputs.describe(outputs)}. Expected: a tuple of "
+                f"{name} returned {batched_envs.describe(outputs)}. Expected: a tuple of "
                 f"{size} values, the last of which is a dict",
             )
         env_ids = np.asarray(outputs[-1].get("env_id", ())).tolist()
         if self._is_envpool and env_ids != [*range(self.num_envs)]:
-            raise env_outputs.IndexedFault(
+            raise batched_envs.IndexedFault(
                 None,
                 "the `env_id` of the infos must be 0, 1, … in the order of the "
                 f"environments. Received: {env_ids}",
             )
+        finals, self._finals = self._finals, []
+        for env_index, part, first_copy in finals:
+            if not np.array_equal(part, first_copy, equal_nan=True):
+                raise batched_envs.IndexedFault(
+                    env_index,
+                    "the environment returns the same array for every observation, so "
+                    "that a reset overwrote the last observation of an episode. Return "
+                    "`observation.copy()`, or use autoreset_mode=AutoresetMode.NEXT_STEP",
+                )
         return outputs
 
     def _flags(self, name, flags):
-        flags = self._column(name, flags, "bools")
-        is_flag = (flags == 0) | (flags == 1)
-        if not is_flag.all():
-            raise env_outputs.IndexedFault(
-                int(np.argmin(is_flag)),
-                f"the {name} are {flags.tolist()}. Expected: one bool for each "
-                "environment",
-            )
+        flags = self._column(name, flags)
+        self._check_all((flags == 0) | (flags == 1), name, flags, "is not a bool")
         return flags.astype(bool)
 
-    def _column(self, name, values, expected="numbers"):
+    def _column(self, name, values):
         """Returns `values` as an array with one number for each environment."""
-        env_outputs.expect_unmasked(None, f"array of {name}", values)
         values = np.asarray(values)
         if values.shape != (self.num_envs,) or values.dtype.kind not in "fiub":
-            raise env_outputs.IndexedFault(
+            raise batched_envs.IndexedFault(
                 None,
-                f"the {name} are of shape {values.shape} and type {values.dtype}. "
-                f"Expected: {expected} of shape {(self.num_envs,)}",
+                f"the {name}s are of shape {values.shape} and type {values.dtype}. "
+                f"Expected: numbers or bools of shape {(self.num_envs,)}",
             )
         return values
 
     def _write(self, observations, out):
         parts = self._reader.flatten(None, observations)
         for array, space, part in zip(out, self._reader.leaf_spaces, parts):
-            env_outputs.expect_unmasked(None, "array of observations", part)
             part = np.asarray(part)
             kinds = "fiub" if array.dtype.kind == "f" else "iub"
             if part.shape != array.shape or part.dtype.kind not in kinds:
-                raise env_outputs.IndexedFault(
+                raise batched_envs.IndexedFault(
                     None,
                     f"the observations of all environments have the shape {part.shape} "
                     f"and the type {part.dtype}. Expected: {array.shape} and "
@@ -288,18 +259,19 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 )
             if (bounds := spaces.category_bounds(space)) is not None:
                 is_inside = (part >= bounds[0]) & (part <= bounds[1])
-                self._check_all(is_inside, part, f"is not in {space!r}")
-            if not env_outputs.fits_dtype(part, array.dtype):
-                is_equal = part.astype(array.dtype) == part
-                self._check_all(is_equal, part, f"does not fit into {array.dtype.name}")
+                self._check_all(is_inside, "observation", part, f"is not in {space!r}")
+            if not batched_envs.fits_dtype(part, array.dtype):
+                is_equal, problem = part.astype(array.dtype) == part, "does not fit into"
+                text = f"{problem} {array.dtype.name}"
+                self._check_all(is_equal, "observation", part, text)
             array[:] = part
 
-    def _check_all(self, is_valid, part, problem):
+    def _check_all(self, is_valid, name, values, problem):
         """Raises `IndexedFault` for the first environment with an invalid value."""
         if not is_valid.all():
             env_index = int(np.argwhere(~is_valid)[0][0])
-            text = f"the observation {part[env_index].tolist()} {problem}"
-            raise env_outputs.IndexedFault(env_index, text)
+            text = f"the {name} {values[env_index].tolist()} {problem}"
+            raise batched_envs.IndexedFault(env_index, text)
 
 
 def _envpool_config(env):
@@ -315,8 +287,8 @@ def _envpool_config(env):
     if batch_size not in (0, env.num_envs) or players > 1:
         raise ValueError(
             "An EnvPool must have one player in each environment, and return all "
-            "environments in every step: in the asynchronous mode, short episodes would "
-            "be too frequent. Expected: batch_size equal to num_envs, or none. Received: "
-            f"num_envs={env.num_envs}, batch_size={batch_size}, max_num_players={players}"
+            "environments in every step, or short episodes would be too frequent. "
+            f"Received: num_envs={env.num_envs}, batch_size={batch_size}, "
+            f"max_num_players={players}"
         )
     return settings

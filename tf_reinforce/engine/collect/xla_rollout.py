@@ -23,7 +23,7 @@ from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_noise
 from tf_reinforce.engine.collect import environments
-from tf_reinforce.engine.collect import results
+from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.envs import checks
 from tf_reinforce.envs import legal_actions
 from tf_reinforce.support import compilation
@@ -575,7 +575,7 @@ def check_result(rollout, result):
             row, episode = invalid[0].tolist()
             where = f"step {row - first}: the" if row >= first else "the first"
             is_float = values.dtype.kind == "f"
-            raise results.EnvironmentFault(
+            raise host_loop.EnvironmentFault(
                 f"Episode {episode}, {where} {name} is "
                 f"{'not finite' if is_float else f'not in {space}'}: "
                 f"{values[row, episode]}. The agent did not learn from the failed "
@@ -585,7 +585,7 @@ def check_result(rollout, result):
         raise FloatingPointError(
             "The policy's outputs are not finite, although its observations are "
             "finite. The agent did not learn from the failed batch. "
-            f"{results.OUTPUTS_REMEDY}"
+            f"{host_loop.OUTPUTS_REMEDY}"
         )
     return episodes
 
@@ -598,7 +598,7 @@ def _check_masks(masks_in_graph, masks, is_step):
     if len(invalid):
         step, episode = invalid[0].tolist()
         mask = masks[step, episode].tolist()
-        raise results.EnvironmentFault(
+        raise host_loop.EnvironmentFault(
             f"{masks_in_graph.env!r}, episode {episode}, step {step}: the action mask "
             "has no legal action, or an invalid entry, which is shown as -1. Received: "
             f"{mask}. The agent did not learn from the failed batch. End the episode if "
