@@ -524,7 +524,8 @@ def test_litert_actions_for_huge_outputs_are_finite_and_inside_the_bounds(kind, 
 
     one = tf.TensorSpec((1,), tf.float32)
     actor = deciding.ActorPolicy(step, head, one, "float32", head.variables)
-    program = acting_program.ActingProgram(actor, [scales], [noise], greedy)
+    examples = [scales] if greedy else [scales, noise]
+    program = acting_program.ActingProgram(actor, examples, greedy)
     assert program.runtime == "litert"
     (raw,), (actions,), _, finite = program.for_batch(len(scales))([scales, noise])
     assert (

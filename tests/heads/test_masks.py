@@ -375,9 +375,7 @@ def test_litert_samples_under_mask_are_legal_and_equal_keras_samples(name):
     )
     flags = np.tile(np.int8(mask), (count, 1))
     noise = [rng.random((count, *n.shape), "float32") for n in policy.noise_specs]
-    program = acting_program.ActingProgram(
-        policy, [rows, flags], noise, deterministic=False
-    )
+    program = acting_program.ActingProgram(policy, [rows, flags, *noise], False)
     assert program.runtime == "litert"
     raw, *_ = program.for_batch(count)([rows, flags, *noise])
     outputs = head.mask_outputs(tf.constant(1.5 * rows), tf.constant(flags))

@@ -77,8 +77,8 @@ def rollouts(agent):
 def acting_program(agent, observation_space, deterministic=False):
     """Returns a new acting program of an agent."""
     actor = agent.trainer.actor
-    inputs, noise = acting_programs.example_inputs(actor, observation_space)
-    return acting_programs.ActingProgram(actor, inputs, noise, deterministic)
+    inputs = acting_programs.example_inputs(actor, observation_space, deterministic)
+    return acting_programs.ActingProgram(actor, inputs, deterministic)
 
 
 def set_options(estimator, **options):

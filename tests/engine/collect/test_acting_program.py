@@ -66,12 +66,10 @@ def program(model, head, *, deterministic=False, dtype="float32"):
         return model(observations, training=False), states
 
     variables = [*model.variables, *head.variables]
-    acting = acting_program.ActingProgram(
-        deciding.ActorPolicy(step, head, structure, dtype, variables),
-        [observations_of(structure, 8)],
-        [noise_of(head, 8, dtype)],
-        deterministic,
-    )
+    examples = [observations_of(structure, 8)]
+    examples += [] if deterministic else [noise_of(head, 8, dtype)]
+    actor = deciding.ActorPolicy(step, head, structure, dtype, variables)
+    acting = acting_program.ActingProgram(actor, examples, deterministic)
     return acting, structure
 
 
@@ -322,8 +320,8 @@ def test_layer_that_litert_cannot_convert_acts_and_learns_in_tensorflow(layer, c
 def test_program_uses_tensorflow_if_a_litert_result_is_wrong(monkeypatch, caplog):
     original_results = litert_runner.LiteRTRunner.results
 
-    def wrong_results(rows):
-        raw, finite, outputs, sent = original_results(rows)
+    def wrong_results(*arguments):
+        raw, finite, outputs, sent = original_results(*arguments)
         return raw, finite, outputs + 1, sent
 
     monkeypatch.setattr(litert_runner.LiteRTRunner, "results", wrong_results)
@@ -439,8 +437,8 @@ def test_engine_changes_to_tensorflow_if_new_weights_make_litert_wrong(caplog):
 def test_every_collection_compares_litert_with_keras(monkeypatch):
     original_results, error = litert_runner.LiteRTRunner.results, 0.0
 
-    def results(rows):
-        raw, finite, outputs, sent = original_results(rows)
+    def results(*arguments):
+        raw, finite, outputs, sent = original_results(*arguments)
         return raw, finite, outputs + np.float32(error), sent
 
     monkeypatch.setattr(litert_runner.LiteRTRunner, "results", results)

@@ -6,8 +6,6 @@ a copy that later updates do not change. If LiteRT cannot run the policy, or if 
 TensorFlow compute different results, a traced TensorFlow function selects the actions.
 """
 
-import contextlib
-import itertools
 import logging
 import math
 import threading
@@ -54,128 +52,87 @@ class _Runners(threading.local):
         self.acting, self.comparison = {}, {}
 
 
-class _ActFunction:
-    """Selects one action per row of a batch; arguments and results are flat lists.
+def _trace(actor, deterministic, for_litert=False):
+    """Traces a function that selects one action per row of a batch.
 
-    The first results are the raw actions (as sampled, not yet converted for the
+    Its first results are the raw actions (as sampled, not yet converted for the
     environment), a bool that is True if all policy outputs are finite, and the policy
     outputs. The last results are the actions converted for the environment, if the
     conversion changes the actions, and the next recurrent states.
 
     Args:
         actor: `actor.ActorPolicy`.
-        deterministic: Bool, whether to select the most likely actions instead of random
-            actions. With `deterministic=True`, the list of noise is empty.
+        deterministic: Bool, whether to select the most likely actions, without noise.
+        for_litert: Bool, whether inputs with a center are already centered, in float32,
+            and the largest number of a float type counts as infinite. LiteRT can replace
+            infinity by the largest number of the type.
 
-    Attributes:
-        inputs, noise: Lists of `tf.TensorSpec`, the specs of the arguments `inputs` and
-            `noise` of a call.
+    Returns:
+        A concrete function of two lists, arguments and weights, and its `Layout`. The
+        arguments are observations, the action mask if the policy has one, recurrent
+        states, and noise.
     """
+    groups = {
+        "observation": keras.tree.flatten(actor.observation_spec),
+        "mask": [tf.TensorSpec((actor.mask_size,), tf.int8)] if actor.mask_source else [],
+        "state": actor.state_spec,
+        "noise": [] if deterministic else actor.noise_specs,
+    }
+    numbers = {id(variable): i for i, variable in enumerate(actor.variables)}
+    arguments, specs, layouts = [], [], []
+    for name, leaves in groups.items():
+        for i, leaf in enumerate(leaves):
+            center = actor.centers[i] if name == "observation" else None
+            weights = tuple(numbers[id(x)] for x in center[:2]) if center else ()
+            argument = litert_runner.Argument(f"{name}_{i}", tuple(leaf.shape), weights)
+            dtype = actor.dtype if name == "noise" else leaf.dtype
+            dtype = tf.float32 if for_litert and center else dtype
+            arguments.append(argument)
+            specs.append(tf.TensorSpec((None, *leaf.shape), dtype, argument.name))
 
-    def __init__(self, actor, deterministic):
-        self._actor = actor
-        self._deterministic = deterministic
-        observation = keras.tree.flatten(actor.observation_spec)
-        mask = [tf.TensorSpec((actor.mask_size,), tf.int8)] if actor.mask_source else []
-        specs = dict(observation=observation, mask=mask, state=actor.state_spec)
-        self.inputs = [
-            tf.TensorSpec((None, *leaf.shape), leaf.dtype, f"{name}_{i}")
-            for name, leaves in specs.items()
-            for i, leaf in enumerate(leaves)
-        ]
-        self.noise = [
-            tf.TensorSpec((None, *noise.shape), actor.dtype, f"noise_{i}")
-            for i, noise in enumerate([] if deterministic else actor.noise_specs)
-        ]
-        self._split = np.cumsum([len(observation), len(mask)]).tolist()
-
-    def trace(self, for_litert=False):
-        """Returns a concrete function that selects actions, and its `Layout`.
-
-        The concrete function receives the lists of inputs, noise and weights. For LiteRT,
-        inputs with a center are already centered, in float32.
-        """
-        layouts, variables = [], self._actor.variables
-        inputs, centers = self.inputs, self._actor.centers if for_litert else []
-        inputs = [
-            tf.TensorSpec(spec.shape, tf.float32, spec.name) if center else spec
-            for spec, center in itertools.zip_longest(inputs, centers)
-        ]
-        shifts = [center[2] for center in centers if center]
-
-        def act(inputs, noise, weights):
-            pairs = list(zip(variables, weights, strict=True))
-            pairs += [(shift, tf.zeros(shift.shape)) for shift in shifts]
-            with keras.StatelessScope(state_mapping=pairs):
-                results, layout = self(inputs, noise, max_is_infinite=for_litert)
-            layouts.append(layout)
-            return results
-
-        weights = [
-            tf.TensorSpec(v.shape, v.dtype, f"weight_{i}")
-            for i, v in enumerate(variables)
-        ]
-        traced = tf.function(act, autograph=False)
-        traced = traced.get_concrete_function(inputs, self.noise, weights)
-        return traced, layouts[-1]
-
-    def __call__(self, inputs, noise, max_is_infinite=False):
-        """Returns a list of actions, policy outputs and next states, and its `Layout`.
-
-        Args:
-            inputs: List of tensors: observations, the action mask if the policy has one,
-                and recurrent states.
-            noise: List of tensors, the noise for sampling the actions.
-            max_is_infinite: Bool, whether the largest number of a float type counts as
-                infinite. LiteRT can replace infinity by the largest number of the type.
-        """
-        actor, (mask_index, state_index) = self._actor, self._split
-        observations = inputs[:mask_index]
+    def act(inputs, weights):
+        inputs = iter(inputs)
+        observations, mask, states, noise = (
+            [next(inputs) for _ in leaves] for leaves in groups.values()
+        )
         observations = keras.tree.pack_sequence_as(actor.observation_spec, observations)
-        mask = inputs[mask_index] if actor.mask_source else None
-        states = inputs[state_index:]
-        outputs, masked_outputs, states = actor.outputs(observations, mask, states)
-        raw_actions = actor.select_actions(
-            masked_outputs, None if self._deterministic else noise
-        )
-        # The comparison is false for NaN too. LiteRT has no `is_finite`.
-        magnitudes, largest = tf.abs(outputs), outputs.dtype.max
-        finite = tf.reduce_all(
-            magnitudes < largest if max_is_infinite else magnitudes <= largest
-        )
-        env_actions = keras.tree.flatten(actor.head.to_environment(raw_actions))
-        raw_actions = keras.tree.flatten(raw_actions)
-        return self._unique_results(raw_actions, finite, outputs, env_actions, states)
-
-    def _unique_results(self, raw_actions, finite, outputs, env_actions, states):
-        """Returns results without repeated tensors, which LiteRT would merge into one."""
-        indices = {id(tensor): index for index, tensor in enumerate(raw_actions)}
-        changed = [tensor for tensor in env_actions if id(tensor) not in indices]
+        pairs = list(zip(actor.variables, weights, strict=True))
+        if for_litert:
+            shifts = [center[2] for center in actor.centers if center]
+            pairs += [(shift, tf.zeros(shift.shape)) for shift in shifts]
+        with keras.StatelessScope(state_mapping=pairs):
+            outputs, masked_outputs, states = actor.outputs(
+                observations, mask[0] if mask else None, states
+            )
+            raw_actions = actor.select_actions(
+                masked_outputs, None if deterministic else noise
+            )
+            # The comparison is false for NaN too. LiteRT has no `is_finite`.
+            magnitudes, largest = tf.abs(outputs), outputs.dtype.max
+            finite = tf.reduce_all(
+                magnitudes < largest if for_litert else magnitudes <= largest
+            )
+            env_actions = actor.head.to_environment(raw_actions)
+        raw_actions, env_actions = map(keras.tree.flatten, (raw_actions, env_actions))
+        # LiteRT would merge repeated tensors into one result.
+        is_raw = {id(tensor) for tensor in raw_actions}
+        changed = [tensor for tensor in env_actions if id(tensor) not in is_raw]
         results = [*raw_actions, finite, outputs, *changed, *states]
-        indices.update((id(x), len(raw_actions) + 2 + i) for i, x in enumerate(changed))
-        numbers = {id(variable): i for i, variable in enumerate(self._actor.variables)}
-        centers = [
-            tuple(numbers[id(variable)] for variable in center[:2]) if center else ()
-            for center in self._actor.centers
+        names = ["raw_action"] * len(raw_actions) + ["finite", "outputs"]
+        names += ["action"] * len(changed) + ["state"] * len(states)
+        places = [
+            next(i for i, result in enumerate(results) if result is tensor)
+            for tensor in env_actions
         ]
-        return results, litert_runner.Layout(
-            _arguments(self.inputs, centers),
-            _arguments(self.noise),
-            names=[
-                *["raw_action"] * len(raw_actions), "finite", "outputs",
-                *["action"] * len(changed), *["state"] * len(states),
-            ],
-            raw_actions=list(range(len(raw_actions))),
-            finite=len(raw_actions),
-            env_actions=[indices[id(tensor)] for tensor in env_actions],
-            states=list(range(len(results) - len(states), len(results))),
-        )  # fmt: skip
+        layouts.append(litert_runner.Layout(arguments, names, places))
+        return results
 
-
-def make(actor, observation_space, deterministic):
-    """Returns an `ActingProgram`, compared on examples from the observation space."""
-    inputs, noise = example_inputs(actor, observation_space)
-    return ActingProgram(actor, inputs, noise, deterministic)
+    weights = [
+        tf.TensorSpec(v.shape, v.dtype, f"weight_{i}")
+        for i, v in enumerate(actor.variables)
+    ]
+    traced = tf.function(act, autograph=False).get_concrete_function(specs, weights)
+    return traced, layouts[-1]
 
 
 class ActingProgram:
@@ -183,12 +140,9 @@ class ActingProgram:
 
     Args:
         actor: `actor.ActorPolicy`.
-        examples: List of arrays `[N, …]`, N example inputs to compare LiteRT with
-            TensorFlow: observations, the action mask if the policy has one, and recurrent
-            states.
-        noise: List of arrays `[N, …]`, the noise for sampling N actions.
-        deterministic: Bool, whether to select the most likely actions and ignore the
-            noise.
+        examples: List of arrays `[N, …]`, N examples of the arguments of `_trace`, to
+            compare LiteRT with TensorFlow.
+        deterministic: Bool, whether to select the most likely actions, without noise.
 
     Attributes:
         runtime: `"litert"` or `"tensorflow"`, the library that selects the actions.
@@ -197,19 +151,18 @@ class ActingProgram:
     """
 
     @startup.kept(at_once=False)  # Ctrl-C is no reason to leave LiteRT
-    def __init__(self, actor, examples, noise, deterministic):
+    def __init__(self, actor, examples, deterministic):
         self._variables = actor.variables
-        self._act_function = _ActFunction(actor, deterministic)
-        self._concrete_function, self.layout = self._act_function.trace()
+        self._concrete_function, self.layout = _trace(actor, deterministic)
         self._runners = _Runners()
         self.runtime = "litert"
         weights = finite_weights(self._variables)
         try:
             if actor.dtype == "float64":
                 raise ValueError("the policy computes in float64, and LiteRT does not")
-            self.model = self._convert()
-            inputs = [*examples, *(() if deterministic else noise)]
-            if difference := self._difference(inputs, weights):
+            traced, _ = _trace(actor, deterministic, for_litert=True)
+            self.model = _convert(traced)
+            if difference := self._difference(examples, weights):
                 raise ValueError(difference)
         # Converter and interpreter raise many types of errors. TensorFlow can always act.
         except Exception as error:
@@ -226,11 +179,10 @@ class ActingProgram:
                 weights of the policy.
 
         Returns:
-            A function with four results. The argument of the returned function is a list
-            of arrays `[count, …]`: observations, the action mask if the policy has one,
-            recurrent states and noise. The first three results of the returned function
-            are lists of arrays: raw actions (as sampled), actions for the environment,
-            and next recurrent states. The fourth result of the returned function is a
+            A function with four results. Its argument is a list of arrays `[count, …]`:
+            observations, the action mask if the policy has one, recurrent states and
+            noise. The first three results are lists of arrays: raw actions (as sampled),
+            actions for the environment, and next recurrent states. The fourth result is a
             bool, whether all policy outputs are finite.
         """
         if weights is None:
@@ -244,14 +196,6 @@ class ActingProgram:
             )
         runners[key].set_weights(weights)
         return runners[key]
-
-    def _convert(self):
-        traced, _ = self._act_function.trace(for_litert=True)
-        if any(tensor.dtype == tf.resource for tensor in traced.captured_inputs):
-            raise ValueError("a layer keeps weights that are not Keras variables")
-        # absl recommends to convert from a SavedModel instead.
-        with _quiet("absl"), startup.without_messages():
-            return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
 
     def leave_litert_if_different(self, inputs, weights):
         """Replaces LiteRT by TensorFlow if their results differ.
@@ -297,18 +241,16 @@ class ActingProgram:
         """
         count, runners = len(inputs[0]), self._runners.comparison
         if count not in runners:
-            runner = litert_runner.LiteRTRunner(self.model, self.layout, count)
-            runners[count] = runner
-        runner = runners[count]
-        runner.set_weights(weights)
-        runner(inputs)
-        results = runner.results()
-        expected = call_concrete_function(
-            self._concrete_function, self.layout, inputs, weights
-        )
+            runners[count] = (
+                litert_runner.LiteRTRunner(self.model, self.layout, count),
+                _TensorFlowRunner(self._concrete_function, self.layout),
+            )
+        for runner in runners[count]:
+            runner.set_weights(weights)
+        results, expected = (runner.results(inputs) for runner in runners[count])
         if len(results) != len(expected):
             return "LiteRT merged results of the acting program"
-        inputs = runner.centered(inputs)
+        inputs = runners[count][0].centered(inputs)
         floats = [_as_matrix(x) for x in inputs if x.dtype.kind == "f"]
         sizes = [np.ones(len(inputs[0])), *(abs(x).max(1) for x in floats)]
         sizes = np.max(sizes, axis=0)
@@ -329,12 +271,45 @@ class ActingProgram:
         return ""
 
 
-def _arguments(specs, centers=()):
-    """Returns the `Argument`s of batched `tf.TensorSpec`s; the first have `centers`."""
-    return [
-        litert_runner.Argument(spec.name, tuple(spec.shape[1:]), center)
-        for spec, center in itertools.zip_longest(specs, centers, fillvalue=())
-    ]
+def _convert(traced):
+    """Returns the LiteRT model of a concrete function, as bytes."""
+    if any(tensor.dtype == tf.resource for tensor in traced.captured_inputs):
+        raise ValueError("a layer keeps weights that are not Keras variables")
+    logger = logging.getLogger("absl")  # it recommends to convert from a SavedModel
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with startup.without_messages():
+            return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
+    finally:
+        logger.setLevel(level)
+
+
+class _TensorFlowRunner:
+    """Selects actions with a concrete function from `_trace`, and its `Layout`."""
+
+    def __init__(self, concrete_function, layout):
+        self._concrete_function = concrete_function
+        self._indices = (
+            layout.indices("raw_action"),
+            layout.env_actions,
+            layout.indices("state"),
+        )
+        (self._finite,) = layout.indices("finite")
+
+    def set_weights(self, weights):
+        self._weights = list(map(tf.constant, weights))
+
+    def __call__(self, inputs):
+        results = self.results(inputs)
+        lists = ([results[i] for i in indices] for indices in self._indices)
+        return *lists, results[self._finite]
+
+    def results(self, inputs):
+        """Returns all results for a batch, in the order of `Layout.names`."""
+        # With one flat list, TensorFlow would first format all values for an error.
+        inputs = list(map(tf.constant, inputs))
+        return [x.numpy() for x in self._concrete_function(inputs, self._weights)]
 
 
 def _as_matrix(array):
@@ -355,73 +330,17 @@ def finite_weights(variables):
     return weights
 
 
-@contextlib.contextmanager
-def _quiet(name):
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-class _TensorFlowRunner:
-    """Selects actions with a concrete TensorFlow function.
-
-    Args:
-        concrete_function: The concrete function, from `_ActFunction.trace`.
-        layout: `litert_runner.Layout` of the arguments and results of the function.
-    """
-
-    def __init__(self, concrete_function, layout):
-        self._concrete_function = concrete_function
-        self.layout = layout
-
-    def set_weights(self, weights):
-        self._weights = list(map(tf.constant, weights))
-
-    def __call__(self, inputs):
-        layout = self.layout
-        results = call_concrete_function(
-            self._concrete_function, layout, inputs, self._weights
-        )
-        raw_actions, env_actions, states = (
-            [results[i] for i in indices]
-            for indices in (layout.raw_actions, layout.env_actions, layout.states)
-        )
-        return raw_actions, env_actions, states, results[layout.finite]
-
-
-def call_concrete_function(concrete_function, layout, inputs, weights):
-    """Returns the results of a concrete TensorFlow function as NumPy arrays.
-
-    The function was traced with three lists: inputs, noise and weights. A call with one
-    flat list would be slow, because TensorFlow would first format all values for an error
-    message.
-
-    Args:
-        concrete_function: The concrete TensorFlow function.
-        layout: `litert_runner.Layout` of the arguments and results of the function.
-        inputs: List of arrays, the inputs of the concrete function followed by the noise.
-        weights: List of arrays or tensors, the weights that act.
-    """
-    tensors, count = [tf.constant(x) for x in inputs], len(layout.inputs)
-    lists = tensors[:count], tensors[count:], list(map(tf.convert_to_tensor, weights))
-    return [x.numpy() for x in concrete_function(*lists)]
-
-
-def example_inputs(actor, observation_space):
+def example_inputs(actor, observation_space, deterministic):
     """Returns inputs to compare LiteRT with TensorFlow before the first episode.
 
     Args:
         actor: `actor.ActorPolicy` that selects the actions.
         observation_space: `gymnasium.Space` of the observations.
+        deterministic: Bool, whether to leave the noise out of the list.
 
     Returns:
-        Two lists of arrays `[N, …]` for N example observations. The first list contains
-        observations, action masks and recurrent states. The second list contains the
-        noise for sampling actions.
+        List of arrays `[N, …]` for N example observations: observations, action masks,
+        recurrent states, and the noise for sampling actions.
     """
     rng = seeding.generator(0, "engine_comparison")
     drawn = [
@@ -429,16 +348,14 @@ def example_inputs(actor, observation_space):
         spaces.edge_observations(observation_space, actor.dtype),
     ]
     specs = keras.tree.flatten(actor.observation_spec)
-    observations = [
+    columns = [
         np.concatenate(parts).astype(spec.dtype.as_numpy_dtype)
         for spec, *parts in zip(specs, *map(keras.tree.flatten, drawn), strict=True)
     ]
-    count = len(observations[0])
-    states, noise = _states_and_noise(actor, count, rng)
-    masks = []
+    count = len(columns[0])
     if actor.mask_source is not None:
-        masks.append(np.tile(actor.head.flatten_mask(None), (count, 1)))
-    return [*observations, *masks, *states], noise
+        columns.append(np.tile(actor.head.flatten_mask(None), (count, 1)))
+    return [*columns, *_states_and_noise(actor, count, rng, deterministic)]
 
 
 def recorded_inputs(actor, episodes, deterministic):
@@ -460,13 +377,12 @@ def recorded_inputs(actor, episodes, deterministic):
     if actor.mask_source is not None:
         columns.append(episodes.masks)
     rng = seeding.generator(0, "engine_comparison", 1)
-    states, noise = _states_and_noise(actor, _COMPARED, rng)
     rows = [np.asarray(column)[tuple(steps.T)] for column in columns]
-    return [*rows, *states, *([] if deterministic else noise)]
+    return [*rows, *_states_and_noise(actor, _COMPARED, rng, deterministic)]
 
 
-def _states_and_noise(actor, count, rng):
-    """Returns two lists of random arrays `[count, …]`: recurrent states, and noise."""
+def _states_and_noise(actor, count, rng, deterministic):
+    """Returns a list of random arrays `[count, …]`: recurrent states, and any noise."""
     # All states differ, because with zeros, the comparison would not detect that two
     # states are exchanged.
     states = [
@@ -474,6 +390,7 @@ def _states_and_noise(actor, count, rng):
         for state in actor.initial_state(count)
     ]
     noise = [
-        rng.random((count, *part.shape)).astype(actor.dtype) for part in actor.noise_specs
+        rng.random((count, *part.shape)).astype(actor.dtype)
+        for part in ([] if deterministic else actor.noise_specs)
     ]
-    return states, noise
+    return states + noise

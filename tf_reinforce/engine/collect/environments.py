@@ -135,7 +135,9 @@ class HostEnvironments(Environments):
         return "acting", request.deterministic
 
     def make_program(self, actor, request):
-        return acting_program.make(actor, self.observation_space, request.deterministic)
+        arguments = actor, self.observation_space, request.deterministic
+        inputs = acting_program.example_inputs(*arguments)
+        return acting_program.ActingProgram(actor, inputs, request.deterministic)
 
     def collect(self, actor, program, request):
         runtime = program.runtime  # another thread may replace it

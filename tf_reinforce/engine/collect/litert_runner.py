@@ -4,8 +4,6 @@ Processes that play episodes select actions with `litert_runner`, and import nei
 TensorFlow nor Keras.
 """
 
-import contextlib
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -27,13 +25,13 @@ class Argument(NamedTuple):
 class Layout(NamedTuple):
     """The order of the arguments and results of a function that selects actions."""
 
-    inputs: list  # `Argument`s: observations, action mask and states
-    noise: list  # `Argument`s: the noise
-    names: list  # str, the name of each result
-    raw_actions: list  # indices of the raw actions among the results
-    finite: int  # index of the bool result: all outputs are finite
-    env_actions: list  # indices of the actions for the environment
-    states: list  # indices of the next states
+    arguments: list  # `Argument`s: observations, action mask, states and noise
+    names: list  # of the results: "raw_action", "finite", "outputs", "action", "state"
+    env_actions: list  # indices of the actions for the environment among the results
+
+    def indices(self, name):
+        """Returns the indices of the results with a name."""
+        return [i for i, other in enumerate(self.names) if other == name]
 
 
 def make_runner(model, layout, count):
@@ -54,20 +52,11 @@ def make_runner(model, layout, count):
         A function with four results, and a method `set_weights`. See
         `acting_program.ActingProgram.for_batch`.
     """
-    has_images = any(len(argument.shape) > 1 for argument in layout.inputs)
+    inputs = [x for x in layout.arguments if not x.name.startswith("noise")]
+    has_images = any(len(argument.shape) > 1 for argument in inputs)
     size = 1 if has_images else max(count, 2)
     runner = LiteRTRunner(model, layout, size)
     return runner if size == count else _ChunkedRunner(runner, size, count)
-
-
-_ALLOCATIONS = itertools.count()
-
-
-def _allocate_tensors(interpreter):
-    """Allocates the tensors of an interpreter, without LiteRT's start-up message."""
-    is_first = next(_ALLOCATIONS) == 0
-    with startup.without_messages() if is_first else contextlib.nullcontext():
-        interpreter.allocate_tensors()
 
 
 class LiteRTRunner:
@@ -85,23 +74,26 @@ class LiteRTRunner:
         tensor_indices = {d["name"]: d["index"] for d in details}
         # The converter removes inputs that no result depends on, for example the mask
         # if the head does not use it.
-        arguments = [*layout.inputs, *layout.noise]
         self._inputs = [
             (position, tensor_indices[argument.name])
-            for position, argument in enumerate(arguments)
+            for position, argument in enumerate(layout.arguments)
             if argument.name in tensor_indices
         ]
         for position, index in self._inputs:
-            shape = (count, *arguments[position].shape)
+            shape = (count, *layout.arguments[position].shape)
             self._interpreter.resize_tensor_input(index, shape)
-        _allocate_tensors(self._interpreter)
+        with startup.without_messages():
+            self._interpreter.allocate_tensors()
         self._results = [d["index"] for d in self._interpreter.get_output_details()]
         self._centers = []  # from `set_weights`
-        self._centered = [(i, x.center) for i, x in enumerate(arguments) if x.center]
-        self._raw_actions = [self._results[i] for i in layout.raw_actions]
+        self._centered = [
+            (i, x.center) for i, x in enumerate(layout.arguments) if x.center
+        ]
+        self._raw_actions, (self._finite,), self._states = (
+            [self._results[i] for i in layout.indices(name)]
+            for name in ("raw_action", "finite", "state")
+        )
         self._env_actions = [self._results[i] for i in layout.env_actions]
-        self._states = [self._results[i] for i in layout.states]
-        self._finite = self._results[layout.finite]
         self._env_actions_differ = self._env_actions != self._raw_actions
         # A call takes microseconds, so that attribute lookups would matter.
         self._set, self._get = self._interpreter.set_tensor, self._interpreter.get_tensor
@@ -137,8 +129,9 @@ class LiteRTRunner:
         )
         return raw_actions, env_actions, list(map(get, self._states)), get(self._finite)
 
-    def results(self):
-        """Returns all results of the last call, in the order of `Layout.names`."""
+    def results(self, inputs):
+        """Returns all results for a batch, in the order of `Layout.names`."""
+        self(inputs)
         return [self._interpreter.get_tensor(index) for index in self._results]
 
 
@@ -168,18 +161,8 @@ class _ChunkedRunner:
             self._runner([array[chunk] for array in inputs]) for chunk in self._chunks
         ]
         if len(chunks) == 1:
-            raw_actions, env_actions, states, finite = chunks[0]
-            raw_rows = self._first_rows(raw_actions)
-            env_rows = (
-                raw_rows if env_actions is raw_actions else self._first_rows(env_actions)
-            )
-            return raw_rows, env_rows, self._first_rows(states), finite
+            *lists, finite = chunks[0]
+            return *([x[: self._count] for x in part] for part in lists), finite
         *lists, finite = zip(*chunks, strict=True)
-        raw_actions, env_actions, states = (self._concatenate(parts) for parts in lists)
-        return raw_actions, env_actions, states, all(finite)
-
-    def _first_rows(self, arrays):
-        return [array[: self._count] for array in arrays]
-
-    def _concatenate(self, parts):
-        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+        lists = [[np.concatenate(x) for x in zip(*parts)] for parts in lists]
+        return *lists, all(finite)
