@@ -72,23 +72,8 @@ def _trace(actor, deterministic, for_litert=False):
         arguments are observations, the action mask if the policy has one, recurrent
         states, and noise.
     """
-    groups = {
-        "observation": keras.tree.flatten(actor.observation_spec),
-        "mask": [tf.TensorSpec((actor.mask_size,), tf.int8)] if actor.mask_source else [],
-        "state": actor.state_spec,
-        "noise": [] if deterministic else actor.noise_specs,
-    }
-    numbers = {id(variable): i for i, variable in enumerate(actor.variables)}
-    arguments, specs, layouts = [], [], []
-    for name, leaves in groups.items():
-        for i, leaf in enumerate(leaves):
-            center = actor.centers[i] if name == "observation" else None
-            weights = tuple(numbers[id(x)] for x in center[:2]) if center else ()
-            argument = litert_runner.Argument(f"{name}_{i}", tuple(leaf.shape), weights)
-            dtype = actor.dtype if name == "noise" else leaf.dtype
-            dtype = tf.float32 if for_litert and center else dtype
-            arguments.append(argument)
-            specs.append(tf.TensorSpec((None, *leaf.shape), dtype, argument.name))
+    groups, arguments, specs = _arguments(actor, deterministic, for_litert)
+    layouts = []
 
     def act(inputs, weights):
         inputs = iter(inputs)
@@ -113,19 +98,9 @@ def _trace(actor, deterministic, for_litert=False):
                 magnitudes < largest if for_litert else magnitudes <= largest
             )
             env_actions = actor.head.to_environment(raw_actions)
-        raw_actions, env_actions = map(keras.tree.flatten, (raw_actions, env_actions))
-        # LiteRT would merge repeated tensors into one result.
-        is_raw = {id(tensor) for tensor in raw_actions}
-        changed = [tensor for tensor in env_actions if id(tensor) not in is_raw]
-        results = [*raw_actions, finite, outputs, *changed, *states]
-        names = ["raw_action"] * len(raw_actions) + ["finite", "outputs"]
-        names += ["action"] * len(changed) + ["state"] * len(states)
-        places = [
-            next(i for i, result in enumerate(results) if result is tensor)
-            for tensor in env_actions
-        ]
-        layouts.append(litert_runner.Layout(arguments, names, places))
-        return results
+        results = _results(raw_actions, finite, outputs, env_actions, states)
+        layouts.append(litert_runner.Layout(arguments, *results[1:]))
+        return results[0]
 
     weights = [
         tf.TensorSpec(v.shape, v.dtype, f"weight_{i}")
@@ -133,6 +108,41 @@ def _trace(actor, deterministic, for_litert=False):
     ]
     traced = tf.function(act, autograph=False).get_concrete_function(specs, weights)
     return traced, layouts[-1]
+
+
+def _arguments(actor, deterministic, for_litert):
+    """Returns the arguments of `_trace.act` by group, as a list, and their specs."""
+    groups = {
+        "observation": keras.tree.flatten(actor.observation_spec),
+        "mask": [tf.TensorSpec((actor.mask_size,), tf.int8)] if actor.mask_source else [],
+        "state": actor.state_spec,
+        "noise": [] if deterministic else actor.noise_specs,
+    }
+    numbers = {id(variable): i for i, variable in enumerate(actor.variables)}
+    arguments, specs = [], []
+    for name, leaves in groups.items():
+        for i, leaf in enumerate(leaves):
+            center = actor.centers[i] if name == "observation" else None
+            weights = tuple(numbers[id(x)] for x in center[:2]) if center else ()
+            argument = litert_runner.Argument(f"{name}_{i}", tuple(leaf.shape), weights)
+            dtype = actor.dtype if name == "noise" else leaf.dtype
+            dtype = tf.float32 if for_litert and center else dtype
+            arguments.append(argument)
+            specs.append(tf.TensorSpec((None, *leaf.shape), dtype, argument.name))
+    return groups, arguments, specs
+
+
+def _results(raw_actions, finite, outputs, env_actions, states):
+    """Returns a list of results, their names, and the indices of `env_actions` in it."""
+    raw_actions, env_actions = map(keras.tree.flatten, (raw_actions, env_actions))
+    # LiteRT would merge repeated tensors into one result.
+    is_raw = {id(tensor) for tensor in raw_actions}
+    changed = [tensor for tensor in env_actions if id(tensor) not in is_raw]
+    results = [*raw_actions, finite, outputs, *changed, *states]
+    names = ["raw_action"] * len(raw_actions) + ["finite", "outputs"]
+    names += ["action"] * len(changed) + ["state"] * len(states)
+    numbers = {id(tensor): i for i, tensor in reversed([*enumerate(results)])}
+    return results, names, [numbers[id(tensor)] for tensor in env_actions]
 
 
 class ActingProgram:

@@ -245,13 +245,13 @@ def _read_reward(env_index, reward):
         raise IndexedFault(env_index, text) from None
 
 
-def _has_ended(env_index, **flags):
-    """Returns whether a flag is true; raises `IndexedFault` if one is not a bool."""
-    for name, flag in flags.items():
+def _has_ended(env_index, terminated, truncated):
+    """Returns `terminated or truncated`; raises `IndexedFault` if one is not a bool."""
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, (bool, np.bool_)):
             text = f"`{name}` of a step is a {type(flag).__name__}: {flag!r}"
             raise IndexedFault(env_index, f"the flag {text}. Expected: a bool")
-    return any(flags.values())
+    return bool(terminated or truncated)
 
 
 def read_success(env_index, success):
@@ -577,7 +577,7 @@ class SyncEnvs(BatchedEnvs):
 
     def step(self, actions, out, rewards, active, time_limit_envs):
         ends, steps, read, infos = [], self._steps, self._reader, self._infos
-        mask_reader, first_out = self._mask_reader, out[0]
+        read_mask, first_out = self._mask_reader and self._mask_reader.read, out[0]
         shape, (dtype, other) = read.shape, read.dtypes
         array, float_types = np.ndarray, (float, np.float64)
         words = self.progress.words
@@ -604,13 +604,10 @@ class SyncEnvs(BatchedEnvs):
                         _check_info(env_index, info)
                     infos[env_index] = info
                     ended = terminated is not False or truncated is not False
-                    if ended and _has_ended(
-                        env_index, terminated=terminated, truncated=truncated
-                    ):
+                    if ended and _has_ended(env_index, terminated, truncated):
                         ends.append(self._episode_end(env_index, terminated))
-                    elif mask_reader is not None and env_index not in time_limit_envs:
-                        outputs = observation, info
-                        self._write_mask(env_index, out, mask_reader.read, *outputs)
+                    elif read_mask is not None and env_index not in time_limit_envs:
+                        self._write_mask(env_index, out, read_mask, observation, info)
                 break
             except (Exception, SystemExit) as error:
                 fault = self._step_fault(env_index, error)
