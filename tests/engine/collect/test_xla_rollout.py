@@ -422,7 +422,9 @@ def test_invalid_final_observation_raises_and_weights_are_unchanged(last, callba
     """
     env, agent = invalid_last_observation(last)
     before = weights(agent)
-    message = "not finite: nan" if last != 5 else r"not in Discrete\(3\): 5"
+    message = (
+        "not finite. Received: nan" if last != 5 else r"not in Discrete\(3\). Received: 5"
+    )
     with pytest.raises(tfr.collect.EnvironmentFault, match=f"observation is {message}"):
         agent.fit(env, epochs=1, callbacks=callbacks, verbose=0)
     with pytest.raises(tfr.collect.EnvironmentFault, match=f"observation is {message}"):

@@ -7,7 +7,6 @@ the episodes that the XLA program returns, and not through the program itself.
 import contextlib
 import functools
 import hashlib
-import math
 import os
 import re
 import time
@@ -61,14 +60,9 @@ class BatchedTensorEnv(environments.Environments):
     def program_key(self, request):
         # Environments with equal constants share a program, because TensorFlow never
         # frees the result of an XLA compilation.
+        options = request.deterministic, request.group_size, request.recorded
         key = "rollout", checks.constants(self.env), self.max_episode_steps
-        return (
-            *key,
-            request.episodes,
-            request.deterministic,
-            request.group_size,
-            request.recorded,
-        )
+        return (*key, request.episodes, *options)
 
     def make_program(self, actor, request):
         if request.episodes is None:
@@ -76,17 +70,19 @@ class BatchedTensorEnv(environments.Environments):
                 "A tensor environment runs a fixed number of episodes at once. Pass "
                 "`episodes_per_epoch` or `episodes` instead of a number of steps."
             )
-        return Rollout(
-            self,
-            actor,
-            request.episodes,
-            deterministic=request.deterministic,
-            group_size=request.group_size,
-            recorded=request.recorded,
-        )
+        options = request.deterministic, request.group_size, request.recorded
+        return Rollout(self, actor, request.episodes, *options)
 
     def collect(self, actor, program, request):
-        return collect(program, request.key, request.weights.values)
+        start = time.perf_counter()
+        keys = seeding.episode_keys(seeding.rollout_keys(*request.key))
+        with explain_compile_errors():
+            result = program(keys, request.weights.values)
+        episodes = check_result(program, result)
+        # One XLA program selects actions and steps the environment.
+        seconds = {"stepping": 0.0, "acting": time.perf_counter() - start}
+        success = np.full(program.count, np.nan)
+        return environments.CollectedEpisodes(episodes, success, seconds, result)
 
     def evaluate(self, actor, program, request):
         keys = seeding.episode_keys(seeding.rollout_keys(*request.key))
@@ -94,9 +90,8 @@ class BatchedTensorEnv(environments.Environments):
             result = program(keys, request.weights.values)
         if tf.reduce_all(result.valid):
             lengths = result.episodes.lengths
-            return episode_statistics.metrics(
-                result.episode_returns.numpy(), lengths.numpy()
-            )
+            returns = result.episode_returns.numpy()
+            return episode_statistics.metrics(returns, lengths.numpy())
         # The error message contains the step, which is known only if the episodes are
         # recorded.
         recorded = self.make_program(actor, request._replace(recorded=True))
@@ -157,9 +152,8 @@ class Rollout:
         num_shards: Int, the number of shards, into which the episodes are divided.
 
     Raises:
-        ValueError: If the agent reads action masks and the environment has none, if the
-            environment has no time limit, or if the recorded steps do not fit into the
-            memory of the machine.
+        ValueError: If the agent reads action masks and the environment has none, or if
+            the environment has no time limit.
     """
 
     def __init__(
@@ -167,7 +161,6 @@ class Rollout:
         batched_env,
         actor,
         count,
-        *,
         deterministic=False,
         group_size=1,
         recorded=True,
@@ -195,29 +188,6 @@ class Rollout:
         self.num_agents = stacked_weights[0].shape[0] if is_stacked else 1
         self.num_shards = 1 if is_stacked else _num_shards(count, group_size)
         self._variables = stacked_weights if is_stacked else actor.variables
-        if recorded:
-            self._check_size()
-
-    def _check_size(self):
-        """Raises `ValueError` if the arrays of the steps exceed the physical memory.
-
-        The XLA program reserves rows for the longest possible episode. Collecting takes
-        1.5 times the memory of the arrays (measured with 150,000 episodes), and the
-        update copies the valid steps. Therefore the arrays are counted twice.
-        """
-        limit, episodes = self.batched_env.max_episode_steps, self.num_agents * self.count
-        bytes_per_step = sum(
-            leaf.dtype.size * max(leaf.shape.num_elements(), 1)
-            for leaf, _ in self._array_specs()
-        )
-        needed, available = 2 * bytes_per_step * limit * episodes, total_ram()
-        if needed > available:
-            raise ValueError(
-                f"The compiled engine would keep {episodes:,} episodes of up to "
-                f"{limit:,} steps in memory, {needed:,} bytes. Expected: at most "
-                f"{available:,} bytes. Pass a smaller `episodes_per_epoch` or "
-                "`max_episode_steps`, or train on the Gymnasium environment."
-            )
 
     def __call__(self, keys, weights=None):
         """Runs the episodes, and returns a `RolloutResult`.
@@ -267,18 +237,21 @@ class Rollout:
             [self._initial_carry(weights, numbers, keys)],
             maximum_iterations=limit,
         )[0]
-        stacked = [array.stack() for array in last.arrays]
-        split = len(keras.tree.flatten(self.actor.observation_spec))
         observations = actions = rewards = None
-        masks = tf.zeros([limit, self.episodes_per_shard, 0], tf.int8)
-        if self.recorded and self.masks is not None:
-            *stacked, masks = stacked
+        masks = [tf.zeros([limit, self.episodes_per_shard, 0], tf.int8)]
         if self.recorded:
             pack = keras.tree.pack_sequence_as
-            observations = pack(self.actor.observation_spec, stacked[:split])
-            actions = pack(self.actor.action_spec, stacked[split:-1])
-            rewards = stacked[-1]
-        record = observations, actions, rewards, last.lengths, last.terminated, masks
+            stacked = [array.stack() for array in last.arrays]
+            observation_spec, action_spec = (
+                self.actor.observation_spec,
+                self.actor.action_spec,
+            )
+            split = len(keras.tree.flatten(observation_spec))
+            end = split + len(keras.tree.flatten(action_spec))
+            observations = pack(observation_spec, stacked[:split])
+            actions = pack(action_spec, stacked[split:end])
+            rewards, *masks = [*stacked[end:], *masks]
+        record = observations, actions, rewards, last.lengths, last.terminated, masks[0]
         return RolloutResult(records.Episodes(*record), last.episode_returns, last.valid)
 
     def _initial_carry(self, weights, numbers, keys):
@@ -306,9 +279,19 @@ class Rollout:
     def _step(self, carry, weights, numbers, keys):
         """Makes one step of every episode, and ignores the steps of ended episodes."""
         env, actor = self.batched_env.env, self.actor
-        noise = [] if self.deterministic else self._noise(keys[:, 2], numbers, carry.step)
-        raw_actions, finite, policy_state = self._select_actions(
-            weights, carry.observation, carry.policy_state, noise, carry.mask
+        noise = []
+        if not self.deterministic:
+            specs, dtype = actor.noise_specs, actor.dtype
+            noise = tensor_noise.counter_noise(
+                keys[:, 2], specs, numbers, carry.step, dtype
+            )
+        raw_actions, finite, policy_state = self._for_each_agent(
+            weights,
+            self._select_actions,
+            carry.observation,
+            carry.policy_state,
+            noise,
+            carry.mask,
         )
         action = checks.cast_actions(env, actor.head.to_environment(raw_actions))
         env_noise = self._env_noise(env.transition_noise, keys[:, 1], numbers, carry.step)
@@ -342,38 +325,24 @@ class Rollout:
             arrays=arrays,
         )
 
-    def _array_specs(self):
-        """Returns pairs of the spec of one episode's row, and the number of rows."""
+    def _empty_arrays(self):
+        """Returns arrays for observations, raw actions, rewards, and any action masks."""
         actor, limit = self.actor, self.batched_env.max_episode_steps
-        observation, action = map(
-            keras.tree.flatten, (actor.observation_spec, actor.action_spec)
-        )
-        pairs = [(leaf, limit + 1) for leaf in observation]
-        row = [*action, tf.TensorSpec((), tf.float64)]
+        observation = keras.tree.flatten(actor.observation_spec)
+        row = [*keras.tree.flatten(actor.action_spec), tf.TensorSpec((), tf.float64)]
         if self.masks is not None:
             row.append(tf.TensorSpec((self.masks.size,), tf.int8))
-        return pairs + [(x, limit) for x in row]
-
-    def _empty_arrays(self):
+        pairs = [(x, limit + 1) for x in observation] + [(x, limit) for x in row]
         count = self.episodes_per_shard
         return [
             tf.TensorArray(leaf.dtype, rows, element_shape=(count, *leaf.shape))
-            for leaf, rows in self._array_specs()
+            for leaf, rows in pairs
         ]
 
     def _initial_policy_state(self, weights):
         """Returns the recurrent states of the policy before the first step."""
         count = self.episodes_per_shard // self.num_agents
         return self._for_each_agent(weights, lambda: self.actor.initial_state(count))
-
-    def _select_actions(self, weights, *inputs):
-        """Selects the actions of all episodes at one step.
-
-        Returns:
-            The raw actions (as sampled, not yet converted for the environment), whether
-            the policy outputs of each episode are finite, and the next recurrent states.
-        """
-        return self._for_each_agent(weights, self._select_agent_actions, *inputs)
 
     def _for_each_agent(self, weights, function, *inputs):
         """Calls a function for every agent, with the weights and inputs of the agent.
@@ -403,19 +372,21 @@ class Rollout:
         outputs = tf.vectorized_map(call, agents, fallback_to_while_loop=False)
         return keras.tree.map_structure(merge, outputs)
 
-    def _select_agent_actions(self, observation, policy_state, noise, mask):
-        """Selects the actions of one agent; `_select_actions` describes the results."""
+    def _select_actions(self, observation, policy_state, noise, mask):
+        """Selects the actions of one agent's episodes at one step.
+
+        Returns:
+            The raw actions (as sampled, not yet converted for the environment), whether
+            the policy outputs of each episode are finite, and the next recurrent states.
+        """
         outputs, masked_outputs, policy_state = self.actor.outputs(
             observation, mask[0] if mask else None, policy_state
         )
         raw_actions = self.actor.select_actions(
             masked_outputs, None if self.deterministic else noise
         )
-        return (
-            raw_actions,
-            tf.reduce_all(tf.math.is_finite(outputs), axis=-1),
-            policy_state,
-        )
+        finite = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
+        return raw_actions, finite, policy_state
 
     def _observe(self, state):
         """Returns observations in the policy's types, masks, and whether both are valid.
@@ -440,19 +411,6 @@ class Rollout:
             return None
         groups, dtype = numbers // self.group_size, self.batched_env.env.dtype
         return tensor_noise.counter_noise(keys, [spec], groups, step, dtype)[0]
-
-    def _noise(self, keys, numbers, step):
-        """Returns a list of tensors, the noise for the actions."""
-        specs, dtype = self.actor.noise_specs, self.actor.dtype
-        return tensor_noise.counter_noise(keys, specs, numbers, step, dtype)
-
-
-def total_ram():
-    """Returns the memory of the machine in bytes, or infinity if it is not known."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # an operating system without sysconf
-        return math.inf
 
 
 def num_threads():
@@ -487,32 +445,6 @@ def _concatenate(shards):
 
 def _write(arrays, row, values):
     return [array.write(row, x) for array, x in zip(arrays, values)]
-
-
-def collect(rollout, key, weights=None):
-    """Collects whole episodes in a tensor environment.
-
-    Args:
-        rollout: `Rollout` that runs the episodes.
-        key: `seeding.StreamKey` of the random numbers.
-        weights: Argument of `Rollout.__call__`.
-
-    Returns:
-        `environments.CollectedEpisodes` of NumPy arrays, with the `RolloutResult`. All
-        seconds count as `"acting"`, because one XLA program selects actions and steps the
-        environment.
-
-    Raises:
-        EnvironmentFault: If a reward, an observation or an action mask is invalid.
-        FloatingPointError: If the policy's outputs are not finite.
-    """
-    start = time.perf_counter()
-    with explain_compile_errors():
-        result = rollout(seeding.episode_keys(seeding.rollout_keys(*key)), weights)
-    episodes = check_result(rollout, result)
-    seconds = {"stepping": 0.0, "acting": time.perf_counter() - start}
-    success = np.full(rollout.count, np.nan)
-    return environments.CollectedEpisodes(episodes, success, seconds, result)
 
 
 # TensorFlow's messages if an operation cannot be compiled by XLA, or cannot be stacked,
@@ -559,27 +491,31 @@ def check_result(rollout, result):
         EnvironmentFault: If a reward, an observation or an action mask is invalid.
         FloatingPointError: If the policy's outputs are not finite.
     """
-    rows = int(tf.reduce_max(result.episodes.lengths))
     trimmed = records.trim(result.episodes)
     episodes = keras.tree.map_structure(lambda tensor: tensor.numpy(), trimmed)
+    rows = len(episodes.rewards)
     observations = keras.tree.flatten(episodes.observations)
     leaves = keras.tree.flatten(spaces.to_nest(rollout.batched_env.observation_space))
-    columns = [("observation", *x) for x in zip(observations, leaves, strict=True)]
+    columns = [
+        ("observation", x, *_is_valid(x, leaf))
+        for x, leaf in zip(observations, leaves, strict=True)
+    ]
+    columns.append(("reward", episodes.rewards, *_is_valid(episodes.rewards)))
+    if rollout.masks is not None:  # first: without a legal action, states are arbitrary
+        masks = tf.reshape(episodes.masks, [-1, episodes.masks.shape[-1]])
+        valid = rollout.masks.has_legal_action(masks).numpy().reshape(rows, -1)
+        problem = "has no legal action, or an invalid entry, which is shown as -1"
+        columns.insert(0, ("action mask", episodes.masks, valid, problem))
     is_step = np.arange(rows + 1)[:, None] <= episodes.lengths
-    if rollout.masks is not None:  # without a legal action, the next state is arbitrary
-        _check_masks(rollout.masks, episodes.masks, is_step[1:])
-    for name, values, space in [*columns, ("reward", episodes.rewards, None)]:
+    for name, values, valid, problem in columns:
         first = len(values) - rows  # 1 for observations: row 0 precedes the first step
-        invalid = np.argwhere(is_step[1 - first :] & ~_is_valid(values, space))
+        invalid = np.argwhere(is_step[1 - first :] & ~valid)
         if len(invalid):
             row, episode = invalid[0].tolist()
             where = f"step {row - first}: the" if row >= first else "the first"
-            is_float = values.dtype.kind == "f"
             raise host_loop.EnvironmentFault(
-                f"Episode {episode}, {where} {name} is "
-                f"{'not finite' if is_float else f'not in {space}'}: "
-                f"{values[row, episode]}. The agent did not learn from the failed "
-                "batch."
+                f"Episode {episode}, {where} {name} {problem}. Received: "
+                f"{values[row, episode]}. The agent did not learn from the failed batch."
             )
     if not tf.reduce_all(result.valid):
         raise FloatingPointError(
@@ -590,33 +526,17 @@ def check_result(rollout, result):
     return episodes
 
 
-def _check_masks(masks_in_graph, masks, is_step):
-    """Raises `EnvironmentFault` unless the masks `[T, B, M]` of all steps are valid."""
-    rows = tf.reshape(masks, [-1, masks.shape[-1]])
-    valid = masks_in_graph.has_legal_action(rows).numpy().reshape(is_step.shape)
-    invalid = np.argwhere(is_step & ~valid)
-    if len(invalid):
-        step, episode = invalid[0].tolist()
-        mask = masks[step, episode].tolist()
-        raise host_loop.EnvironmentFault(
-            f"{masks_in_graph.env!r}, episode {episode}, step {step}: the action mask "
-            "has no legal action, or an invalid entry, which is shown as -1. Received: "
-            f"{mask}. The agent did not learn from the failed batch. End the episode if "
-            "no action is legal."
-        )
+def _is_valid(values, space=None):
+    """Returns which of `[T, B, …]` values are valid, `[T, B]`, and the rule as a text.
 
-
-def _is_valid(values, space):
-    """Returns whether floats are finite, and whether categories are in the space.
-
-    The result is a bool array `[T, B]`, for T steps of B episodes.
+    Floats must be finite, and categories must be in the space.
     """
     if values.dtype.kind == "f":
-        valid = np.isfinite(values)
+        valid, problem = np.isfinite(values), "is not finite"
     else:
         low, high = spaces.category_bounds(space) or (values.min(), values.max())
-        valid = (low <= values) & (values <= high)
-    return valid.reshape(*values.shape[:2], -1).all(-1)
+        valid, problem = (low <= values) & (values <= high), f"is not in {space}"
+    return valid.reshape(*values.shape[:2], -1).all(-1), problem
 
 
 def shared(function, signature):
