@@ -1,6 +1,7 @@
 """Tests the compiled engine against a definition that runs one step at a time."""
 
 import functools
+import re
 
 import gymnasium as gym
 import keras
