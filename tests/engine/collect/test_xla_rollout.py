@@ -1,7 +1,6 @@
 """Tests the compiled engine against a definition that runs one step at a time."""
 
 import functools
-import re
 
 import gymnasium as gym
 import keras
@@ -27,6 +26,12 @@ def agent_for(env, steps_per_execution=1, learning_rate=1e-2, **kwargs):
     optimizer = keras.optimizers.SGD(learning_rate, momentum=0.9)
     agent.compile(optimizer, steps_per_execution=steps_per_execution)
     return agent
+
+
+def fit(agent, env, epochs=1, episodes_per_epoch=4, **options):
+    return agent.fit(
+        env, epochs=epochs, episodes_per_epoch=episodes_per_epoch, verbose=0, **options
+    ).history
 
 
 def weights(agent):
@@ -110,10 +115,7 @@ def test_compiled_episodes_equal_an_eager_step_by_step_definition(kind, group_si
     agent = build(env)
     limit = min(env.max_episode_steps or 30, 30)
     agent.build_for_env(env)
-    world, actor = (
-        xla_rollout.BatchedTensorEnv(env, limit),
-        agent.trainer.actor,
-    )
+    world, actor = xla_rollout.BatchedTensorEnv(env, limit), agent.trainer.actor
     rollout = xla_rollout.Rollout(world, actor, 4, group_size=group_size)
     keys = seeding.rollout_keys(5, "training", 7)[:3]
     episodes = xla_rollout.check_result(rollout, rollout(keys))
@@ -124,21 +126,19 @@ def test_compiled_episodes_equal_an_eager_step_by_step_definition(kind, group_si
     assert not [name for name in names if "Random" in name or "Multinomial" in name]
     for b in range(4):
         group, policy_state = tf.constant([b // group_size]), actor.initial_state(1)
-        noise = tensor_noise.counter_noise(
-            keys[0], [env.initial_noise], group, 0, env.dtype
-        )[0]
-        transition_noise = noises(
-            keys[1], env.transition_noise, group[0], limit, env.dtype
-        )
+        draw = tensor_noise.counter_noise
+        (noise,) = draw(keys[0], [env.initial_noise], group, 0, env.dtype)
+        arguments = env.transition_noise, group[0], limit, env.dtype
+        transition_noise = noises(keys[1], *arguments)
         draws = noises(keys[2], actor.noise_specs, b, limit, actor.dtype)
         state, step, terminated = env.initial(noise), 0, False
         while step < limit and not terminated:
             observation = env.observation(state)
             same(observation, episodes.observations, step, b)
             observation = keras.tree.map_structure(
-                lambda leaf, x: tf.cast(x, leaf.dtype),
-                actor.observation_spec,
+                lambda x, leaf: tf.cast(x, leaf.dtype),
                 observation,
+                actor.observation_spec,
             )
             mask = mask_of(actor, env, state)
             if mask is not None:
@@ -150,11 +150,8 @@ def test_compiled_episodes_equal_an_eager_step_by_step_definition(kind, group_si
             action = checks.cast_actions(env, actor.head.to_environment(raw))
             next_state = env.transition(state, action, step_noise)
             same(env.reward(state, action, next_state), episodes.rewards, step, b)
-            terminated, state, step = (
-                bool(env.terminal(next_state)[0]),
-                next_state,
-                step + 1,
-            )
+            terminated = bool(env.terminal(next_state)[0])
+            state, step = next_state, step + 1
         same(env.observation(state), episodes.observations, step, b)
         assert (episodes.lengths[b], episodes.terminated[b]) == (step, terminated)
 
@@ -173,10 +170,8 @@ def noises(key, parts, episode, steps, dtype):
     """Returns the noise of all steps of one episode."""
     if parts is None:
         return []
-    episodes, steps = tf.fill([steps], episode), tf.range(steps)
-    return tensor_noise.counter_noise(
-        key, keras.tree.flatten(parts), episodes, steps, dtype
-    )
+    parts, episodes = keras.tree.flatten(parts), tf.fill([steps], episode)
+    return tensor_noise.counter_noise(key, parts, episodes, tf.range(steps), dtype)
 
 
 def same(one, columns, step, b):
@@ -204,7 +199,7 @@ def test_rollout_in_parallel_shards_equals_rollout_in_one_shard(several, monkeyp
         runs.append((agent, agent.collect(env, 64), agent.evaluate(env, episodes=64)))
         (rollout, _) = toys.rollouts(agent)
         assert rollout.num_shards == threads
-        agent.fit(env, epochs=2, episodes_per_epoch=64, verbose=0)
+        fit(agent, env, 2, 64)
     (first_agent, record, metrics), *others = runs
     for agent, other, other_metrics in others:
         np.testing.assert_array_equal(other.lengths, record.lengths)
@@ -215,18 +210,6 @@ def test_rollout_in_parallel_shards_equals_rollout_in_one_shard(several, monkeyp
             close(ours[rows][is_step], theirs[rows][is_step])
         assert other_metrics == metrics
         np.testing.assert_allclose(weights(agent), weights(first_agent), atol=1e-5)
-
-
-@pytest.mark.slow
-def test_episodes_of_a_group_share_their_first_observation():
-    env = envs.CartPole()
-    agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
-    first = agent.collect(env, 6).observations[0]
-    np.testing.assert_array_equal(first[::2], first[1::2])
-    assert len(np.unique(first)) == 3 * 4
-    agent.fit(env, epochs=1, episodes_per_epoch=4, verbose=0)
-    with pytest.raises(ValueError, match="groups of 2 episodes"):
-        agent.fit(env, epochs=2, episodes_per_epoch=5, verbose=0)
 
 
 OPTIONS = {
@@ -255,9 +238,7 @@ def test_training_does_not_depend_on_steps_per_execution(kind):
     rewind = rewinding(agent, env)
     for updates, callbacks in ((1, []), (3, []), (1, [RecordingCallback()])):
         rewind(updates)
-        history = agent.fit(
-            env, epochs=4, episodes_per_epoch=6, callbacks=callbacks, verbose=0
-        ).history
+        history = fit(agent, env, 4, 6, callbacks=callbacks)
         final_weights.append(weights(agent))
         history.pop("steps_per_second")
         histories.append(history)
@@ -275,10 +256,7 @@ def test_compiled_and_host_updates_of_the_same_episodes_are_equal(cartpole):
         record = compiled.collect(env, 4, seed=2)
         logs = host.update(record)
         epochs = compiled.updates + 1
-        history = compiled.fit(
-            env, epochs=epochs, initial_epoch=epochs - 1, episodes_per_epoch=4, seed=2,
-            verbose=0,
-        ).history  # fmt: skip
+        history = fit(compiled, env, epochs, initial_epoch=epochs - 1, seed=2)
         np.testing.assert_allclose(weights(compiled), weights(host), atol=1e-6)
         for name, metric in logs.items():
             np.testing.assert_allclose(history[name], [metric], rtol=1e-4, err_msg=name)
@@ -287,21 +265,15 @@ def test_compiled_and_host_updates_of_the_same_episodes_are_equal(cartpole):
 
 def test_callbacks_are_notified_of_every_episode_and_every_update(cartpole):
     (agent, env, _), callback = cartpole, RecordingCallback()
-    history = agent.fit(
-        env, epochs=3, episodes_per_epoch=4, callbacks=[callback], verbose=0
-    )
+    history = fit(agent, env, 3, callbacks=[callback])
     assert [number for number, _ in callback.ended] == list(range(12))
     returns = [logs["episode_return"] for _, logs in callback.ended]
     for update, (episodes, logs) in enumerate(callback.records):
-        update_returns = returns[4 * update : 4 * update + 4]
-        assert (
-            update_returns
-            == episodes.rewards.sum(0).tolist()
-            == episodes.lengths.tolist()
-        )
-        assert history.history["episode_return"][update] == np.mean(update_returns)
+        expected = returns[4 * update : 4 * update + 4]
+        assert episodes.rewards.sum(0).tolist() == episodes.lengths.tolist() == expected
+        assert history["episode_return"][update] == np.mean(expected)
         assert logs["update"] == update and logs["stepping_seconds"] == 0
-    assert history.history["env_steps"][-1] == agent.env_steps
+    assert history["env_steps"][-1] == agent.env_steps
     assert agent.env_steps == sum(logs["episode_length"] for _, logs in callback.ended)
 
 
@@ -325,7 +297,7 @@ def test_linear_learning_rates_do_not_depend_on_steps_per_execution(linear, budg
     optimizers = agent.optimizer, agent.baseline.optimizer
     for updates in (1, 3):
         rewind(updates)
-        history = agent.fit(env, **budget, episodes_per_epoch=4, verbose=0).history
+        history = fit(agent, env, **{"epochs": None, **budget})
         last = [float(optimizer.learning_rate) for optimizer in optimizers]
         counts = agent.updates, agent.env_steps
         results.append((weights(agent).tolist(), history["learning_rate"], last, counts))
@@ -338,8 +310,7 @@ def test_callback_sets_the_learning_rate_of_the_first_update_of_a_program(linear
     begin = keras.callbacks.LambdaCallback(
         on_epoch_begin=lambda epoch, logs: setattr(agent.optimizer, "learning_rate", 0.5)
     )
-    options = dict(episodes_per_epoch=4, callbacks=[begin], verbose=0)
-    history = agent.fit(env, epochs=4, **options).history
+    history = fit(agent, env, 4, callbacks=[begin])
     first, last = LINEAR[0].values()
     rates = [0.5, first + (last - first) / 4, 0.5, first + (last - first) * 3 / 4]
     np.testing.assert_array_equal(history["learning_rate"], np.float32(rates))
@@ -350,43 +321,47 @@ def test_budget_of_steps_ends_at_same_update_for_any_steps_per_execution(cartpol
     (agent, env, rewind), ends = cartpole, []
     for updates in (1, 4):
         rewind(updates)
-        history = agent.fit(env, steps=500, episodes_per_epoch=4, verbose=0).history
+        history = fit(agent, env, None, steps=500)
         ends.append((agent.updates, agent.env_steps, weights(agent).tolist()))
         rewind(updates)
         exact = int(history["env_steps"][1])
-        agent.fit(env, steps=exact, episodes_per_epoch=4, verbose=0)
+        fit(agent, env, None, steps=exact)
         assert (agent.updates, agent.env_steps) == (2, exact)
     assert ends[0] == ends[1] and ends[0][1] >= 500
 
 
-class RecordsValidations(keras.callbacks.Callback):
-    """Records how many updates the agent has made before each validation."""
+class RecordsUpdates(keras.callbacks.Callback):
+    """Records how many updates the agent has made at validations and ends of epochs."""
 
     def __init__(self):
         super().__init__()
-        self.updates = []
+        self.validations, self.epochs = [], []
 
     def on_test_begin(self, logs=None):
-        self.updates.append(self.model.updates)
+        self.validations.append(self.model.updates)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs.append(self.model.updates)
 
 
-def test_validation_runs_at_same_updates_for_any_steps_per_execution(cartpole):
+@pytest.mark.parametrize(
+    "first, epochs, freq, expected",
+    [(0, 7, 3, [3, 6]), (1, 5, 2, [1, 3]), (0, 5, [3, 4], [3, 4])],
+)
+def test_validation_runs_at_same_updates_for_any_steps_per_execution(
+    cartpole, first, epochs, freq, expected
+):
     (agent, env, rewind), histories = cartpole, []
-    options = dict(epochs=7, episodes_per_epoch=4, validation_episodes=2, verbose=0)
-    options |= dict(validation_env="CartPole-v1", validation_freq=3)
-    for updates in (1, 2):  # a call of two updates ends at the third and at the sixth
+    options = dict(
+        initial_epoch=first, validation_env="CartPole-v1", validation_freq=freq
+    )
+    for updates in (1, 2):  # a call of two updates ends at a validation
         rewind(updates)
-        validations = RecordsValidations()
-        history = agent.fit(env, callbacks=[validations], **options).history
-        assert validations.updates == [3, 6]
-        histories.append(history["val_episode_return"])
+        record = RecordsUpdates()
+        options |= dict(callbacks=[record], validation_episodes=2)
+        histories.append(fit(agent, env, epochs, **options)["val_episode_return"])
+        assert record.validations == expected
     assert histories[0] == histories[1] and len(histories[0]) == 2
-    for first, freq, expected in ((1, 2, [1, 3]), (0, [3, 4], [3, 4])):
-        rewind(2)
-        validations = RecordsValidations()
-        options |= dict(validation_freq=freq, epochs=5)
-        agent.fit(env, callbacks=[validations], initial_epoch=first, **options)
-        assert validations.updates == expected
 
 
 class Last(envs.Corridor):
@@ -403,50 +378,36 @@ class Last(envs.Corridor):
         return tf.where(self.terminal(state), wrong, tf.cast(state, wrong.dtype))
 
 
-@functools.cache
-def invalid_last_observation(last):
-    """Returns an environment and its agent, which must not change."""
-    env = Last(last)
-    return env, agent_for(env)
+class Lost(envs.Bandit):
+    """An evaluation keeps no rewards, so its program must notice one that is NaN."""
+
+    def reward(self, state, action, next_state):
+        return np.nan * super().reward(state, action, next_state)
 
 
 @pytest.mark.parametrize(
-    "callbacks",
-    [sweeps.rare([]), [RecordingCallback()]],
-    ids=["no_callback", "callback"],
+    "env, message",
+    [
+        (Last(np.nan), "observation is not finite. Received: nan"),
+        sweeps.rare(Last(5), r"observation is not in Discrete\(3\). Received: 5"),
+        (Lost(), "^Episode 0, step 0: the reward is not finite"),
+    ],
+    ids=["nan", "outside", "reward"],
 )
-@pytest.mark.parametrize("last", [np.nan, sweeps.rare(5)])
-def test_invalid_final_observation_raises_and_weights_are_unchanged(last, callbacks):
-    """The policy never receives the final observation.
-
-    One-hot encoding would return zeros.
-    """
-    env, agent = invalid_last_observation(last)
-    before = weights(agent)
-    message = (
-        "not finite. Received: nan" if last != 5 else r"not in Discrete\(3\). Received: 5"
-    )
-    with pytest.raises(tfr.collect.EnvironmentFault, match=f"observation is {message}"):
-        agent.fit(env, epochs=1, callbacks=callbacks, verbose=0)
-    with pytest.raises(tfr.collect.EnvironmentFault, match=f"observation is {message}"):
-        agent.evaluate(env, deterministic=False)
-    np.testing.assert_array_equal(weights(agent), before)
-
-
-def test_reward_that_is_not_finite_is_refused():
-    """An evaluation keeps no rewards, so its program must notice one."""
-
-    class Lost(envs.Bandit):
-        def reward(self, state, action, next_state):
-            return np.nan * super().reward(state, action, next_state)
-
-    env = Lost()
+def test_invalid_values_raise_and_weights_are_unchanged(env, message):
+    """The policy never receives the final observation of `Last`."""
     agent = agent_for(env)
-    for method in (agent.collect, agent.evaluate):
-        with pytest.raises(
-            tfr.collect.EnvironmentFault, match="Episode 0, step 0: the reward is not"
-        ):
-            method(env, 4)
+    agent.build_for_env(env)
+    before = weights(agent)
+    for call in (
+        lambda: fit(agent, env),
+        lambda: fit(agent, env, callbacks=[RecordingCallback()]),
+        lambda: agent.evaluate(env, 4, deterministic=False),
+        lambda: agent.collect(env, 4),
+    ):
+        with pytest.raises(tfr.collect.EnvironmentFault, match=message):
+            call()
+    np.testing.assert_array_equal(weights(agent), before)
 
 
 def test_nonfinite_update_is_not_applied_and_raises_with_its_number():
@@ -459,27 +420,21 @@ def test_nonfinite_update_is_not_applied_and_raises_with_its_number():
         def get_config(self):
             return {}
 
-    env, callback = envs.CartPole(), RecordingCallback()
+    env, failed, record = envs.CartPole(), [], RecordsUpdates()
     agent = agent_for(env, entropy_coef=Schedule())
-    rewind, epochs = rewinding(agent, env), []
-    agent.fit(env, epochs=2, episodes_per_epoch=4, verbose=0)
+    rewind = rewinding(agent, env)
+    fit(agent, env, 2)
     healthy = weights(agent)
     rewind(5)
-    epoch_callback = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda *x: epochs.append(x[0])
-    )
-    with pytest.raises(FloatingPointError, match="Update 2 would not be") as program:
-        agent.fit(
-            env, epochs=9, episodes_per_epoch=4, callbacks=[epoch_callback], verbose=0
-        )
-    assert epochs == [0, 1] and agent.updates == 2
-    np.testing.assert_array_equal(weights(agent), healthy)
-    with pytest.raises(FloatingPointError, match="Update 2 would not be") as notified:
-        agent.fit(env, epochs=9, episodes_per_epoch=4, callbacks=[callback], verbose=0)
-    for one, other in zip(program.value.episodes, notified.value.episodes, strict=True):
+    for callback in (record, RecordingCallback()):
+        with pytest.raises(FloatingPointError, match="Update 2 would not be") as error:
+            fit(agent, env, 9, callbacks=[callback])
+        np.testing.assert_array_equal(weights(agent), healthy)
+        failed.append(error.value.episodes)
+    assert record.epochs[-1] == agent.updates == 2
+    for one, other in zip(*failed, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert program.value.episodes.rewards.shape[1] == 4
-    np.testing.assert_array_equal(weights(agent), healthy)
+    assert failed[0].rewards.shape[1] == 4
 
 
 def test_overflowing_policy_outputs_raise_and_weights_are_unchanged(cartpole):
@@ -491,7 +446,7 @@ def test_overflowing_policy_outputs_raise_and_weights_are_unchanged(cartpole):
         with pytest.raises(FloatingPointError, match="outputs are not finite"):
             method(env, 3)
     with pytest.raises(FloatingPointError, match="not finite.*`action_mask`"):
-        agent.fit(env, epochs=1, episodes_per_epoch=4, verbose=0)
+        fit(agent, env)
     for weight, huge_weight in zip(agent.policy.get_weights(), huge, strict=True):
         np.testing.assert_array_equal(weight, huge_weight)
 
@@ -500,26 +455,31 @@ class Endless(envs.Pendulum):
     max_episode_steps = None
 
 
-def test_unsupported_options_of_compiled_engine_raise():
-    env = envs.CartPole()
+def grouped(env):
+    return agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
+
+
+@pytest.mark.parametrize(
+    "make, env, options, message",
+    [
+        (agent_for, envs.CartPole(), {"steps_per_epoch": 100}, "episodes_per_epoch"),
+        (agent_for, envs.CartPole(), {"env_kwargs": {"g": 3}}, "env_kwargs"),
+        (agent_for, Endless(), {}, "states no time limit.*max_episode_steps"),
+        (grouped, envs.CartPole(), {"steps_per_epoch": 100}, "groups of 2 episodes"),
+        (grouped, envs.CartPole(), {"episodes_per_epoch": 5}, "groups of 2 episodes"),
+    ],
+)
+def test_unsupported_options_of_compiled_engine_raise(make, env, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(env).fit(env, epochs=1, verbose=0, **options)
+
+
+def test_time_limit_and_number_of_episodes_are_required():
+    env = Endless()
     agent = agent_for(env)
+    assert len(agent.collect(env, 2, max_episode_steps=7).rewards) == 7
     with pytest.raises(ValueError, match="fixed number of episodes at once"):
-        agent.collect(env, steps=100)
-    with pytest.raises(ValueError, match="episodes_per_epoch"):
-        agent.fit(env, epochs=1, steps_per_epoch=100, verbose=0)
-    with pytest.raises(ValueError, match="env_kwargs"):
-        agent.fit(env, epochs=1, env_kwargs={"g": 3}, verbose=0)
-    other = agent_for(Endless())
-    with pytest.raises(ValueError, match="states no time limit.*max_episode_steps"):
-        other.fit(Endless(), epochs=1, verbose=0)
-    assert len(other.collect(Endless(), 2, max_episode_steps=7).rewards) == 7
-    group_size = agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
-    with pytest.raises(ValueError, match="groups of 2 episodes"):
-        group_size.fit(env, epochs=1, steps_per_epoch=100, verbose=0)
-    with pytest.raises(ValueError, match="steps_per_execution.*at least 1"):
-        agent.compile("adam", steps_per_execution=0)
-    with pytest.raises(ValueError, match="space"):
-        agent.fit(envs.Pendulum(), epochs=1, verbose=0)
+        agent.collect(env, steps=100, max_episode_steps=7)
 
 
 @pytest.mark.parametrize("what", ["rate", sweeps.rare("best")])
@@ -533,8 +493,7 @@ def test_keras_callbacks_that_change_the_agent_run_after_every_update(what):
             "entropy", mode="max", patience=9, restore_best_weights=True
         )
         callback = {"rate": rate, "best": best}[what]
-        options = dict(epochs=4, episodes_per_epoch=2, callbacks=[callback], verbose=0)
-        agent.fit(env, **options)
+        fit(agent, env, 4, 2, callbacks=[callback])
         final_weights.append(agent.policy.get_weights())
     for one, four in zip(*final_weights, strict=True):
         np.testing.assert_array_equal(one, four)
@@ -585,14 +544,8 @@ def test_keras_callback_limits_each_call_to_one_update(name, tmp_path):
     callback = getattr(keras.callbacks, name)(
         **CALLBACKS_THAT_CHANGE_THE_AGENT[name](tmp_path)
     )
-    update_counts = []
-
-    class RecordsUpdates(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            update_counts.append(self.model.updates)
-
     agent, env, rewind = averaging_agent()
     rewind(3)
-    callbacks = [callback, RecordsUpdates()]
-    agent.fit(env, epochs=3, episodes_per_epoch=2, callbacks=callbacks, verbose=0)
-    assert update_counts == [1, 2, 3]
+    record = RecordsUpdates()
+    fit(agent, env, 3, 2, callbacks=[callback, record])
+    assert record.epochs == [1, 2, 3]
