@@ -350,27 +350,15 @@ class CollectionLoop:
             # Views: the environments write the next observations into the buffer.
             views = buffer.next_row()
             observations = views[:count]
-            time_limit_envs = ()
-            if next_row >= self.time_limit_row:
-                first_row = next_row - envs.max_episode_steps
-                time_limit_envs = [
-                    i for i, x in active.items() if x.start_row <= first_row
-                ]
+            is_due = next_row >= self.time_limit_row
+            time_limit_envs = self._time_limit_envs(next_row) if is_due else ()
             actions = unbatch(env_actions)
             start = clock()
             ends = envs.step(actions, observations, rewards, active, time_limit_envs)
             stepping += clock() - start
-            for end in ends:
-                if end.fault is not None:
-                    self.dropped.append(self._drop(end.fault))
-                    self.idle.append(end.env_index)
-            # Only now, so that a fault of `step` names its step.
+            if ends:
+                self._end_episodes(ends, next_row, observations)
             self.row = words[batched_envs.ROW] = next_row
-            for end in ends:
-                episode = active.pop(end.env_index, None)
-                if episode is not None:
-                    episode.finish(end, next_row, observations)
-                    self.idle.append(end.env_index)
             if ends or self.idle:
                 self._start_episodes(observations)
             if ends:
@@ -378,6 +366,22 @@ class CollectionLoop:
                 episodes = self.scheduler.result()
         active.clear()  # no result contains the episodes that have not ended
         return episodes
+
+    def _time_limit_envs(self, row):
+        """Returns the environments whose episodes reach the time limit at step `row`."""
+        first_row = row - self.envs.max_episode_steps
+        return [i for i, x in self.active.items() if x.start_row <= first_row]
+
+    def _end_episodes(self, ends, next_row, observations):
+        for end in ends:
+            if end.fault is not None:  # it replaces another end of the same episode
+                self.dropped.append(self._drop(end.fault))
+                self.idle.append(end.env_index)
+        for end in ends:
+            episode = self.active.pop(end.env_index, None)
+            if episode is not None:
+                episode.finish(end, next_row, observations)
+                self.idle.append(end.env_index)
 
     def _check_masks(self, observations):
         masks = observations[-1]
