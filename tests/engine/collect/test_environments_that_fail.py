@@ -11,8 +11,8 @@ import pytest
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce.engine.collect import host_loop
 
+Fault = tfr.collect.EnvironmentFault
 MODES = list(gym.vector.AutoresetMode)
 BATCH = {"epochs": 1, "episodes_per_epoch": 3, "num_envs": 3, "verbose": 0}
 
@@ -53,17 +53,8 @@ def second_of_three(env):
 def step_result(**changes):
     """Returns a function that replaces fields of the result of a step."""
 
-    def replace(observation, reward, terminated, truncated, info):
-        fields = {
-            "observation": observation,
-            "reward": reward,
-            "terminated": terminated,
-            "truncated": truncated,
-            "info": info,
-        }
-        return tuple({**fields, **changes}.values())
-
-    return replace
+    names = "observation", "reward", "terminated", "truncated", "info"
+    return lambda *result: tuple({**dict(zip(names, result)), **changes}.values())
 
 
 def message_id(value):
@@ -79,13 +70,11 @@ REWARDS = [
     (np.nan, "the reward is not finite: nan"),
     (np.inf, "the reward is not finite: inf"),
     (-np.inf, "the reward is not finite: -inf"),
-    (np.float32("nan"), "the reward is not finite: nan"),
     (None, "the reward is a NoneType: None"),
     ("1.5", "the reward is a str: '1.5'"),
     (np.ones(1), r"the reward is a ndarray of shape \(1,\)"),
     (1j, "the reward is a complex: 1j"),
     (np.ma.masked_array(1.0, True), "the reward is a MaskedConstant"),
-    (np.complex64(1), "the reward is a complex64"),
 ]
 OBSERVATIONS = [
     (None, "the observation is a NoneType"),
@@ -93,10 +82,7 @@ OBSERVATIONS = [
     (1.0, "the observation is a float"),
     (np.float32(1), r"the observation has the shape \(\). Expected: \(1,\)"),
     (np.ones((1, 1), "f"), r"the observation has the shape \(1, 1\). Expected: \(1,\)"),
-    (np.ones(2, "f"), r"the observation has the shape \(2,\). Expected: \(1,\)"),
-    (np.ones(0, "f"), r"the observation has the shape \(0,\). Expected: \(1,\)"),
     (np.ones(1, complex), "the observation is of type complex128"),
-    (np.ones(1, object), "the observation is of type object"),
     (np.array(["1"]), "the observation is of type <U1"),
     (np.ma.masked_array(np.ones(1, "f"), True), "the observation has masked entries"),
     ({"a": np.ones(1, "f")}, "the observation is a dict"),
@@ -123,14 +109,10 @@ def test_invalid_step_result_error_names_environment_episode_and_step(
     """Steps count from 0, as the rows of `Episodes` do."""
     env = second_of_three(lambda: toys.Misbehaving(at, wrong))
     place = f"Environment 1, episode 1, step {at - 1}: "
-    with pytest.raises(host_loop.EnvironmentFault, match=place + f".*{message}"):
+    with pytest.raises(Fault, match=place + f".*{message}") as caught:
         agent.fit(env, **BATCH)
-
-
-def test_step_error_is_the_cause_of_the_environment_fault(agent):
-    with pytest.raises(host_loop.EnvironmentFault) as caught:
-        agent.fit(lambda: toys.Misbehaving(2, raising), **BATCH)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    if wrong is raising:
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 class ReplacesReset(toys.Clock):
@@ -167,15 +149,13 @@ def test_invalid_reset_result_error_names_environment_and_episode(
     """
     env = second_of_three(lambda: ReplacesReset(wrong, at))
     place = f"Environment 1, episode {2 * at - 1}, step 0: "
-    with pytest.raises(host_loop.EnvironmentFault, match=place + f".*{message}"):
+    with pytest.raises(Fault, match=place + f".*{message}"):
         agent.fit(env, **{**BATCH, "num_envs": 2, "episodes_per_epoch": 6})
 
 
-@pytest.mark.parametrize("kind", [bool, int, np.int64, np.float16, np.float64, np.bool_])
+@pytest.mark.parametrize("kind", [bool, int, np.int64, np.float16, np.bool_, np.array])
 def test_reward_may_have_any_real_type(agent, kind):
     env = toys.Misbehaving(2, step_result(reward=kind(1)), length=3)
-    assert agent.evaluate(env, episodes=1)["episode_return"] == 1 + 1 + 3
-    env = toys.Misbehaving(2, step_result(reward=np.array(1.0)), length=3)
     assert agent.evaluate(env, episodes=1)["episode_return"] == 1 + 1 + 3
 
 
@@ -212,15 +192,9 @@ VECTOR_ANSWERS = [
     *((with_number(x), "Environment 1, .*observation is not finite") for x in NOT_FINITE),
     *((with_reward(x), "Environment 1, .*the reward is not finite") for x in NOT_FINITE),
     (lambda o, *rest: (o[:2], *rest), r"shape \(2, 1\).* Expected: \(3, 1\)"),
-    (lambda o, *rest: (o[:1], *rest), r"shape \(1, 1\).* Expected: \(3, 1\)"),
     (lambda o, *rest: (o[:, 0], *rest), r"shape \(3,\).* Expected: \(3, 1\)"),
     (lambda o, r, *rest: (o, r[:1], *rest), r"rewards are of shape \(1,\)"),
-    (lambda o, r, *rest: (o, 1.0, *rest), r"rewards are of shape \(\)"),
     (lambda o, r, *rest: (o, r.astype(object), *rest), "type object"),
-    (
-        lambda o, r, t, *rest: (o, r, t[:, None], *rest),
-        r"terminations are of shape \(3, 1\).* Expected: .* of shape \(3,\)",
-    ),
     (lambda o, r, t, *rest: (o, r, False, *rest), r"terminations are of shape \(\)"),
     (lambda o, r, t, u, i: (o, r, t, u + np.nan, i), "the truncation nan is not a bool"),
     (
@@ -238,7 +212,7 @@ VECTOR_ANSWERS = [
 def test_invalid_step_result_of_vector_env_raises(agent, wrong, message, mode):
     env = gym.vector.SyncVectorEnv([lambda: toys.Clock(60)] * 3, autoreset_mode=mode)
     for at in (1, 50):
-        with pytest.raises(host_loop.EnvironmentFault, match=message):
+        with pytest.raises(Fault, match=message):
             agent.fit(Wrapped(env, at, wrong), **BATCH)
 
 
@@ -257,9 +231,7 @@ def test_nan_of_an_idle_environment_is_ignored():
 @pytest.mark.parametrize("mode", MODES)
 def test_vector_env_without_time_limit_error_names_time_limit_wrapper(agent, mode):
     env = gym.vector.SyncVectorEnv([lambda: toys.Clock(99)] * 2, autoreset_mode=mode)
-    with pytest.raises(
-        host_loop.EnvironmentFault, match="step 19: .*within 20 steps.*TimeLimit"
-    ):
+    with pytest.raises(Fault, match="step 19: .*within 20 steps.*TimeLimit"):
         agent.fit(env, **BATCH, max_episode_steps=20)
     limited = [lambda: gym.wrappers.TimeLimit(toys.Clock(99), 20)] * 2
     env = gym.vector.SyncVectorEnv(limited, autoreset_mode=mode)
@@ -277,26 +249,23 @@ def test_vector_env_without_autoreset_mode_raises(agent):
 # Invalid environments and spaces
 
 
-@pytest.mark.parametrize("env", [None, 3, ["CartPole-v1"], object()])
-def test_fit_raises_type_error_if_env_is_not_an_environment(agent, env):
-    with pytest.raises(TypeError, match="`env` must be an environment id"):
+@pytest.mark.parametrize(
+    "env, message",
+    [
+        *((env, "`env` must be an environment id") for env in (None, 3, object())),
+        *((lambda x=x: x, "must return a gymnasium.Env.*shimmy") for x in (None, "Id")),
+    ],
+)
+def test_fit_raises_type_error_if_there_is_no_environment(agent, env, message):
+    with pytest.raises(TypeError, match=message):
         agent.fit(env, **BATCH)
 
 
-@pytest.mark.parametrize("returned", [None, toys.Clock, "CartPole-v1"])
-def test_callable_that_returns_no_environment_raises(agent, returned):
-    with pytest.raises(TypeError, match="must return a gymnasium.Env.*shimmy"):
-        agent.fit(lambda: returned, **BATCH)
-
-
 def test_environment_with_other_spaces_raises(agent):
-    class Wide(toys.Clock):
-        observation_space = gym.spaces.Box(-1, 1, (2,))
-
-    class Three(toys.Clock):
-        action_space = gym.spaces.Discrete(3)
-
-    for other in (Wide, Three):
+    wide = {"observation_space": gym.spaces.Box(-1, 1, (2,))}
+    three = {"action_space": gym.spaces.Discrete(3)}
+    for changed in (wide, three):
+        other = type("Other", (toys.Clock,), changed)
         with pytest.raises(ValueError, match="The agent was made for another"):
             agent.fit(other, **BATCH)
         with pytest.raises(ValueError, match="space"):
@@ -305,7 +274,6 @@ def test_environment_with_other_spaces_raises(agent):
 
 BOX = gym.spaces.Box(0, 1, (1,))
 UNSUPPORTED_OBSERVATIONS = [
-    gym.spaces.Text(5),
     gym.spaces.Graph(BOX, None),
     gym.spaces.OneOf([BOX, gym.spaces.Discrete(3)]),
     gym.spaces.Dict(fine=BOX, wrong=gym.spaces.Text(5)),
@@ -313,20 +281,12 @@ UNSUPPORTED_OBSERVATIONS = [
 ]
 
 
-def with_spaces(observations=BOX, actions=toys.Clock.action_space):
-    env = toys.Clock()
-    env.observation_space, env.action_space = observations, actions
-    return env
-
-
-@pytest.mark.parametrize(
-    "space", UNSUPPORTED_OBSERVATIONS, ids=lambda space: type(space).__name__
-)
+@pytest.mark.parametrize("space", UNSUPPORTED_OBSERVATIONS, ids=repr)
 def test_unsupported_observation_space_error_names_the_space(space):
-    env = with_spaces(observations=space)
-    with pytest.raises(
-        ValueError, match="not supported. Supported spaces are Box.*Wrap"
-    ) as caught:
+    env = toys.Clock()
+    env.observation_space = space
+    message = "not supported. Supported spaces are Box.*Wrap"
+    with pytest.raises(ValueError, match=message) as caught:
         tfr.Reinforce.for_env(env)
     assert repr(space) in str(caught.value)
 

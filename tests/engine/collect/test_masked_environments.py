@@ -16,7 +16,6 @@ from masked_agents import learner
 import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.data import action_masks
-from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.export import policy_functions
 
 MODES = [None, *gym.vector.AutoresetMode]
@@ -86,26 +85,25 @@ def test_gradient_under_masks_equals_definition_over_legal_actions():
 
 # Invalid and missing masks
 
+
+def at(number, wrong):
+    """Returns a function that changes the mask of one step."""
+    return lambda now, legal: wrong if now == number else legal
+
+
 WRONG = {
-    "nothing_legal": (lambda now, legal: legal * (now != 3), "step 3: .*no legal action"),
-    "too_long": (
-        lambda now, legal: np.ones(5, np.int8) if now == 3 else legal,
-        "step 2: .*must have 4 .*Received: array",
-    ),
-    "fractions": (lambda now, legal: legal / 2, "reset.*must have 4|must have 4"),
-    "missing": (
-        lambda now, legal: None if now == 2 else legal,
-        "step 1: there is no action mask in 'info/action_mask'",
-    ),
+    "nothing_legal": (at(3, np.zeros(4, np.int8)), "step 3: .*no legal action"),
+    "too_long": (at(3, np.ones(5, np.int8)), "step 2: .*must have 4 .*Received: array"),
+    "fractions": (lambda now, legal: legal / 2, "must have 4"),
+    "missing": (at(2, None), "step 1: there is no action mask in 'info/action_mask'"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_invalid_or_missing_mask_error_names_the_step(name):
     mask, message = WRONG[name]
-    with pytest.raises(
-        host_loop.EnvironmentFault, match=f"Environment 0, episode 0.*{message}"
-    ):
+    message = f"Environment 0, episode 0.*{message}"
+    with pytest.raises(tfr.collect.EnvironmentFault, match=message):
         learner().fit(lambda: Riddle(mask=mask), epochs=1, num_envs=1, verbose=0)
 
 
@@ -156,22 +154,20 @@ MASKED_SPACES = {
 @functools.cache
 def masked_agent(name):
     """Returns an agent that reads the masks of a case. The agent does not learn."""
+    env = MaskedSteps(MASKED_SPACES[name][0], lambda now: MASKED_SPACES[name][1])
+    return tfr.Reinforce.for_env(env, hidden=(), action_mask="info/action_mask")
+
+
+def masks_without(missing, name, mode):
+    """Returns the masks that are recorded if environments omit that of one step."""
     space, mask = MASKED_SPACES[name]
-    return tfr.Reinforce.for_env(
-        lambda: MaskedSteps(space, lambda now: mask),
-        hidden=(),
-        action_mask="info/action_mask",
-    )
 
+    def make():
+        return MaskedSteps(space, lambda now: None if now == missing else mask)
 
-def recorded_masks(name, mode, mask):
-    """Returns the masks that are recorded from environments with `mask(now)`."""
-    make = functools.partial(MaskedSteps, MASKED_SPACES[name][0], mask)
-    env = (
-        make
-        if mode is None
-        else gym.vector.SyncVectorEnv([make] * 3, autoreset_mode=mode)
-    )
+    env = make
+    if mode is not None:
+        env = gym.vector.SyncVectorEnv([make] * 3, autoreset_mode=mode)
     return masked_agent(name).collect(env, 5, num_envs=3).masks
 
 
@@ -180,16 +176,12 @@ def recorded_masks(name, mode, mask):
 def test_missing_mask_raises_unless_the_episode_has_ended(name, mode):
     """A mask of zeros would turn off every switch without an error."""
 
-    def mask_missing_at(missing):
-        return lambda now: None if now == missing else MASKED_SPACES[name][1]
-
-    assert (
-        recorded_masks(name, mode, mask_missing_at(4)).any(axis=-1).all()
-    )  # the last observation needs no mask
+    # The last observation needs no mask.
+    assert masks_without(4, name, mode).any(axis=-1).all()
     for missing, step in ((0, 0), (2, 1)):
         message = f"step {step}: there is no action mask in 'info/action_mask'"
-        with pytest.raises(host_loop.EnvironmentFault, match=message):
-            recorded_masks(name, mode, mask_missing_at(missing))
+        with pytest.raises(tfr.collect.EnvironmentFault, match=message):
+            masks_without(missing, name, mode)
 
 
 def test_int64_mask_of_the_observation_forbids_only_zeros():
@@ -206,20 +198,19 @@ def test_int64_mask_of_the_observation_forbids_only_zeros():
 def test_update_raises_if_masks_do_not_fit_the_agent_or_the_actions():
     agent = built_learner()
     masked = agent.collect(Riddle, 4)
-    with pytest.raises(ValueError, match="the record has no masks.*Received: None"):
-        agent.update(masked._replace(masks=None))
-    with pytest.raises(ValueError, match=r"`masks` must have the shape \(5, 4, 4\)"):
-        agent.update(masked._replace(masks=masked.masks[..., :3]))
-    wrong = masked.masks.copy()
-    wrong[2, 1, masked.actions[2, 1]] = 0
-    with pytest.raises(ValueError, match="must be legal actions.* step 2 of episode 1"):
-        agent.update(masked._replace(masks=wrong))
+    illegal = masked.masks.copy()
+    illegal[2, 1, masked.actions[2, 1]] = 0
+    for masks, message in (
+        (None, "the record has no masks.*Received: None"),
+        (masked.masks[..., :3], r"`masks` must have the shape \(5, 4, 4\)"),
+        (illegal, "must be legal actions.* step 2 of episode 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            agent.update(masked._replace(masks=masks))
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(4)])
     other = tfr.Reinforce(policy, heads.Categorical(4))
     other.compile()
-    with pytest.raises(
-        ValueError, match="record has action masks, and the agent uses no masks"
-    ):
+    with pytest.raises(ValueError, match="has action masks, and the agent uses no masks"):
         other.update(masked)
     with pytest.raises(ValueError, match="reads no action mask from `info`"):
         other.act(np.zeros((1, 1), "float32"), action_mask=np.ones((1, 4)))

@@ -11,7 +11,6 @@ import toys
 import tf_reinforce as tfr
 from tf_reinforce.data import tensor_specs
 from tf_reinforce.engine.collect import batched_envs
-from tf_reinforce.engine.collect import host_loop
 
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
 PAIR = gym.spaces.Dict(gear=Discrete(5), speed=Box(-1, 1, (2,)))
@@ -29,27 +28,20 @@ def read_observation(space, observation):
     return [row[0] for row in rows]
 
 
-KINDS = [int, np.int64, np.int32, np.uint8, np.array]
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint8, np.array])
 def test_discrete_observation_may_have_any_integer_type(kind):
     (value,) = read_observation(Discrete(4, start=2), kind(5))
     assert value == 5 and value.dtype == "int64"
 
 
-@pytest.mark.parametrize("wrong", [1, 6, -1, np.int64(6), np.array(1), True, 2**70])
+OUTSIDE = [1, 6, np.int64(6), np.array(1), True, 2**70]
+NO_INTEGERS = [2.0, "2", None, np.float32(2), np.array([2])]
+
+
+@pytest.mark.parametrize("wrong", [*OUTSIDE, *NO_INTEGERS])
 def test_discrete_observation_outside_its_space_raises(wrong):
-    with pytest.raises(
-        batched_envs.IndexedFault, match=r"is not in Discrete\(4, start=2\)"
-    ):
+    with pytest.raises(batched_envs.IndexedFault, match=r"in Discrete\(4, start=2\)"):
         read_observation(Discrete(4, start=2), wrong)
-
-
-@pytest.mark.parametrize("wrong", [2.0, "2", None, np.float32(2), np.array([2]), [2]])
-def test_discrete_observation_that_is_not_an_integer_raises(wrong):
-    with pytest.raises(batched_envs.IndexedFault, match="an integer in Discrete"):
-        read_observation(Discrete(4), wrong)
 
 
 @pytest.mark.parametrize(
@@ -96,31 +88,18 @@ class ChangesObservations(gym.vector.SyncVectorEnv):
         return self.change(observations), *rest
 
 
-def set_second(array, value):
-    """Sets the second entry of an array, and returns the array."""
-    array[1] = value
-    return array
+def second(value):
+    """Returns a function that replaces the second entry of an array."""
+    return lambda array: np.array([array[0], np.full_like(array[1], value), array[2]])
 
 
 @pytest.mark.parametrize(
     "space, change, message",
     [
-        (
-            Discrete(5),
-            lambda x: set_second(x, 5),
-            "Environment 1, .*observation 5 is not in",
-        ),
+        (Discrete(5), second(5), "Environment 1, .*observation 5 is not in"),
         (Discrete(5, start=2), lambda x: x - 5, "is not in Discrete.5, start=2"),
-        (
-            gym.spaces.MultiDiscrete([3, 2]),
-            lambda x: set_second(x, 2),
-            r"1, .*\[2, 2\] is not in",
-        ),
-        (
-            gym.spaces.MultiBinary(2),
-            lambda x: set_second(x, -1),
-            r"1, .*\[-1, -1\] is not in",
-        ),
+        (gym.spaces.MultiDiscrete([3, 2]), second(2), r"1, .*\[2, 2\] is not in"),
+        (gym.spaces.MultiBinary(2), second(-1), r"1, .*\[-1, -1\] is not in"),
         (Discrete(5), lambda x: x / 2, "the type float64. Expected: .* int64"),
         (PAIR, lambda x: {"gear": x["gear"]}, "a dict with the keys .*'gear', 'speed'"),
         (PAIR, lambda x: tuple(x.values()), "Received: a tuple of 2 parts"),
@@ -129,5 +108,5 @@ def set_second(array, value):
 )
 def test_vector_observation_outside_its_space_raises(space, change, message):
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=())
-    with pytest.raises(host_loop.EnvironmentFault, match=message):
+    with pytest.raises(tfr.collect.EnvironmentFault, match=message):
         agent.collect(ChangesObservations(space, change), 6)

@@ -279,12 +279,7 @@ class Rollout:
     def _step(self, carry, weights, numbers, keys):
         """Makes one step of every episode, and ignores the steps of ended episodes."""
         env, actor = self.batched_env.env, self.actor
-        noise = []
-        if not self.deterministic:
-            specs, dtype = actor.noise_specs, actor.dtype
-            noise = tensor_noise.counter_noise(
-                keys[:, 2], specs, numbers, carry.step, dtype
-            )
+        noise = self._action_noise(keys[:, 2], numbers, carry.step)
         raw_actions, finite, policy_state = self._for_each_agent(
             weights,
             self._select_actions,
@@ -411,6 +406,13 @@ class Rollout:
             return None
         groups, dtype = numbers // self.group_size, self.batched_env.env.dtype
         return tensor_noise.counter_noise(keys, [spec], groups, step, dtype)[0]
+
+    def _action_noise(self, keys, numbers, step):
+        """Returns a list of tensors, the noise for the actions."""
+        if self.deterministic:
+            return []
+        specs, dtype = self.actor.noise_specs, self.actor.dtype
+        return tensor_noise.counter_noise(keys, specs, numbers, step, dtype)
 
 
 def num_threads():
