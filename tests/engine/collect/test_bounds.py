@@ -43,10 +43,11 @@ def test_report_names_the_first_component_outside_as_a_loop_does(number):
     column = [observations[: n + 1, c, i] for c, n in enumerate(lengths)]
     column = np.concatenate(column)
     step = f"step {row - 1}" if row else "the first observation"
-    assert f"episode {b}, {step}: component [{i}] of 'observation'" in text
-    assert f"is {observations[row, b, i]}. " in text
-    assert f"[{BOX.low[i]}, {BOX.high[i]}]" in text
-    assert f"between {column.min()} and {column.max()} " in text
+    assert text.startswith(
+        f"episode {b}, {step}: component [{i}] of 'observation' is "
+        f"{observations[row, b, i]}. Its bounds are [{BOX.low[i]}, {BOX.high[i]}], "
+        f"and it was between {column.min()} and {column.max()} "
+    )
 
 
 def test_padding_outside_the_bounds_is_not_reported():

@@ -75,21 +75,21 @@ class SelfPlay(keras.callbacks.Callback):
         self.weights = state
 
 
+KINDS = {
+    "options": {"reset_options": {"bonus": [2.0]}},
+    "function of options": {"reset_options": lambda update: {"bonus": [update]}},
+    "attribute": {"env_attrs": {"level": 3.0}},
+    "function of attributes": {"env_attrs": lambda update: {"level": update}},
+    "self-play": {},
+}
+
+
 def settings(kind):
     """Returns the arguments of `fit` for one way to change the environments."""
     if kind == "self-play":
         opponent = SelfPlay()
         return {"env_attrs": opponent.env_attrs, "callbacks": [opponent]}
-    return {
-        "options": {"reset_options": {"bonus": [2.0]}},
-        "function of options": {"reset_options": lambda update: {"bonus": [update]}},
-        "attribute": {"env_attrs": {"level": 3.0}},
-        "function of attributes": {"env_attrs": lambda update: {"level": update}},
-    }[kind]
-
-
-KINDS = "options", "function of options", "attribute", "function of attributes"
-KINDS = *KINDS, "self-play"
+    return KINDS[kind]
 
 
 @functools.cache
@@ -175,11 +175,9 @@ def test_vector_env_that_resets_without_options_is_refused():
 
 def test_callback_may_set_attributes_of_an_environment_of_its_own():
     env = Hands()
-
-    def set_level(epoch, logs):
-        env.level = epoch
-
-    callback = keras.callbacks.LambdaCallback(on_epoch_begin=set_level)
+    callback = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: setattr(env, "level", epoch)
+    )
     digest = train("attribute", env, env_attrs=None, callbacks=callback)
     assert digest == undisturbed("function of attributes")
 
@@ -243,14 +241,14 @@ def test_copies_of_an_agent_in_environments_are_named():
             agent.collect(env, workers=workers)
 
 
-def test_tensor_environment_refuses_settings():
-    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,))
-    env = tfr.envs.CartPole()
-    for settings in ({"reset_options": {}}, {"env_attrs": lambda update: {}}):
-        fit = functools.partial(agent.fit, epochs=1)
-        for call in (agent.evaluate, agent.collect, fit):
-            with pytest.raises(ValueError, match="need Gymnasium environments"):
-                call(env, **settings)
-        validated = dict(epochs=1, validation_env=env, env_attrs={"length": 0.5})
-        with pytest.raises(ValueError, match="need Gymnasium environments"):
-            agent.fit("CartPole-v1", **validated)
+@pytest.mark.parametrize("method", ["evaluate", "collect", "fit", "validate"])
+def test_tensor_environment_refuses_settings(method):
+    agent, env = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,)), tfr.envs.CartPole()
+    options = {"env_attrs": {"length": 0.5}}
+    if method == "fit":
+        options = {"reset_options": lambda update: {}, "epochs": 1}
+    elif method == "validate":
+        method, env = "fit", "CartPole-v1"
+        options |= {"epochs": 1, "validation_env": tfr.envs.CartPole()}
+    with pytest.raises(ValueError, match="need Gymnasium environments"):
+        getattr(agent, method)(env, **options)

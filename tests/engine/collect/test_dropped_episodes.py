@@ -27,15 +27,13 @@ class Faulty(gym.Env):
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = gym.spaces.Discrete(2)
     kind = "nan"
-    made = 0
-    open = 0
+    made = closed = 0
 
     def __init__(self):
         type(self).made += 1
-        type(self).open += 1
 
     def close(self):
-        type(self).open -= 1
+        type(self).closed += 1
 
     @staticmethod
     def plan(seed):
@@ -63,11 +61,11 @@ class Faulty(gym.Env):
             return observation, *rest
         if self.kind == "raise":
             raise RuntimeError("simulator lost")
-        return {"nan": observation * np.nan, "none": None}[self.kind], *rest
+        return (observation * np.nan if self.kind == "nan" else None), *rest
 
 
 def faulty(kind):
-    return type("Faulty", (Faulty,), {"kind": kind, "made": 0, "open": 0})
+    return type("Faulty", (Faulty,), {"kind": kind})
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +83,9 @@ def attempts(number):
             return
 
 
-def collect(agent, env, *counts, num_envs=3, workers=1, **options):
-    steps = counts[1] if len(counts) > 1 else None
+def collect(agent, env, *, num_envs=3, workers=1, **options):
     with tfr.collect.open_envs(env, num_envs, workers=workers, **options) as envs:
-        return agent.collect(envs, counts[0], steps=steps)
+        return agent.collect(envs, 20)
 
 
 KINDS = [("nan", DROP), ("none", DROP), ("raise", RESTART)]
@@ -103,7 +100,7 @@ def test_each_faulty_episode_is_replaced_by_its_first_replacement_without_fault(
 ):
     """The definition is a loop over replacements; no other episode changes."""
     env = faulty(kind)
-    episodes = collect(agent, env, 20, num_envs=num_envs, workers=workers, **options)
+    episodes = collect(agent, env, num_envs=num_envs, workers=workers, **options)
     expected = [list(attempts(number)) for number in range(20)]
     assert max(map(len, expected)) > 2
     seeds = [seeds[-1] for seeds in expected]
@@ -112,8 +109,7 @@ def test_each_faulty_episode_is_replaced_by_its_first_replacement_without_fault(
     assert np.isfinite(episodes.observations).all() and episodes.terminated.all()
     if workers == 1:
         restarts = sum(map(len, expected)) - 20
-        assert env.made == num_envs + restarts * (kind == "raise")
-        assert env.open == 0
+        assert env.made == env.closed == num_envs + restarts * (kind == "raise")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +148,7 @@ def test_first_dropped_episode_raises_a_warning_with_the_fault():
 @pytest.mark.parametrize("kind, options", [("raise", DROP), ("nan", RESTART)])
 def test_each_option_replaces_only_its_own_kind_of_fault(agent, kind, options):
     with pytest.raises(tfr.collect.EnvironmentFault, match="lost|not finite"):
-        collect(agent, faulty(kind), 20, **options)
+        collect(agent, faulty(kind), **options)
 
 
 class Trapped(toys.Clock):
@@ -185,18 +181,19 @@ def test_episode_without_legal_action_is_dropped(at):
         agent.collect(env, 4)
 
 
-VECTOR = [
-    lambda: gym.vector.SyncVectorEnv([Faulty]),
-    lambda: tfr.envs.CartPole(),
-]
+FIXED = {
+    "vector": lambda: gym.vector.SyncVectorEnv([Faulty]),
+    "tensor": lambda: tfr.envs.CartPole(),
+    "callable of tensor": lambda: tfr.envs.CartPole,
+    "object": Faulty,
+}
 
 
-@pytest.mark.parametrize("make", [*VECTOR, Faulty, lambda: tfr.envs.CartPole])
+@pytest.mark.parametrize("kind", FIXED)
 @pytest.mark.parametrize("name, value", [*DROP.items(), *RESTART.items()])
-def test_environments_that_cannot_replace_episodes_refuse_the_option(make, name, value):
-    env = make()
-    options = {name: value}
-    if isinstance(env, gym.Env) and name == "on_bad_env":
+def test_environments_that_cannot_replace_episodes_refuse_the_option(kind, name, value):
+    env, options = FIXED[kind](), {name: value}
+    if kind == "object" and name == "on_bad_env":
         with tfr.collect.open_envs(env, 1, **options) as envs:
             assert envs.fault_keys == ("dropped_episodes",)
         return

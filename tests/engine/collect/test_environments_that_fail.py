@@ -272,25 +272,6 @@ def test_environment_with_other_spaces_raises(agent):
             tfr.Reinforce.for_env(toys.Clock).fit(second_of_three(other), **BATCH)
 
 
-BOX = gym.spaces.Box(0, 1, (1,))
-UNSUPPORTED_OBSERVATIONS = [
-    gym.spaces.Graph(BOX, None),
-    gym.spaces.OneOf([BOX, gym.spaces.Discrete(3)]),
-    gym.spaces.Dict(fine=BOX, wrong=gym.spaces.Text(5)),
-    gym.spaces.Tuple([BOX, gym.spaces.Sequence(BOX)]),
-]
-
-
-@pytest.mark.parametrize("space", UNSUPPORTED_OBSERVATIONS, ids=repr)
-def test_unsupported_observation_space_error_names_the_space(space):
-    env = toys.Clock()
-    env.observation_space = space
-    message = "not supported. Supported spaces are Box.*Wrap"
-    with pytest.raises(ValueError, match=message) as caught:
-        tfr.Reinforce.for_env(env)
-    assert repr(space) in str(caught.value)
-
-
 class Wide(toys.Clock):
     """Returns int64 observations for an int8 space. Observation 2 is out of range."""
 

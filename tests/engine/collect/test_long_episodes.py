@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+import sweeps
 
 import tf_reinforce as tfr
 
@@ -60,13 +61,11 @@ def peak():
 
 
 @pytest.mark.parametrize(
-    ("method", "length", "workers"),
+    "method, length, workers",
     [
         ("collect", 5000, 1),
-        *(
-            pytest.param(*parameters, marks=pytest.mark.slow)
-            for parameters in [("collect", 20_000, 2), ("fit", 50_000, 1)]
-        ),
+        sweeps.rare("collect", 20_000, 2),
+        sweeps.rare("fit", 50_000, 1),
     ],
 )
 def test_long_episodes_need_little_more_memory_than_their_arrays(method, length, workers):

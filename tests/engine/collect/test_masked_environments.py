@@ -60,29 +60,6 @@ def test_deterministic_action_is_the_legal_action_with_the_largest_logit():
     assert actions.tolist() == [3, 4, 2, 5]
 
 
-def test_gradient_under_masks_equals_definition_over_legal_actions():
-    """The definition is one-hot minus the softmax over the legal actions."""
-    agent = built_learner(baseline=None)
-    episodes = agent.collect(Riddle, 6)
-    kernel, bias = (np.asarray(w, "float64") for w in agent.policy.get_weights())
-    expected = np.zeros((1, 4)), np.zeros(4)
-    for b in range(6):
-        for t in range(5):
-            observation = episodes.observations[t, b].astype("float64")
-            legal = episodes.masks[t, b] != 0
-            shares = np.where(legal, np.exp(observation @ kernel + bias), 0)
-            score = np.eye(4)[episodes.actions[t, b]] - shares / shares.sum()
-            return_to_go = sum(
-                0.99 ** (k - t) * episodes.rewards[k, b] for k in range(t, 5)
-            )
-            expected[0][:] -= np.outer(observation, score) * return_to_go / 6
-            expected[1][:] -= score * return_to_go / 6
-    gradients, _, logs = agent.gradients(episodes)
-    for ours, theirs in zip(gradients, expected):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-    assert 0 < logs["entropy"] < np.log(2)
-
-
 # Invalid and missing masks
 
 

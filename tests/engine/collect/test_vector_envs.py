@@ -19,16 +19,10 @@ class ImitatedEnvPool(gym.vector.VectorEnv):
     """
 
     def __init__(self, num_envs, env_ids=None, **config):
-        mode = gym.vector.AutoresetMode.NEXT_STEP
-        self._envs = gym.vector.SyncVectorEnv(
-            [lambda: gym.wrappers.TimeLimit(toys.Clock(), 7)] * num_envs,
-            autoreset_mode=mode,
-        )
-        self.num_envs, self.metadata, self.spec = (
-            num_envs,
-            {"autoreset_mode": mode},
-            object(),
-        )
+        makers = [lambda: gym.wrappers.TimeLimit(toys.Clock(), 7)] * num_envs
+        self._envs = gym.vector.SyncVectorEnv(makers)  # in the mode NEXT_STEP
+        self.num_envs, self.metadata = num_envs, self._envs.metadata
+        self.spec = object()
         self.single_observation_space = self._envs.single_observation_space
         self.single_action_space = self._envs.single_action_space
         self.config = {"batch_size": num_envs, "env_seed": [], "max_num_players": 1}
@@ -65,16 +59,15 @@ def test_asynchronous_and_multiplayer_envpools_are_refused(config, words):
         tfr.Reinforce.for_env(ImitatedEnvPool(3, **config))
 
 
-def test_rows_in_another_order_are_refused():
-    env = ImitatedEnvPool(3, env_ids=[0, 2, 1])
+@pytest.mark.parametrize(
+    "config, message",
+    [
+        ({"env_ids": [0, 2, 1]}, r"Received: \[0, 2, 1\]"),
+        ({"max_episode_steps": 2}, "did not end within 2 steps"),
+    ],
+)
+def test_other_orders_and_longer_episodes_are_refused(config, message):
+    env = ImitatedEnvPool(3, **config)
     agent = tfr.Reinforce.for_env(env, hidden=())
-    with pytest.raises(tfr.collect.EnvironmentFault, match=r"Received: \[0, 2, 1\]"):
+    with pytest.raises(tfr.collect.EnvironmentFault, match=message):
         agent.collect(env, 3)
-
-
-def test_time_limit_of_an_envpool_is_read_from_its_config():
-    """An episode with more steps than the limit of `config` raises an error."""
-    env = ImitatedEnvPool(2, max_episode_steps=2)
-    agent = tfr.Reinforce.for_env(env, hidden=())
-    with pytest.raises(tfr.collect.EnvironmentFault, match="did not end within 2 steps"):
-        agent.collect(env, 2)

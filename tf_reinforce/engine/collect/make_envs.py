@@ -94,13 +94,10 @@ def _of_object(env: Any, max_episode_steps: Any, given: dict[str, Any]) -> Any:
     """Returns the `Environments` of an object, which cannot be made a second time."""
     can_drop = isinstance(env, gym.Env)
     for name, value in given.items():
-        is_set = value != "raise" if name.startswith("on_") else value
-        if is_set and not (can_drop and name == "on_bad_env"):
+        if value and value != "raise" and not (can_drop and name == "on_bad_env"):
             raise ValueError(
                 f"`{name}` requires an environment id, an EnvSpec or a callable, from "
-                "which several environments can be made, and made again. (Also a "
-                'gymnasium.Env supports `on_bad_env="drop_episode"`.) Received: '
-                f"env={env!r}, {name}={value!r}"
+                f"which environments can be made. Received: env={env!r}, {name}={value!r}"
             )
     match env:
         case environments.Environments():
@@ -119,9 +116,8 @@ def _of_factory(factory: Any, num_envs: int, workers: Any, step_timeout: float) 
     """Returns the `Environments` that a factory makes, in this process or in workers."""
     first = factory.make()
     if isinstance(first, envs.TensorEnv):
-        return _of_object(
-            first, factory.max_episode_steps, {"workers": workers != 1, **factory.faults}
-        )
+        given = {"workers": workers != 1, **factory.faults}
+        return _of_object(first, factory.max_episode_steps, given)
     if workers == 1:
         for model in keras.tree.flatten(getattr(factory.env, "kwargs", {})):
             if isinstance(model, keras.Model):  # `gym.make` copies the arguments

@@ -570,26 +570,14 @@ def shared(function, signature):
 def digest(concrete):
     """Returns a SHA-256 that is equal for concrete functions with equal operations."""
     library = concrete.graph.as_graph_def().library.function
-    return _Digests(library).of_function(concrete.function_def)
+    definitions = {function.signature.name: function for function in library}
 
-
-class _Digests:
-    """Computes digests of functions that can call the functions of a library."""
-
-    def __init__(self, library):
-        self._definitions = {function.signature.name: function for function in library}
-        self._digests = {}  # by name
-
-    def of_name(self, name):
+    @functools.cache
+    def of_name(name):
         """Returns the digest of a function of the library, or an operation's name."""
-        if name not in self._definitions:
-            return name
-        if name not in self._digests:
-            self._digests[name] = self.of_function(self._definitions[name])
-        return self._digests[name]
+        return of_function(definitions[name]) if name in definitions else name
 
-    def of_function(self, definition):
-        """Returns the digest of a `FunctionDef`."""
+    def of_function(definition):
         inputs = definition.signature.input_arg
         numbers = {node.name: str(i) for i, node in enumerate(definition.node_def)}
         numbers |= {argument.name: f"input {i}" for i, argument in enumerate(inputs)}
@@ -602,24 +590,25 @@ class _Digests:
         content = [
             [argument.type for argument in inputs],
             [
-                [node.device, self.of_name(node.op), *map(renamed, node.input)]
-                + self._of_attributes(node.attr)
+                [node.device, of_name(node.op), *map(renamed, node.input)]
+                + of_attributes(node.attr)
                 for node in definition.node_def
             ],
             [renamed(definition.ret[x.name]) for x in definition.signature.output_arg],
             sorted(renamed(f"^{name}") for name in definition.control_ret.values()),
-            self._of_attributes(definition.attr),
+            of_attributes(definition.attr),
         ]
         return hashlib.sha256(repr(content).encode()).hexdigest()
 
-    def _of_attributes(self, attributes):
+    def of_attributes(attributes):
         """Returns a sorted list of the names and values of attributes."""
         pairs = []
         for name in sorted(set(attributes) - _IGNORED_ATTRIBUTES):
             value = tf.compat.v1.AttrValue()
             value.CopyFrom(attributes[name])
-            functions = [value.func] if value.HasField("func") else value.list.func
-            for function in functions:
-                function.name = self.of_name(function.name)
+            for function in [value.func] if value.HasField("func") else value.list.func:
+                function.name = of_name(function.name)
             pairs.append((name, value.SerializeToString(deterministic=True)))
         return pairs
+
+    return of_function(concrete.function_def)
