@@ -29,8 +29,8 @@ import toys
 from nested_arrays import assert_identical
 
 import tf_reinforce as tfr
+from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import local_worker
-from tf_reinforce.engine.collect import results
 from tf_reinforce.engine.collect import worker
 from tf_reinforce.engine.collect import worker_pool
 
@@ -276,7 +276,7 @@ def test_episodes_of_a_lost_worker_are_played_again(agent, tmp_path, how):
         collected, again = (
             agent.trainer.play(pool, toys.request(episodes=12)) for _ in range(2)
         )
-    assert collected.faults.worker_restarts == 1 and again.faults == results.Faults()
+    assert collected.faults.worker_restarts == 1 and again.faults == host_loop.Faults()
     assert collected.faults.dropped_episodes == collected.faults.env_restarts == 0
     assert_identical(collected.episodes, agent.collect(toy_envs.Lengths, 12))
 

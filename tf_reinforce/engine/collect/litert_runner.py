@@ -161,8 +161,14 @@ class _ChunkedRunner:
             self._runner([array[chunk] for array in inputs]) for chunk in self._chunks
         ]
         if len(chunks) == 1:
-            *lists, finite = chunks[0]
-            return *([x[: self._count] for x in part] for part in lists), finite
+            raw_actions, env_actions, states, finite = chunks[0]
+            raw_rows, states = self._first_rows(raw_actions), self._first_rows(states)
+            is_raw = env_actions is raw_actions
+            env_rows = raw_rows if is_raw else self._first_rows(env_actions)
+            return raw_rows, env_rows, states, finite
         *lists, finite = zip(*chunks, strict=True)
         lists = [[np.concatenate(x) for x in zip(*parts)] for parts in lists]
         return *lists, all(finite)
+
+    def _first_rows(self, arrays):
+        return [array[: self._count] for array in arrays]

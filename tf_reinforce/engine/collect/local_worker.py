@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-from tf_reinforce.engine.collect import env_outputs
+from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.engine.collect import worker as workers
 
 START_TIMEOUT = 60.0  # seconds to start, or to read programs and weights
@@ -122,8 +122,8 @@ class LocalWorker(Worker):
         self._step_timeout = step_timeout
         self._ended = False
         with tempfile.TemporaryFile() as file:
-            file.truncate(env_outputs.progress_size(size))
-            self._progress = env_outputs.Progress(size, mmap.mmap(file.fileno(), 0))
+            file.truncate(batched_envs.progress_size(size))
+            self._progress = batched_envs.Progress(size, mmap.mmap(file.fileno(), 0))
             ours, theirs = socket.socketpair()
             with theirs:
                 descriptors = theirs.fileno(), file.fileno()

@@ -27,10 +27,9 @@ import cloudpickle
 import numpy as np
 
 from tf_reinforce.data import seeding
-from tf_reinforce.engine.collect import env_outputs
+from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import litert_runner
-from tf_reinforce.engine.collect import results
 
 _MAX_MESSAGE, _MAX_TRACE = 2_000, 8_000  # characters of an error that are sent
 _GRACE = 5.0  # seconds in which a worker without a pool may close its environments
@@ -90,7 +89,7 @@ class Channel:
         self._socket.settimeout(self._timeout if timeout is None else timeout)
         (length,) = _LENGTH.unpack(self._read(bytearray(_LENGTH.size)))
         header, specs = json.loads(self._read(bytearray(length)))
-        arrays = [results.zeros(shape, name) for name, shape in specs]
+        arrays = [host_loop.zeros(shape, name) for name, shape in specs]
         for array in arrays:
             if array.nbytes:
                 self._read(array.reshape(-1))
@@ -127,7 +126,7 @@ class EpisodeWorker:
 
     Args:
         channel: `Channel` to the pool.
-        report: `env_outputs.Progress` that the pool can read.
+        report: `batched_envs.Progress` that the pool can read.
         num_envs: Positive int, the number of environments.
         first_index: Int, the index of the first one among those of all workers.
     """
@@ -145,7 +144,7 @@ class EpisodeWorker:
     def serve(self):
         """Answers requests until the pool asks the worker to stop."""
         while True:
-            self._report.words[env_outputs.STATE] = env_outputs.IDLE
+            self._report.words[batched_envs.STATE] = batched_envs.IDLE
             header, arrays = self._channel.receive()
             if header["kind"] == "stop":
                 return
@@ -156,7 +155,7 @@ class EpisodeWorker:
                 raise
             except BaseException as error:  # also `SystemExit` of a constructor
                 self._queue.clear()
-                text = env_outputs.error_text(error)[:_MAX_MESSAGE]
+                text = str(error)[:_MAX_MESSAGE]
                 if not isinstance(error, Exception):  # no check has added the place
                     text += f" ({self._report.describe(self._first_index)})"
                 trace = "".join(traceback.format_exception(error, limit=-20))
@@ -168,17 +167,17 @@ class EpisodeWorker:
         """Closes the environments; returns a list of texts, one for each error."""
         if self._envs is None:
             return []
-        self._report.words[env_outputs.STATE] = env_outputs.CLOSING
+        self._report.words[batched_envs.STATE] = batched_envs.CLOSING
         try:
             return self._envs.close_all()
         except BaseException as error:  # an exception that is no `Exception`
             place = self._report.describe(self._first_index)
-            return [f"{place} raised {env_outputs.describe_error(error)}"]
+            return [f"{place} raised {batched_envs.describe_error(error)}"]
 
     def _handle(self, header, arrays):
         match header["kind"]:
             case "environments":
-                self._report.words[env_outputs.STATE] = env_outputs.STARTING
+                self._report.words[batched_envs.STATE] = batched_envs.STARTING
                 self._envs = cloudpickle.loads(arrays[0])(self._num_envs)
                 self._envs.first_index = self._first_index
                 self._envs.progress = self._report
@@ -235,7 +234,7 @@ class EpisodeWorker:
             "num_observations": len(arrays.observations),
             "num_others": len(arrays.others),
         }
-        size = results.BLOCK_ROWS
+        size = host_loop.BLOCK_ROWS
         blocks = (
             array[start : start + size]
             for array in (*arrays.observations, *arrays.others)
@@ -276,7 +275,7 @@ def _terminate(*_):
 
 
 def to_episode_arrays(header, arrays):
-    """Returns the `results.EpisodeArrays` in a message of an `EpisodeWorker`.
+    """Returns the `host_loop.EpisodeArrays` in a message of an `EpisodeWorker`.
 
     Observations, actions and rewards are lists of blocks of rows, which the pool can free
     one by one. The list `arrays` is emptied.
@@ -286,11 +285,11 @@ def to_episode_arrays(header, arrays):
     rows = int(first[1].max())
 
     def take(count, rows):
-        starts = range(0, rows, results.BLOCK_ROWS)
+        starts = range(0, rows, host_loop.BLOCK_ROWS)
         return [[next(blocks) for _ in starts] for _ in range(count)]
 
     observations = take(header["num_observations"], rows + 1)
-    return results.EpisodeArrays(*first, observations, take(header["num_others"], rows))
+    return host_loop.EpisodeArrays(*first, observations, take(header["num_others"], rows))
 
 
 def main(channel_fd, progress_fd, first_index):
@@ -298,7 +297,7 @@ def main(channel_fd, progress_fd, first_index):
 
     Args:
         channel_fd: Int, the descriptor of a connected socket.
-        progress_fd: Int, the descriptor of the file of an `env_outputs.Progress`.
+        progress_fd: Int, the descriptor of the file of an `batched_envs.Progress`.
         first_index: Int, as for `EpisodeWorker`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process of the pool handles Ctrl-C
@@ -308,8 +307,8 @@ def main(channel_fd, progress_fd, first_index):
     threading.Thread(**options).start()
     shared = mmap.mmap(progress_fd, 0)
     os.close(progress_fd)
-    num_envs = (len(shared) // 8 - env_outputs.WORDS) // 2
-    report = env_outputs.Progress(num_envs, shared)
+    num_envs = (len(shared) // 8 - batched_envs.WORDS) // 2
+    report = batched_envs.Progress(num_envs, shared)
     worker = EpisodeWorker(channel, report, num_envs, first_index)
     with contextlib.suppress(Closed, _Terminated):
         signal.signal(signal.SIGTERM, _terminate)

@@ -19,8 +19,8 @@ import keras
 import numpy as np
 
 from tf_reinforce.engine.collect import environments
+from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import local_worker
-from tf_reinforce.engine.collect import results
 from tf_reinforce.engine.collect import worker as workers
 
 log = logging.getLogger("tf_reinforce")
@@ -28,7 +28,7 @@ log = logging.getLogger("tf_reinforce")
 _MAX_LOSSES = 10  # workers that may die while they play the same episode
 _ERRORS = {
     error.__name__: error
-    for error in (results.EnvironmentFault, FloatingPointError, TypeError, ValueError)
+    for error in (host_loop.EnvironmentFault, FloatingPointError, TypeError, ValueError)
 }
 
 
@@ -89,7 +89,7 @@ class WorkerPool(environments.HostEnvironments):
         self._busy, self._dispatcher = False, None
         arrays = _merge_shares(shares, request.steps)
         self._mean_length = arrays.lengths.mean()
-        total = results.Faults(worker_restarts=self._num_restarts)
+        total = host_loop.Faults(worker_restarts=self._num_restarts)
         self._num_restarts = 0
         for number in arrays.numbers.tolist():
             total.add(faults[number])
@@ -183,8 +183,8 @@ class WorkerPool(environments.HostEnvironments):
         """Collects episodes until the dispatcher needs no more.
 
         Returns:
-            List of `results.EpisodeArrays`, the sum over the workers of the seconds that
-            resets and steps took, and a dict from episode numbers to `results.Faults`.
+            List of `host_loop.EpisodeArrays`, the sum over the workers of the seconds that
+            resets and steps took, and a dict from episode numbers to `host_loop.Faults`.
         """
         shares, stepping, faults = [], 0.0, {}
         dispatcher = self._dispatcher
@@ -199,7 +199,7 @@ class WorkerPool(environments.HostEnvironments):
                     shares.append(share)
                     stepping += header["seconds"]
                     numbers = share.numbers.tolist()
-                    each = [results.Faults(**fields) for fields in header["faults"]]
+                    each = [host_loop.Faults(**fields) for fields in header["faults"]]
                     faults.update(zip(numbers, each, strict=True))
                     dispatcher.finish(one.number, numbers, share.lengths.tolist())
                 one.ready = True
@@ -313,7 +313,7 @@ def _lost_error(one, error, repeated):
         remedy = f"It was the loss number {_MAX_LOSSES + 1} with {repeated[0]}."
     elif isinstance(error, local_worker.HostLost):
         remedy = "RayWorkers(restart_failed_workers=True) replaces such a worker."
-    return results.EnvironmentFault(
+    return host_loop.EnvironmentFault(
         f"Worker {one.number} {error}. The agent did not learn from the failed batch. "
         + remedy
     )
@@ -328,8 +328,8 @@ def _expect_no_error(one, message):
     if header["kind"] != "error":
         return message
     error, text = header["error"], header["message"]
-    if error == results.OutputsNotFinite.__name__:
-        error_type = functools.partial(results.OutputsNotFinite, inputs=arrays)
+    if error == host_loop.OutputsNotFinite.__name__:
+        error_type = functools.partial(host_loop.OutputsNotFinite, inputs=arrays)
     elif (error_type := _ERRORS.get(error)) is None:
         error_type, text = RuntimeError, f"{error}: {text}"
     raise error_type(f"Worker {one.number}: {text}") from RuntimeError(
@@ -341,7 +341,7 @@ def _merge_shares(shares, steps):
     """Returns the episodes of all workers as one `EpisodeArrays`, in starting order.
 
     Args:
-        shares: List of `results.EpisodeArrays` from the workers, which together contain
+        shares: List of `host_loop.EpisodeArrays` from the workers, which together contain
             the episodes 0, 1, 2, …, each array as a list of blocks. The blocks are
             removed, so that long episodes are not in memory twice.
         steps: Int, or `None`. With an int, the result contains the first episodes in
@@ -356,8 +356,8 @@ def _merge_shares(shares, steps):
     count, rows = len(permutation), lengths[permutation].max()
 
     def merge(parts, rows):
-        merged = results.zeros((rows, count, *parts[0][0].shape[2:]), parts[0][0].dtype)
-        for start in range(0, rows, results.BLOCK_ROWS):
+        merged = host_loop.zeros((rows, count, *parts[0][0].shape[2:]), parts[0][0].dtype)
+        for start in range(0, rows, host_loop.BLOCK_ROWS):
             for share, blocks in zip(shares, parts, strict=True):
                 if blocks:
                     used, block = share.numbers < count, blocks.pop(0)
@@ -368,7 +368,7 @@ def _merge_shares(shares, steps):
     observations, others = (
         zip(*parts, strict=True) for parts in zip(*(share[4:] for share in shares))
     )
-    return results.EpisodeArrays(
+    return host_loop.EpisodeArrays(
         *(array[permutation] for array in (numbers, lengths, *ends)),
         [merge(parts, rows + 1) for parts in observations],
         [merge(parts, rows) for parts in others],
