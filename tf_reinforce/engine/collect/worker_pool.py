@@ -183,8 +183,9 @@ class WorkerPool(environments.HostEnvironments):
         """Collects episodes until the dispatcher needs no more.
 
         Returns:
-            List of `host_loop.EpisodeArrays`, the sum over the workers of the seconds that
-            resets and steps took, and a dict from episode numbers to `host_loop.Faults`.
+            List of `host_loop.EpisodeArrays`, the sum over the workers of the seconds
+            that resets and steps took, and a dict from episode numbers to
+            `host_loop.Faults`.
         """
         shares, stepping, faults = [], 0.0, {}
         dispatcher = self._dispatcher
