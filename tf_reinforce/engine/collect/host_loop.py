@@ -10,6 +10,7 @@ import dataclasses
 import math
 import mmap
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -147,10 +148,10 @@ class EpisodeInProgress:
     env_index: int  # index of the environment that runs the episode
     replacements: int = 0  # how many earlier episodes with this number were dropped
     faults: Faults = dataclasses.field(default_factory=Faults)  # of these episodes
-    generators: list = ()  # `np.random.Generator`s of the noise for parts of an action
+    generators: Sequence = ()  # `np.random.Generator`s of the noise for its actions
     length: int = 0  # number of steps, or 0 until the episode has ended
     end: batched_envs.EpisodeEnd | None = None  # set by `finish`
-    last_observation: list = ()  # arrays, set by `finish`
+    last_observation: Sequence = ()  # arrays, set by `finish`
 
     @property
     def stream_number(self):

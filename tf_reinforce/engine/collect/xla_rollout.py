@@ -250,7 +250,7 @@ class Rollout:
             end = split + len(keras.tree.flatten(action_spec))
             observations = pack(observation_spec, stacked[:split])
             actions = pack(action_spec, stacked[split:end])
-            rewards, *masks = [*stacked[end:], *masks]
+            rewards, masks = stacked[end], stacked[end + 1 :] or masks
         record = observations, actions, rewards, last.lengths, last.terminated, masks[0]
         return RolloutResult(records.Episodes(*record), last.episode_returns, last.valid)
 
