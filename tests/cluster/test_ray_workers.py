@@ -163,7 +163,7 @@ def test_lost_worker_is_replaced_without_any_effect(
 ):
     env = functools.partial(Once, tmp_path / "failed", fail)
     monkeypatch.setattr(local_worker, "START_TIMEOUT", 10.0)
-    probe = {"worker_health_probe_timeout_s": 4} if fail == stop_actor else {}
+    probe = {"worker_health_probe_timeout_s": 8} if fail == stop_actor else {}
     workers = make_workers(**probe)
     with tfr.collect.open_envs(env, 3, workers=workers, **options) as pool:
         assert_identical(agent.collect(pool, 12), agent.collect(toy_envs.Lengths, 12))
