@@ -72,7 +72,7 @@ def _ratio(numerator, denominator):
 
 
 def expected(
-    probs: Sequence[np.ndarray],
+    probs: Sequence[np.ndarray] | np.ndarray,
     gradient: Callable[[np.ndarray], Any],
     all_batches: Iterator[tuple[int, np.ndarray]] | None = None,
 ) -> tuple[np.ndarray, int]:
@@ -91,19 +91,19 @@ def expected(
             "`log_prob`, whether `actions` is complete, and whether all is float64 and "
             "nothing else random."
         )
-    total, count, first = np.zeros(1), 0, None
+    total, changes = np.zeros(1), []
     for times, batch in all_batches or batches([np.flatnonzero(x) for x in probs]):
         chance = math.prod(place[x] for place, x in zip(probs, batch, strict=True))
-        change = flat(gradient(batch))
-        first = (batch, change) if first is None else first
-        total, count = total + times * chance * change, count + 1
-    if not np.allclose(flat(gradient(first[0])), first[1], 1e-9, 1e-12):
+        changes.append((batch, flat(gradient(batch))))
+        total = total + times * chance * changes[-1][1]
+    first, change = changes[0]
+    if not np.allclose(flat(gradient(first)), change, 1e-9, 1e-12):
         raise AssertionError(
             "Two updates from the same weights and the same batch must be equal. A "
             "baseline or head that has state outside of its weights should create it "
             "with `add_weight`."
         )
-    return total, count
+    return total, len(changes)
 
 
 def batches(
