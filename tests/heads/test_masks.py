@@ -349,7 +349,7 @@ class Stubborn(heads.MultiCategorical):
     "head", [Open(3), Infinite(3), Faint(3), Lenient(3), Stubborn([1, 2])]
 )
 def test_check_head_raises_if_head_violates_its_mask(head):
-    with pytest.raises(AssertionError, match="^`legality` of .* Check `mask_outputs`"):
+    with pytest.raises(AssertionError, match="^`legality` of .* contradict"):
         testing.check_head(head, mask=[1, 1, 0])
 
 
