@@ -395,9 +395,13 @@ def raises(prompts):
 
 
 BAD_REWARDS = {
-    "none": (returns(lambda n: None), TypeError, "'bad' must return one.*None"),
-    "number": (returns(lambda n: 1.0), TypeError, "one finite number for each of the 16"),
-    "too_few": (returns(lambda n: [1.0] * 3), ValueError, "Received: 3 entries"),
+    "none": (returns(lambda n: None), ValueError, "'bad' must return one.*None"),
+    "number": (
+        returns(lambda n: 1.0),
+        ValueError,
+        "finite number for each of the 16",
+    ),
+    "too_few": (returns(lambda n: [1.0] * 3), ValueError, r"Received: \[1.0, 1.0, 1.0\]"),
     "nan": (
         returns(lambda n: [0.0] * 5 + [float("nan")] * (n - 5)),
         ValueError,
@@ -548,7 +552,7 @@ REFUSED = {
     "y": (lambda x: x.fit(PROMPTS, y=PROMPTS), "unexpected keyword argument 'y'"),
     "rewards": (
         lambda x: x.apply_rewards(x.sample(PROMPTS[:1]).completions, [1.0]),
-        r"shape \(4,\). Received.*\(1,\)",
+        r"shape \(4,\), and rewards of the shape \(1,\)",
     ),
     "record": (
         lambda x: x.gradients(x.sample(PROMPTS[:1]), [1.0] * 4),
@@ -602,8 +606,16 @@ def no_language_model():
 
 MODELS = {
     "frozen": (frozen, {}, "needs trainable weights"),
-    "short": (lambda: short(12), {"max_completion_length": 12}, "less than 12"),
-    "long": (lambda: short(32), {"max_completion_length": 16}, "less than 16"),
+    "short": (
+        lambda: short(12),
+        {"max_completion_length": 12},
+        "of the model, 12",
+    ),
+    "long": (
+        lambda: short(32),
+        {"max_completion_length": 16},
+        "of the model, 16",
+    ),
     "padding": (padding_as_end, {}, r"differs from the padding 0.*\[0\]"),
     "other": (no_language_model, {}, "causal language model of KerasHub.*Functional"),
     "sampler": (lambda: with_class(OwnSampler), {}, "OwnSampler must call `self.sampler"),
@@ -621,10 +633,10 @@ MODELS = {
     ),
 }
 OPTIONS = {
-    "group_size": ({"group_size": 1}, "other completions of its prompt"),
+    "group_size": ({"group_size": 1}, "whole number of at least 2"),
     "temperature": ({"temperature": 0.0}, "`temperature` must be"),
     "turns": ({"max_turns": 2}, "both a function `reply`"),
-    "weights": ({"reward_weights": [1.0, 2.0]}, "Expected: 1 numbers"),
+    "weights": ({"reward_weights": [1.0, 2.0]}, "must be 1 numbers"),
     "rewards": ({"rewards": "sevens"}, "`rewards` must be a function"),
     "argument": ({"rewards": unknown_argument}, r"has arguments.*\['solution'\]"),
     "stop": ({"stop_token_ids": [99]}, r"below 15.*stop_token_ids=\[99\]"),

@@ -8,7 +8,6 @@ import threading
 import pytest
 import tensorflow as tf
 
-from tf_reinforce.sequences import prompts
 from tf_reinforce.sequences import text_rewards
 from tf_reinforce.sequences import training
 
@@ -17,7 +16,7 @@ NUMBERS = [f"{n}" for n in range(10)]
 
 def orders(first, epochs, steps=None, source=None, **options):
     """Returns the prompts of each epoch, in their order, as Keras' loop reads them."""
-    source = prompts.read(NUMBERS) if source is None else source
+    source = training.read(NUMBERS) if source is None else source
     batches = training.Batches(source, 4, steps, first_epoch=lambda: first, **options)
     iterator, result = iter(batches.dataset), []
     for _ in range(epochs):
@@ -100,5 +99,5 @@ def test_error_of_one_coroutine_cancels_the_others():
         raise KeyError("no answer")
 
     with pytest.raises(KeyError):
-        text_rewards.call_all(["a", "b"], [waits, fails], {"completions": ["x"]})
+        text_rewards.call_all([waits, fails], {"completions": ["x"]})
     assert cancelled.wait(60)

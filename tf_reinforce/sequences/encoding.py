@@ -30,13 +30,11 @@ class Encoding:
         self.max_completion_length = max_completion_length
         if isinstance(stop_token_ids, str) and stop_token_ids == "auto":
             stop_token_ids = self._end_tokens()
-        self.end_token_ids = self._checked(stop_token_ids, "stop_token_ids")
+        self.end_token_ids = self._checked_ids(stop_token_ids, "stop_token_ids")
         if not self.end_token_ids or self.pad_token_id in self.end_token_ids:
             raise ValueError(
                 "A completion needs an end token, which differs from the padding "
-                f"{self.pad_token_id}. Received: stop_token_ids={self.end_token_ids}. "
-                "Pass a list of ints as `stop_token_ids`, or use a tokenizer with an end "
-                "token."
+                f"{self.pad_token_id}. Received: stop_token_ids={self.end_token_ids}"
             )
         limits = [
             getattr(self.preprocessor, "sequence_length", None),
@@ -45,9 +43,8 @@ class Encoding:
         self.max_length = min([x for x in limits if x is not None], default=None)
         if self.max_length is not None and max_completion_length >= self.max_length:
             raise ValueError(
-                "Prompt and completion must fit the longest sequence of the model and "
-                f"its preprocessor. Expected: less than {self.max_length}. Received: "
-                f"max_completion_length={max_completion_length}"
+                "A prompt and `max_completion_length` must fit the longest sequence of "
+                f"the model, {self.max_length}. Received: {max_completion_length}"
             )
 
     @property
@@ -100,25 +97,21 @@ class Encoding:
         longest = None
         if self.max_length is not None:
             longest = self.max_length - self.max_completion_length
+        prompts = [self._checked(prompt, "prompt") for prompt in prompts]
         if self.preprocessor is None:
-            inputs = self._pack([self._checked(prompt, "prompt") for prompt in prompts])
+            inputs = self._pack(prompts)
         else:
-            for prompt in prompts:
-                _expect_text(prompt, "prompt")
             # One token more than allowed shows that a prompt is too long.
             size = None if longest is None else longest + 1
-            inputs = self.preprocessor.generate_preprocess(
-                list(prompts), sequence_length=size
-            )
+            inputs = self.preprocessor.generate_preprocess(prompts, sequence_length=size)
             inputs = {name: np.array(x) for name, x in inputs.items()}
         lengths = inputs["padding_mask"].sum(axis=1)
         for prompt, length in zip(prompts, lengths, strict=True):
             if length == 0 or (longest is not None and length > longest):
-                limit = "" if longest is None else f", and at most {longest} tokens"
+                limit = "" if longest is None else f" and at most {longest} tokens"
                 raise ValueError(
-                    f"A prompt must have at least one token{limit}, so that a completion "
-                    f"of {self.max_completion_length} tokens fits behind it. Received: "
-                    f"prompt={prompt!r}"
+                    f"A prompt must have at least one token{limit}, before a completion "
+                    f"of {self.max_completion_length}. Received: prompt={prompt!r}"
                 )
         size = self.padded_length(int(lengths.max()) + self.max_completion_length)
         width = inputs["token_ids"].shape[1]
@@ -129,16 +122,26 @@ class Encoding:
         }
         return inputs, (lengths + self.max_completion_length).astype("int32")
 
-    def _checked(self, ids, name):
-        """Returns token ids as ints, or raises `ValueError` if the model has others."""
+    def _checked(self, value, name):
+        """Returns a prompt or reply as a string, or as a list of token ids."""
+        if self.preprocessor is None:
+            return self._checked_ids(value, name)
+        if not isinstance(value, str):
+            raise TypeError(
+                "The prompts and replies of a model with a preprocessor must be strings. "
+                f"Received: {name}={value!r}"
+            )
+        return value
+
+    def _checked_ids(self, ids, name):
         size = self.vocabulary_size or np.inf
         is_list = isinstance(ids, (list, tuple, np.ndarray))
         if not is_list or not all(
             isinstance(x, (int, np.integer)) and 0 <= x < size for x in ids
         ):
             raise ValueError(
-                f"Token ids are lists of ints of at least 0 and below {size}; without a "
-                f"preprocessor, prompts are such lists. Received: {name}={ids!r}"
+                "Token ids, as prompts without a preprocessor, are lists of ints of at "
+                f"least 0 and below {size}. Received: {name}={ids!r}"
             )
         return [int(x) for x in ids]
 
@@ -179,18 +182,10 @@ class Encoding:
 
     def reply_ids(self, reply):
         """Returns the token ids of a reply, a string or a list of token ids."""
+        reply = self._checked(reply, "reply")
         if self.preprocessor is None:
-            return self._checked(reply, "reply")
-        _expect_text(reply, "reply")
+            return reply
         return np.array(self.preprocessor.tokenizer([reply])[0]).tolist()
-
-
-def _expect_text(value, name):
-    if not isinstance(value, str):
-        raise TypeError(
-            "The prompts and replies of a model with a preprocessor must be strings. "
-            f"Received: {name}={value!r}"
-        )
 
 
 def _resize(array, size):

@@ -1,20 +1,48 @@
 """Computes the policy gradient of the completions of a language model."""
 
-from typing import NamedTuple
+import dataclasses
+from typing import Annotated, NamedTuple
 
 import tensorflow as tf
 
 from tf_reinforce import baselines
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
-from tf_reinforce.sequences import completions as records
+from tf_reinforce.sequences import language_model
+from tf_reinforce.settings import schema
+
+METRICS = "loss", "entropy", "log_prob_difference", "gradient_norm", "kl"  # of an update
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceOptions:
+    """The options of `SequenceReinforce`, which its docstring describes."""
+
+    group_size: Annotated[int, schema.Range(2)]  # the baseline needs another completion
+    kl_coef: schema.NonNegative
+    temperature: Annotated[float, schema.Range(2.0**-126)]
+    max_completion_length: schema.Count
+    max_turns: schema.Count
+    passes: schema.Count
+    minibatch_size: schema.Count | None
+    microbatch_size: schema.Count | None
+    ratio_clip: Annotated[float, schema.Range(1)]
+    scale_advantages: bool
+    length_normalization: bool
+
+    def __post_init__(self):
+        schema.check_fields(self)
+
+    @property
+    def has_minibatches(self):
+        """Returns whether an update may make more than one gradient step."""
+        return self.passes > 1 or self.minibatch_size is not None
 
 
 class SequenceBatch(NamedTuple):
-    """R completions, with the rewards and advantages that an update uses."""
+    """R completions, with the advantages that an update uses."""
 
-    completions: records.Completions
-    rewards: tf.Tensor  # [R] float, minus the first reward of the prompt, without KL
+    completions: language_model.Completions
     kl: tf.Tensor  # [R] float, log π(completion) - log π_ref(completion)
     advantages: tf.Tensor  # [R] float
     kl_weights: tf.Tensor  # [R] float, the factor of the KL penalty in the advantage
@@ -73,12 +101,15 @@ class SequenceEstimator:
         rewards = self._centered(rewards)
         kl = self.log_ratios_to_reference(completions)
         returns = rewards - self.options.kl_coef * kl
+        one_step = returns[None], tf.ones_like(returns, tf.bool)[None], None
         scales = tf.ones_like(returns)
         if self.options.scale_advantages:
-            scales = self._deviations(returns)
-        advantages = (returns - self._baselines(returns)) / scales
+            groups = tf.reshape(returns, [-1, self.options.group_size])
+            deviations = tf.math.reduce_std(groups, axis=1) + 1e-4
+            scales = tf.repeat(deviations, self.options.group_size)
+        advantages = (returns - self.baseline.estimate(*one_step)[0]) / scales
         kl_weights = self.options.kl_coef / scales
-        return SequenceBatch(completions, rewards, kl, advantages, kl_weights)
+        return SequenceBatch(completions, kl, advantages, kl_weights)
 
     def log_ratios_to_reference(self, completions):
         """Returns log π(y|x) - log π_ref(y|x) of R completions, `[R]`; zeros without KL.
@@ -88,26 +119,28 @@ class SequenceEstimator:
         if not self.options.kl_coef:
             return tf.zeros_like(completions.row_log_probs)
         weights = [variable.value for variable in self.reference_weights]
-        rows = tf.range(tf.shape(completions.token_ids)[0])
-        split = minibatches.Minibatches.split(rows, self.options.microbatch_size)
 
-        def add(number, reference):
-            indices = split.minibatch(number)
+        def add(indices, reference):
             part, _ = self.policy.log_probs(completions.rows(indices), weights)
             part = tf.reduce_sum(part, axis=1)
-            return number + 1, tf.tensor_scatter_nd_update(
-                reference, indices[:, None], part
-            )
+            return tf.tensor_scatter_nd_update(reference, indices[:, None], part)
 
         if self.options.microbatch_size is None:
-            reference = tf.reduce_sum(
-                self.policy.log_probs(completions, weights)[0], axis=1
-            )
-        else:
-            zeros = tf.zeros_like(completions.row_log_probs)
-            start = tf.constant(0, tf.int64), zeros
-            _, reference = tf.while_loop(lambda i, _: i < split.count, add, start)
-        return completions.row_log_probs - reference
+            scores = self.policy.log_probs(completions, weights)[0]
+            return completions.row_log_probs - tf.reduce_sum(scores, axis=1)
+        rows = tf.range(tf.shape(completions.token_ids)[0])
+        start = tf.zeros_like(completions.row_log_probs)
+        return completions.row_log_probs - self._over_microbatches(rows, add, start)
+
+    def _over_microbatches(self, rows, add, total):
+        """Returns the total after `total = add(indices, total)` for each microbatch."""
+        split = minibatches.Minibatches.split(rows, self.options.microbatch_size)
+
+        def body(number, total):
+            return number + 1, add(split.minibatch(number), total)
+
+        start = tf.constant(0, tf.int64), total
+        return tf.while_loop(lambda i, _: i < split.count, body, start)[1]
 
     def _centered(self, rewards):
         """Returns rewards minus the first reward of their prompts, `[R]`.
@@ -120,16 +153,24 @@ class SequenceEstimator:
         groups = tf.reshape(groups, [-1, self.options.group_size])
         return tf.cast(tf.reshape(groups - groups[:, :1], [-1]), self.policy.dtype)
 
-    def _baselines(self, returns):
-        """Returns the mean return of the other completions of the same prompt, `[R]`."""
-        one_step = returns[None], tf.ones_like(returns, tf.bool)[None], None
-        return self.baseline.estimate(*one_step)[0]
+    def summed_gradients(self, batch, uses_ratios, scale_loss):
+        """Returns `policy_gradients` of a batch, as sums over its microbatches."""
+        if self.options.microbatch_size is None:
+            return self.policy_gradients(batch, None, uses_ratios, scale_loss)
+        count, names = tf.size(batch.kl), METRICS[:3]
 
-    def _deviations(self, returns):
-        """Returns the standard deviation of the returns of the same prompt, `[R]`."""
-        groups = tf.reshape(returns, [-1, self.options.group_size])
-        deviations = tf.math.reduce_std(groups, axis=1) + 1e-4
-        return tf.repeat(deviations, self.options.group_size)
+        def add(indices, sums):
+            rows = batch.rows(indices)
+            gradients, metrics = self.policy_gradients(
+                rows, count, uses_ratios, scale_loss
+            )
+            terms = [*gradients, *(metrics[name] for name in names)]
+            return [x + y for x, y in zip(sums, terms, strict=True)]
+
+        zeros = [tf.zeros(v.shape, v.dtype) for v in self.variables]
+        zeros += [tf.zeros([], self.policy.dtype) for _ in names]
+        sums = self._over_microbatches(tf.range(count), add, zeros)
+        return sums[:-3], dict(zip(names, sums[-3:], strict=True))
 
     def policy_gradients(
         self, batch, count=None, uses_ratios=False, scale_loss=tf.identity
@@ -151,38 +192,31 @@ class SequenceEstimator:
             over completions or tokens, divided by `count`.
         """
         completions = batch.completions
-        count = tf.size(batch.rewards) if count is None else count
+        count = tf.size(batch.kl) if count is None else count
         with tf.GradientTape() as tape:
             token_log_probs, entropies = self.policy.log_probs(completions)
-            log_probs = tf.reduce_sum(token_log_probs, axis=1)
+            log_probs = _sum(token_log_probs)
             advantages = batch.advantages
             log_ratios = tf.stop_gradient(log_probs) - completions.row_log_probs
             if uses_ratios:
                 # The KL penalty of the present policy, not of the one that has sampled.
                 advantages -= batch.kl_weights * log_ratios
                 advantages *= tf.minimum(tf.exp(log_ratios), self.options.ratio_clip)
-            lengths = _lengths(completions, log_probs.dtype)
+            lengths = _sum(tf.cast(completions.sampled, log_probs.dtype))
             if self.options.length_normalization:
                 advantages = tf.math.divide_no_nan(advantages, lengths)
             loss = losses.policy_gradient(log_probs, advantages, count)
             scaled = scale_loss(loss)
         gradients = losses.gradients(tape, scaled, self.variables)
         differences = tf.abs(token_log_probs - completions.log_probs)
-        sums = {
-            "loss": loss * tf.cast(count, loss.dtype),
-            "entropy": tf.reduce_sum(tf.math.divide_no_nan(_sum(entropies), lengths)),
-            "log_prob_difference": tf.reduce_sum(
-                tf.math.divide_no_nan(_sum(differences), lengths)
-            ),
-        }
-        metrics = {name: x / tf.cast(count, x.dtype) for name, x in sums.items()}
-        return gradients, metrics
+        per_token = [
+            tf.reduce_sum(tf.math.divide_no_nan(_sum(x), lengths))
+            for x in (entropies, differences)
+        ]
+        sums = [loss * tf.cast(count, loss.dtype), *per_token]
+        metrics = [x / tf.cast(count, x.dtype) for x in sums]
+        return gradients, dict(zip(METRICS[:3], metrics, strict=True))
 
 
 def _sum(tokens):
     return tf.reduce_sum(tokens, axis=1)
-
-
-def _lengths(completions, dtype):
-    """Returns the number of sampled tokens of each completion, `[R]` float."""
-    return tf.reduce_sum(tf.cast(completions.sampled, dtype), axis=1)

@@ -1,13 +1,65 @@
 """Uses a causal language model of KerasHub as a policy over tokens."""
 
+from typing import Any, NamedTuple
+
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import heads
+from tf_reinforce.data import seeding
+from tf_reinforce.data import tensor_noise
 from tf_reinforce.heads import categorical
 from tf_reinforce.policies import actor
-from tf_reinforce.sequences import token_sampler
+
+_NOISE = [seeding.NoiseSpec("uniform", ())]
+
+
+class Completions(NamedTuple):
+    """R completions, each behind its prompt, in rows of L tokens.
+
+    A completion begins behind the prompt. It consists of tokens that the model has
+    sampled, among them the end token, and of tokens of replies.
+    """
+
+    token_ids: tf.Tensor  # [R, L] int32, prompt, completion and padding
+    padding_mask: tf.Tensor  # [R, L] bool, False for padding
+    sampled: tf.Tensor  # [R, L] bool, True for tokens that the model has sampled
+    log_probs: tf.Tensor  # [R, L] float, of the sampled tokens, when they were sampled
+    truncated: tf.Tensor  # [R] bool, True if the length limit has ended the completion
+    others: dict[str, Any]  # further inputs of the model, `[R, …]`
+
+    @property
+    def inputs(self):
+        """Returns the inputs of the language model, a dict."""
+        own = {"token_ids": self.token_ids, "padding_mask": self.padding_mask}
+        return {**self.others, **own}
+
+    @property
+    def row_log_probs(self):
+        """Returns the log-probability of each completion, `[R]`, when it was sampled."""
+        return tf.reduce_sum(self.log_probs, axis=1)
+
+    def rows(self, indices):
+        """Returns the `Completions` of some rows."""
+        return tf.nest.map_structure(lambda x: tf.gather(x, indices), self)
+
+
+def from_prompts(inputs, group_size, dtype):
+    """Returns `Completions` without sampled tokens: each prompt `group_size` times.
+
+    Args:
+        inputs: Dict of inputs of the language model for P prompts, at least `token_ids`
+            and `padding_mask`, each `[P, L]`.
+        group_size: Int, how many consecutive rows begin with the same prompt.
+        dtype: Float type of log-probabilities.
+    """
+    inputs = {name: tf.repeat(x, group_size, axis=0) for name, x in inputs.items()}
+    token_ids = tf.cast(inputs.pop("token_ids"), tf.int32)
+    padding_mask = tf.cast(inputs.pop("padding_mask"), tf.bool)
+    sampled, log_probs = tf.zeros_like(padding_mask), tf.zeros(token_ids.shape, dtype)
+    truncated = tf.zeros(token_ids.shape[:1], tf.bool)
+    return Completions(token_ids, padding_mask, sampled, log_probs, truncated, inputs)
 
 
 class TokenPolicy:
@@ -57,8 +109,7 @@ class TokenPolicy:
                 likely tokens.
             replayed: `[R, n]` int, the tokens that are selected, or `None`.
         """
-        end_token_ids = self.encoding.end_token_ids
-        before = tf.reduce_sum(tf.cast(completions.sampled, tf.int32), axis=1)
+        before, results = _count(completions.sampled), []
 
         def choose(outputs, index, counts):
             if replayed is not None:
@@ -66,25 +117,28 @@ class TokenPolicy:
                 positions = tf.minimum(before + counts, replayed.shape[1] - 1)
                 return tf.gather(replayed, positions, batch_dims=1)
             if key is None:
-                return token_sampler.most_likely_tokens(outputs)
-            return token_sampler.sample_tokens(outputs, key, index)
+                return tf.argmax(outputs, axis=1, output_type=tf.int32)
+            return sample_tokens(outputs, key, index)
 
-        sampler = token_sampler.TokenSampler(self, choose, limits)
+        def sampler(next, prompt, cache=None, index=0, mask=None, **kwargs):
+            rows = prompt, tf.cast(mask, tf.bool), limits
+            results.append(self._continued(next, cache, index, rows, choose))
+            return results[0][0]
+
         model, previous = self.causal_lm, getattr(self.causal_lm, "sampler", None)
         model.sampler = sampler
         try:
-            model.generate_step(completions.inputs, end_token_ids)
+            model.generate_step(completions.inputs, self.encoding.end_token_ids)
         finally:
             model.sampler = previous
-        if sampler.result is None:
+        if not results:
             raise ValueError(
                 f"`generate_step` of {type(model).__name__} must call `self.sampler`, as "
                 "the models of KerasHub do"
             )
-        token_ids, log_probs, new = sampler.result
-        is_end = tf.reduce_any(token_ids[..., None] == end_token_ids, axis=2)
+        token_ids, log_probs, new = results[0]
         continues = tf.reduce_any(new, axis=1)
-        truncated = continues & ~tf.reduce_any(new & is_end, axis=1)
+        truncated = continues & ~tf.reduce_any(new & self._is_end(token_ids), axis=1)
         return completions._replace(
             token_ids=token_ids,
             padding_mask=completions.padding_mask | new,
@@ -92,6 +146,55 @@ class TokenPolicy:
             log_probs=completions.log_probs + log_probs,
             truncated=tf.where(continues, truncated, completions.truncated),
         )
+
+    def _is_end(self, tokens):
+        return tf.reduce_any(tokens[..., None] == self.encoding.end_token_ids, axis=-1)
+
+    def _continued(self, next, cache, index, rows, choose):
+        """Samples tokens with a cache, one token per row and step, until all rows end.
+
+        A row ends with an end token, or with its last token at its limit, and contains
+        padding behind. KerasHub's samplers end if the padding is the end token, or sample
+        from another distribution than a softmax.
+
+        Args:
+            next: Function of KerasHub that computes the logits of the next token.
+            cache, index: Arguments of the first call of `next`.
+            rows: Prompts `[R, L]`, a mask of their tokens, and limits as in `sample`.
+            choose: Function that returns the next token of each row, `[R]`, for outputs
+                `[R, V]`, the index of the token in its row, a scalar, and the numbers of
+                tokens that were sampled before, `[R]`.
+
+        Returns:
+            Triple of token ids `[R, L]`, log-probabilities `[R, L]` and a mask of the
+            sampled tokens `[R, L]`.
+        """
+        prompt, is_prompt, limits = rows
+        length, used = tf.shape(prompt)[1], _count(is_prompt)
+        columns = tf.range(length)[None]
+
+        def step(index, token_ids, log_probs, sampled, ended, cache):
+            logits, _, cache = next(token_ids, cache, index)
+            outputs = self.outputs(logits)
+            tokens = tf.cast(choose(outputs, index, _count(sampled)), token_ids.dtype)
+            is_new = ~ended & (index >= used)
+            here = is_new[:, None] & (columns == index)
+            token_ids = tf.where(here, tokens[:, None], token_ids)
+            new = self.distribution(outputs).log_prob(tokens)[:, None]
+            log_probs = tf.where(here, new, log_probs)
+            is_end = self._is_end(tokens)
+            ended |= is_new & (is_end | (index + 1 >= limits))
+            return index + 1, token_ids, log_probs, sampled | here, ended, cache
+
+        padding = tf.cast(self.encoding.pad_token_id, prompt.dtype)
+        token_ids = tf.where(is_prompt, prompt, padding)
+        empty = tf.zeros(tf.shape(prompt), self.dtype), tf.zeros_like(is_prompt)
+        start = tf.cast(index, tf.int32), token_ids, *empty, used >= limits, cache
+
+        def is_unfinished(index, token_ids, log_probs, sampled, ended, cache):
+            return ~tf.reduce_all(ended)
+
+        return tf.while_loop(is_unfinished, step, start, maximum_iterations=length)[1:4]
 
     def log_probs(self, completions, weights=None):
         """Returns log-probabilities and entropies of the sampled tokens.
@@ -121,6 +224,44 @@ class TokenPolicy:
             tf.pad(tf.where(sampled, x, 0.0), [[0, 0], [1, 0]])
             for x in (log_probs, entropies)
         )
+
+
+def inverse_cdf(probs, uniform):
+    """Returns the tokens that uniform random numbers select, each with its probability.
+
+        token = the number of tokens k with  p₀ + … + pₖ ≤ u
+
+    Args:
+        probs: `[R, V]` float64, the probabilities of V tokens. A token with probability
+            zero is never selected.
+        uniform: `[R]` float64 in [0, 1).
+
+    Returns:
+        `[R]` int32.
+    """
+    cdf = tf.cumsum(probs, axis=1)
+    # The sum of all probabilities is 1 only up to rounding. The product of the sum and a
+    # number below 1 is always smaller than the sum.
+    return _count(cdf <= uniform[:, None] * cdf[:, -1:])
+
+
+def sample_tokens(outputs, key, index):
+    """Returns a token for each row, sampled from the softmax of the outputs.
+
+    The random number of a token depends on the key, the row and the index only.
+
+    Args:
+        outputs: `[R, V]` float, the logits of V tokens.
+        key: `[2]` uint32, the key of the random numbers of an update.
+        index: Scalar int, the index of the token in its row.
+    """
+    rows = tf.range(tf.shape(outputs)[0])
+    uniform = tensor_noise.counter_noise(key, _NOISE, rows, index, tf.float64)[0]
+    return inverse_cdf(tf.nn.softmax(tf.cast(outputs, tf.float64)), uniform)
+
+
+def _count(mask):
+    return tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
 
 
 def expect_causal_lm(causal_lm):

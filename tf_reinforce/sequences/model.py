@@ -16,13 +16,10 @@ from tf_reinforce.engine import recorder
 from tf_reinforce.sampling import atomic_model
 from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.sampling import reward_functions
-from tf_reinforce.sequences import completions as records
 from tf_reinforce.sequences import conversation
 from tf_reinforce.sequences import encoding
 from tf_reinforce.sequences import estimator
 from tf_reinforce.sequences import language_model
-from tf_reinforce.sequences import options as sequence_options
-from tf_reinforce.sequences import prompts as prompt_tables
 from tf_reinforce.sequences import text_rewards
 from tf_reinforce.sequences import training
 from tf_reinforce.sequences import update
@@ -146,7 +143,7 @@ class SequenceReinforce(atomic_model.AtomicModel):
         language_model.expect_causal_lm(causal_lm)
         # Keras' `compile` adds loss scaling to the optimizer of a mixed_float16 model.
         super().__init__(**{"dtype": causal_lm.dtype_policy, **kwargs})
-        self.options = sequence_options.SequenceOptions(
+        self.options = estimator.SequenceOptions(
             group_size=group_size,
             kl_coef=kl_coef,
             temperature=temperature,
@@ -161,9 +158,8 @@ class SequenceReinforce(atomic_model.AtomicModel):
         )
         if not (reply is None if max_turns == 1 else callable(reply)):
             raise ValueError(
-                "Completions of several turns need both a function `reply` and a "
-                f"`max_turns` of at least 2. Received: reply={reply!r}, "
-                f"max_turns={max_turns}"
+                "Several turns need both a function `reply` and `max_turns` of at least "
+                f"2. Received: reply={reply!r}, max_turns={max_turns}"
             )
         self._training_lock = locks.TrainingLock("SequenceReinforce")
         self.causal_lm = causal_lm
@@ -382,16 +378,14 @@ class SequenceReinforce(atomic_model.AtomicModel):
         return {"settings": settings, "model": described, **recorder.software()}
 
     def _read(self, prompts):
-        """Returns prompts as `prompts.read` does; checks all prompts of a table."""
-        table = prompt_tables.read(prompts)
-        if isinstance(table, prompt_tables.PromptTable):
-            names = {*table.columns, *prompt_tables.RESERVED}
+        """Returns prompts as `training.read` does; checks all prompts of a table."""
+        table = training.read(prompts)
+        if isinstance(table, dict):
             functions = [*self.rewards.functions, *([self.reply] if self.reply else [])]
             for function in functions:
-                name = reward_functions.name_of(function)
-                text_rewards.expect_arguments(name, function, names)
-            for begin in range(0, len(table), 256):
-                self.encoding.encode(table.columns["prompts"][begin : begin + 256])
+                text_rewards.expect_arguments(function, {*table, *training.RESERVED})
+            for begin in range(0, len(table["prompts"]), 256):
+                self.encoding.encode(table["prompts"][begin : begin + 256])
         return table
 
     @locks.training
@@ -424,7 +418,7 @@ class SequenceReinforce(atomic_model.AtomicModel):
         """
         self._expect_ready()
         rewards = validation.finite_numbers("rewards", np.ravel(rewards).tolist())
-        records.expect_rewards(completions, tf.constant(rewards))
+        _expect_rewards(completions, tf.constant(rewards))
         generator = seeding.generator(
             self.seed, "training/minibatches", int(self.updates.numpy())
         )
@@ -438,7 +432,7 @@ class SequenceReinforce(atomic_model.AtomicModel):
                 tf.constant(np.array(permutations), tf.int32),
             )
             status, *metrics = results.numpy().tolist()
-            logs = dict(zip(update.METRICS, metrics, strict=True))
+            logs = dict(zip(estimator.METRICS, metrics, strict=True))
             update.raise_if_refused(status, logs)
         return logs
 
@@ -457,7 +451,7 @@ class SequenceReinforce(atomic_model.AtomicModel):
             of the expected reward; and dict of scalar tensors.
         """
         rewards = tf.convert_to_tensor(rewards)
-        records.expect_rewards(completions, rewards)
+        _expect_rewards(completions, rewards)
         return self.estimator.gradients(completions, rewards)
 
     def sample(self, prompts: Any) -> conversation.SampledTexts:
@@ -470,7 +464,7 @@ class SequenceReinforce(atomic_model.AtomicModel):
             `SampledTexts` of `completions`, the arrays of R = P · `group_size` rows, and
             `columns`, the arguments of reward functions.
         """
-        columns = prompt_tables.read_table(prompts).columns
+        columns = training.read_table(prompts)
         keys = seeding.rollout_keys(self.seed, "training", int(self.updates.numpy()))
         return self._converse(columns, self.options.group_size, keys[_ACTION_KEY])
 
@@ -480,7 +474,7 @@ class SequenceReinforce(atomic_model.AtomicModel):
         Args:
             prompts: List of P prompts, or dict of columns with P entries each.
         """
-        columns = prompt_tables.read_table(prompts).columns
+        columns = training.read_table(prompts)
         return self._converse(columns, 1, None).columns["completions"]
 
     def evaluate(
@@ -505,7 +499,7 @@ class SequenceReinforce(atomic_model.AtomicModel):
             with several reward functions.
         """
         batches = training.Batches(
-            prompt_tables.read(prompts),
+            training.read(prompts),
             validation.positive_int("batch_size", batch_size),
             validation.positive_int_or_none("steps", steps),
         )
@@ -518,14 +512,8 @@ class SequenceReinforce(atomic_model.AtomicModel):
 
     @locks.in_usable_process
     def _converse(self, columns, group_size, key):
-        converse = conversation.Conversation(
-            self._sample if self.compiled else self.policy.sample,
-            self.encoding,
-            self.policy.dtype,
-            self.reply,
-            self.options.max_turns,
-        )
-        return converse(columns, group_size, key)
+        sample = self._sample if self.compiled else self.policy.sample
+        return conversation.converse(self, sample, columns, group_size, key)
 
     def _expect_ready(self):
         """Raises an error if the model is not compiled, or its reference is too old."""
@@ -537,9 +525,8 @@ class SequenceReinforce(atomic_model.AtomicModel):
         if not names or names != self._trained_names:
             raise ValueError(
                 "The language model needs trainable weights, which must not change after "
-                "`SequenceReinforce(causal_lm, …)`. Expected: "
-                f"{len(self._trained_names)} weights. Received: {len(names)}. Call "
-                "`enable_lora` and freeze layers before."
+                "`SequenceReinforce(causal_lm, …)`: call `enable_lora` before. Received: "
+                f"{len(names)} weights, before {len(self._trained_names)}"
             )
 
     def get_config(self) -> dict[str, Any]:
@@ -572,3 +559,15 @@ class SequenceReinforce(atomic_model.AtomicModel):
         reply = config.get("reply") and text_rewards.find(config["reply"])
         parts = {"causal_lm": causal_lm, "rewards": rewards, "reply": reply}
         return cls(**{**config, **parts})
+
+
+def _expect_rewards(completions, rewards):
+    """Raises an error unless there is one reward for each of the `Completions`."""
+    is_record = isinstance(completions, language_model.Completions)
+    expected = completions.token_ids.shape[:1] if is_record else None
+    if not is_record or not rewards.shape.is_compatible_with(expected):
+        raise ValueError(
+            "Pass `model.sample(prompts).completions`, and one reward for each of them. "
+            f"Received: {type(completions).__name__} with the shape {expected}, and "
+            f"rewards of the shape {rewards.shape}"
+        )

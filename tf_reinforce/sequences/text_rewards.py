@@ -33,17 +33,16 @@ class TextRewards:
         listed = list(functions) if isinstance(functions, Sequence) else [functions]
         if not listed or not all(map(callable, listed)):
             raise TypeError(
-                "`rewards` must be a function `rewards(prompts, completions, "
-                "completion_ids, **columns)`, or a list of such functions. Received: "
-                f"rewards={functions!r}"
+                "`rewards` must be a function of completions, or a list of such "
+                f"functions. Received: rewards={functions!r}"
             )
         self.functions = listed
         weights = [1.0] * len(listed) if weights is None else weights
         self.weights = validation.finite_numbers("reward_weights", weights)
         if len(self.weights) != len(listed):
             raise ValueError(
-                f"Expected: {len(listed)} numbers, one for each reward function. "
-                f"Received: reward_weights={weights!r}"
+                f"`reward_weights` must be {len(listed)} numbers, one for each reward "
+                f"function. Received: reward_weights={weights!r}"
             )
         self.names = _unique(map(reward_functions.name_of, listed))
 
@@ -62,7 +61,7 @@ class TextRewards:
             ValueError, TypeError: If a function returns something else than one finite
                 number for each completion.
         """
-        results = call_all(self.names, self.functions, columns)
+        results = call_all(self.functions, columns)
         rewards = {
             name: _validated(name, result, columns["prompts"])
             for name, result in zip(self.names, results, strict=True)
@@ -71,40 +70,41 @@ class TextRewards:
         return sum(weight * values for weight, values in terms), rewards
 
 
-def call_all(names, functions, columns):
+def call_all(functions, columns):
     """Returns the results of functions, called with columns as arguments by name.
 
     The coroutines among the functions run side by side.
 
     Args:
-        names: List of strings, the names of the functions in error messages.
         functions: List of functions.
         columns: Dict of lists.
     """
     results = []
     try:
-        for name, function in zip(names, functions, strict=True):
-            results.append(_call(name, function, columns))
+        for function in functions:
+            arguments = _arguments(function, columns)
+            with _naming(function):
+                results.append(function(**arguments))
     except BaseException:
         for result in filter(inspect.iscoroutine, results):
             result.close()
         raise
-    waiting = {i: x for i, x in enumerate(results) if inspect.isawaitable(x)}
+    waiting = [i for i, x in enumerate(results) if inspect.isawaitable(x)]
     if waiting:
-        gathered = _gather([(names[i], x) for i, x in waiting.items()])
+        gathered = _gather([(functions[i], results[i]) for i in waiting])
         for i, result in zip(waiting, _run(gathered), strict=True):
             results[i] = result
     return results
 
 
-async def _gather(named):
-    """Returns the results of pairs of a name and an awaitable, which run side by side."""
+async def _gather(pairs):
+    """Returns the results of functions' awaitables, which run side by side."""
 
-    async def wait(name, awaitable):
-        with _naming(name):
+    async def wait(function, awaitable):
+        with _naming(function):
             return await awaitable
 
-    tasks = [asyncio.ensure_future(wait(*pair)) for pair in named]
+    tasks = [asyncio.ensure_future(wait(*pair)) for pair in pairs]
     try:
         return await asyncio.gather(*tasks)
     finally:
@@ -135,23 +135,23 @@ def _event_loop():
 
 
 @contextlib.contextmanager
-def _naming(name):
+def _naming(function):
     """Adds the name of a reward function to the exceptions of the `with` block."""
     try:
         yield
     except Exception as error:
+        name = reward_functions.name_of(function)
         error.add_note(f"The function {name!r} has raised this error.")
         raise
 
 
-def _call(name, function, columns):
-    expect_arguments(name, function, columns)
+def _arguments(function, columns):
+    """Returns copies of the columns that a function has as arguments."""
+    expect_arguments(function, columns)
     parameters = inspect.signature(function).parameters.values()
     if not any(x.kind is inspect.Parameter.VAR_KEYWORD for x in parameters):
         columns = {x.name: columns[x.name] for x in parameters if x.name in columns}
-    columns = {name: _copied(values) for name, values in columns.items()}
-    with _naming(name):
-        return function(**columns)
+    return {name: _copied(values) for name, values in columns.items()}
 
 
 def _copied(values):
@@ -159,7 +159,7 @@ def _copied(values):
     return [list(x) if isinstance(x, list) else x for x in values]
 
 
-def expect_arguments(name, function, columns):
+def expect_arguments(function, columns):
     """Raises `TypeError` if a function has arguments that are no columns."""
     variable = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
     missing = [
@@ -169,8 +169,8 @@ def expect_arguments(name, function, columns):
     ]
     if missing:
         raise TypeError(
-            f"The function {name!r} has arguments that are no columns of the prompts. "
-            f"Expected: some of {sorted(columns)}. Received: {missing}"
+            f"The function {reward_functions.name_of(function)!r} has arguments that are "
+            f"no columns of the prompts: {missing}. Expected: some of {sorted(columns)}"
         )
 
 
@@ -180,17 +180,13 @@ def _validated(name, result, prompts):
         f"The reward function {name!r} must return one finite number for each of the "
         f"{len(prompts)} completions"
     )
-    is_scalar = isinstance(result, (str, dict)) or getattr(result, "ndim", 1) == 0
-    if not hasattr(result, "__iter__") or is_scalar:
-        raise TypeError(f"{expected}. Received: {reprlib.repr(result)}")
-    entries = list(result)
-    if len(entries) != len(prompts):
-        raise ValueError(f"{expected}. Received: {len(entries)} entries")
-    rewards = np.array([_number(entry) for entry in entries], "float64")
+    if np.shape(result) != (len(prompts),):
+        raise ValueError(f"{expected}. Received: {reprlib.repr(result)}")
+    rewards = np.array([_number(entry) for entry in result], "float64")
     if not np.isfinite(rewards).all():
         row = int(np.argmin(np.isfinite(rewards)))
         raise ValueError(
-            f"{expected}. Received: {entries[row]!r} for completion {row} (from 0), "
+            f"{expected}. Received: {result[row]!r} for completion {row} (from 0), "
             f"whose prompt is {prompts[row]!r}"
         )
     return rewards

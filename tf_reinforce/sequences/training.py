@@ -1,6 +1,7 @@
-"""Lets Keras' `fit` read batches of prompts, and averages the logs of an epoch."""
+"""Reads prompts for Keras' `fit` in batches, and averages the logs of an epoch."""
 
 import collections
+import collections.abc
 import hashlib
 import itertools
 import json
@@ -12,22 +13,98 @@ import tensorflow as tf
 
 from tf_reinforce.data import seeding
 from tf_reinforce.sampling import resumed_fit
-from tf_reinforce.sequences import prompts as prompt_tables
+
+# Names that reward functions receive and that a column cannot have.
+RESERVED = ("completions", "completion_ids", "truncated")
+
+
+def read(prompts):
+    """Returns prompts as a dict of columns with P entries each, among them `prompts`.
+
+    Args:
+        prompts: List of prompts; dict of columns of equal length, among them `prompts`;
+            or `tf.data.Dataset` of batches, dicts of columns, which is returned.
+    """
+    if isinstance(prompts, tf.data.Dataset):
+        return prompts
+    is_columns = isinstance(prompts, collections.abc.Mapping)
+    return _validated(prompts if is_columns else {"prompts": prompts})
+
+
+def read_table(prompts):
+    """Returns the columns of prompts; raises an error for a dataset."""
+    if isinstance(prompts, tf.data.Dataset):
+        raise TypeError(
+            "Pass a list of prompts, or a dict of columns, not a dataset. Received: "
+            f"prompts={prompts!r}"
+        )
+    return read(prompts)
+
+
+def _read_batch(batch):
+    """Returns the columns of a batch of a `tf.data.Dataset`, as lists."""
+    batch = batch if isinstance(batch, dict) else {"prompts": batch}
+    if any(isinstance(x, tuple) or not x.shape.rank for x in batch.values()):
+        raise ValueError(
+            "The elements of a dataset of prompts must be batches, tensors of strings or "
+            f"dicts of columns, as after dataset.batch(8). Received: {batch!r}"
+        )
+    return _validated({name: _to_texts(_to_list(name, x)) for name, x in batch.items()})
+
+
+def _validated(columns):
+    """Returns columns as lists; raises an error if they are not P entries each."""
+    if "prompts" not in columns or not columns.keys().isdisjoint(RESERVED):
+        raise ValueError(
+            "The columns must contain `prompts`, and no column may be named like the "
+            f"arguments {RESERVED} of reward functions. Received: {list(columns)}"
+        )
+    lists = {name: _to_list(name, values) for name, values in columns.items()}
+    lists["prompts"] = _to_texts(lists["prompts"])
+    counts = {name: len(values) for name, values in lists.items()}
+    if len(set(counts.values())) > 1 or not counts["prompts"]:
+        raise ValueError(
+            "All columns must have the same number of entries, at least one. Received: "
+            f"{counts}"
+        )
+    return lists
+
+
+def _to_list(name, values):
+    """Returns a list of Python objects; raises an error if a column has no entries."""
+    values = values.numpy() if hasattr(values, "numpy") else values
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+        raise TypeError(
+            f"The column {name!r} must be a list with an entry for each prompt. "
+            f"Received: {values!r}"
+        )
+    return [x.tolist() if isinstance(x, np.ndarray) else x for x in values]
+
+
+def _to_texts(entries):
+    """Returns entries whose byte strings are strings, unless one of them is no UTF-8."""
+    try:
+        return keras.tree.map_structure(
+            lambda x: x.decode() if isinstance(x, bytes) else x, entries
+        )
+    except UnicodeDecodeError:
+        return entries
 
 
 class Batches:
     """The batches of prompts of each epoch, as a `tf.data.Dataset`.
 
     Args:
-        prompts: `PromptTable` or `tf.data.Dataset`.
-        batch_size: Int, the number of prompts of a batch of a `PromptTable`.
+        prompts: Result of `read`.
+        batch_size: Int, the number of prompts of a batch of a table.
         steps: Int, the number of batches of an epoch, which begins where the epoch before
             has ended; or `None` for one pass over the prompts.
         seed: Int that determines the order of prompts, or `None` for no shuffling.
         first_epoch: Function that returns the number of the first epoch.
 
     Attributes:
-        dataset: Dataset of indices into the `PromptTable`, or that of the user.
+        dataset: Dataset of indices into the columns, or that of the user.
     """
 
     def __init__(self, prompts, batch_size, steps, seed=None, first_epoch=lambda: 0):
@@ -37,31 +114,28 @@ class Batches:
             "steps_per_epoch": steps,
             "seed of the order": seed,
         }
+        self._is_table = isinstance(prompts, dict)
         passes = itertools.count()
         dataset = prompts
 
         def order():
             number = next(passes) + (0 if steps else first_epoch())
             if seed is None:
-                return np.arange(len(prompts))
+                return np.arange(count)
             generator = seeding.generator(seed, "training/prompts", number)
-            return generator.permutation(len(prompts))
+            return generator.permutation(count)
 
         if self._is_table:
-            dataset = resumed_fit.index_batches(len(prompts), batch_size, order)
+            count = len(prompts["prompts"])
+            dataset = resumed_fit.index_batches(count, batch_size, order)
         if steps is None and dataset.cardinality() in (0, tf.data.INFINITE_CARDINALITY):
             raise ValueError(
-                "A dataset needs at least one batch, and a dataset without end needs the "
-                "number of steps. Received: a `tf.data.Dataset` with "
-                f"{'no batch' if dataset.cardinality() == 0 else 'infinitely many'}"
+                "A dataset needs at least one batch, and the number of steps if endless. "
+                f"Received: {int(dataset.cardinality())} batches (-1: no end)"
             )
         if steps is not None:
             dataset = dataset.repeat().skip(steps * first_epoch())
         self.dataset = dataset
-
-    @property
-    def _is_table(self):
-        return isinstance(self.prompts, prompt_tables.PromptTable)
 
     @property
     def count(self):
@@ -72,13 +146,14 @@ class Batches:
     def columns(self, batch):
         """Returns the columns of a batch of the dataset."""
         if self._is_table:
-            return self.prompts.rows(batch.numpy())
-        return prompt_tables.read_batch(batch)
+            rows = batch.numpy()
+            return {name: [x[i] for i in rows] for name, x in self.prompts.items()}
+        return _read_batch(batch)
 
     def description(self):
         """Returns a dict that describes the batches, for a checkpoint."""
         if self._is_table:
-            text = json.dumps(self.prompts.columns, default=_to_text)
+            text = json.dumps(self.prompts, default=_to_text)
             described = hashlib.sha256(text.encode()).hexdigest()
         else:
             described = repr(self.prompts.element_spec), int(self.prompts.cardinality())

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
+from tf_reinforce.sequences.estimator import METRICS
 
-METRICS = "loss", "entropy", "log_prob_difference", "gradient_norm", "kl"
 FINISHED, NOT_FINITE, OTHER_DISTRIBUTION = 0, 1, 2  # the status of an update
 
 # The largest accepted mean difference between the log-probabilities of tokens when they
@@ -92,7 +92,9 @@ class SequenceUpdate:
         Returns:
             The status, and the list of the first four of `METRICS`.
         """
-        gradients, metrics = self._gradients(batch, uses_ratios)
+        gradients, metrics = self.estimator.summed_gradients(
+            batch, uses_ratios, self.optimizer.scale_loss
+        )
         norm = losses.global_norm(gradients)
         scale = self.optimizer.scale_loss(tf.ones([], norm.dtype))
         metrics["gradient_norm"] = norm / scale
@@ -104,7 +106,12 @@ class SequenceUpdate:
         new = tf.where(is_other, OTHER_DISTRIBUTION, new)
         status = tf.where(tf.equal(status, FINISHED), new, status)
         variables = self.estimator.variables
-        _run_if(status == FINISHED, lambda: self.optimizer.apply(gradients, variables))
+
+        def apply():
+            self.optimizer.apply(gradients, variables)
+            return 0
+
+        tf.cond(status == FINISHED, apply, lambda: 0)
         return status, [metrics[name] for name in METRICS[:4]]
 
     def _minibatch_steps(self, batch, permutations):
@@ -123,42 +130,13 @@ class SequenceUpdate:
             return index + 1, status, sums, first
 
         steps = count * self.options.passes
-        zeros = [tf.zeros([], x) for x in self._metric_types()]
+        zeros = [tf.zeros([], self.estimator.policy.dtype)] * 3
+        zeros.append(losses.global_norm(zeros[:1]))
         start = tf.constant(0, tf.int64), tf.constant(FINISHED), zeros, zeros
         _, status, sums, first = tf.while_loop(lambda i, *_: i < steps, step, start)
         means = [x / tf.cast(steps, x.dtype) for x in sums]
         # Entropy and difference describe the policy that has sampled the completions.
         return status, [means[0], first[1], first[2], means[3]]
-
-    def _metric_types(self):
-        dtype = self.estimator.policy.dtype
-        norm = losses.global_norm([tf.zeros([], dtype)]).dtype
-        return dtype, dtype, dtype, norm
-
-    def _gradients(self, batch, uses_ratios):
-        """Returns the gradients and metrics, as sums over microbatches."""
-        scale_loss = self.optimizer.scale_loss
-        if self.options.microbatch_size is None:
-            return self.estimator.policy_gradients(batch, None, uses_ratios, scale_loss)
-        count, names = tf.size(batch.rewards), METRICS[:3]
-        split = minibatches.Minibatches.split(
-            tf.range(count), self.options.microbatch_size
-        )
-
-        def add(number, sums):
-            rows = batch.rows(split.minibatch(number))
-            gradients, metrics = self.estimator.policy_gradients(
-                rows, count, uses_ratios, scale_loss
-            )
-            terms = [*gradients, *(metrics[name] for name in names)]
-            return number + 1, [x + y for x, y in zip(sums, terms, strict=True)]
-
-        zeros = [tf.zeros(v.shape, v.dtype) for v in self.estimator.variables]
-        zeros += [tf.zeros([], self.estimator.policy.dtype) for _ in names]
-        start = tf.constant(0, tf.int64), zeros
-        _, sums = tf.while_loop(lambda i, _: i < split.count, add, start)
-        gradients, metrics = sums[: -len(names)], sums[-len(names) :]
-        return gradients, dict(zip(names, metrics, strict=True))
 
 
 def raise_if_refused(status, metrics):
@@ -181,14 +159,6 @@ def raise_if_refused(status, metrics):
             "scoring, because `generate_step` changes logits or the rows were sampled "
             "with other weights. The update changed no weight."
         )
-
-
-def _run_if(condition, function):
-    def run():
-        function()
-        return 0
-
-    tf.cond(condition, run, lambda: 0)
 
 
 def _all_finite(tensors):

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_reinforce.functional import losses
 from tf_reinforce.sequences import conversation
 from tf_reinforce.sequences import model as sequence_models
-from tf_reinforce.sequences import prompts as prompt_tables
+from tf_reinforce.sequences import training
 from tf_reinforce.support import validation
 from tf_reinforce.testing import expectations
 
@@ -50,7 +50,7 @@ def check_sequence_gradient(
         ValueError: If there are too many completions or batches.
     """
     validation.instance("model", model, sequence_models.SequenceReinforce)
-    columns = prompt_tables.read_table(prompts).columns
+    columns = training.read_table(prompts)
     completions, rewards, prompt_of = all_completions(model, columns)
     policy, options, num_prompts = model.policy, model.options, len(columns["prompts"])
     with tf.GradientTape() as tape:
@@ -93,13 +93,8 @@ def all_completions(model, columns):
     # Each prompt is continued by each string of tokens.
     strings = np.array(list(itertools.product(range(size), repeat=length)), "int32")
     replayed = tf.constant(np.tile(strings, [num_prompts, 1]))
-    sampled = conversation.Conversation(
-        functools.partial(model.policy.sample, replayed=replayed),
-        model.encoding,
-        model.policy.dtype,
-        model.reply,
-        options.max_turns,
-    )(columns, len(strings), None)
+    sample = functools.partial(model.policy.sample, replayed=replayed)
+    sampled = conversation.converse(model, sample, columns, len(strings), None)
     numbers = np.repeat(np.arange(num_prompts), len(strings))
     ids = sampled.columns["completion_ids"]
     # Strings that differ only after the end token give the same completion.

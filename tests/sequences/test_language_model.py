@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.data import seeding
-from tf_reinforce.sequences import token_sampler
+from tf_reinforce.sequences import language_model
 
 KEY = seeding.rollout_keys(0, "training", 0)[2]
 
@@ -14,7 +14,7 @@ def test_each_token_is_selected_by_an_interval_as_long_as_its_probability():
     probs = np.array([0.125, 0.0, 0.5, 0.375, 0.0])
     uniform = np.arange(800) / 800
     rows = tf.constant(np.tile(probs, [800, 1]))
-    tokens = token_sampler.inverse_cdf(rows, tf.constant(uniform)).numpy()
+    tokens = language_model.inverse_cdf(rows, tf.constant(uniform)).numpy()
     np.testing.assert_array_equal(np.bincount(tokens, minlength=5) / 800, probs)
     assert (np.diff(tokens) >= 0).all()
 
@@ -24,7 +24,7 @@ def test_tokens_of_probability_zero_are_never_selected():
     probs = np.array([[0.0, 0.1, 0.7, 0.2, 0.0], [0.0, 1 / 3, 2 / 3 + 3e-16, 0.0, 0.0]])
     largest = 1 - 2.0**-53
     for uniform, expected in [(0.0, [1, 1]), (largest, [3, 2])]:
-        tokens = token_sampler.inverse_cdf(
+        tokens = language_model.inverse_cdf(
             tf.constant(probs), tf.constant([uniform, uniform], tf.float64)
         )
         assert tokens.numpy().tolist() == expected
@@ -35,7 +35,7 @@ def test_tokens_of_rows_and_indices_are_independent():
     rows = 9000
     outputs = tf.zeros([rows, 3])
     first, second = (
-        token_sampler.sample_tokens(outputs, KEY, index).numpy() for index in (4, 5)
+        language_model.sample_tokens(outputs, KEY, index).numpy() for index in (4, 5)
     )
     assert np.abs(np.bincount(3 * first + second, minlength=9) - 1000).max() < 6 * 30
     neighbors = 3 * first[:-1] + first[1:]
@@ -47,6 +47,6 @@ def test_samples_have_the_frequencies_of_the_softmax():
     outputs = np.array([1.0, -0.5, 0.0, 2.0], "float32")
     probs = np.exp(outputs) / np.exp(outputs).sum()
     rows = tf.constant(np.tile(outputs, [20_000, 1]))
-    tokens = token_sampler.sample_tokens(rows, KEY, 7).numpy()
+    tokens = language_model.sample_tokens(rows, KEY, 7).numpy()
     shares = np.bincount(tokens, minlength=4) / 20_000
     assert (np.abs(shares - probs) < 6 * np.sqrt(probs * (1 - probs) / 20_000)).all()
