@@ -10,6 +10,11 @@ from tf_reinforce.sampling import example_losses
 RNG = np.random.default_rng(0)
 
 
+def losses_of(loss, *arrays):
+    losses = keras.tree.map_structure(keras.losses.get, loss)
+    return example_losses.example_losses(losses, *arrays)
+
+
 def classes(*shape):
     return RNG.integers(0, 3, shape), tf.constant(RNG.normal(size=(*shape, 3)))
 
@@ -32,8 +37,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_loss_of_an_example_equals_the_loss_of_a_batch_of_one(name):
     loss, (targets, outputs) = CASES[name]
-    loss = example_losses.get(loss)
-    found = example_losses.example_losses(loss, targets, outputs)
+    loss = keras.tree.map_structure(keras.losses.get, loss)
+    found = losses_of(loss, targets, outputs)
     assert found.shape == (4,)
     for index in range(4):
         rows = slice(index, index + 1)
@@ -44,15 +49,15 @@ def test_loss_of_an_example_equals_the_loss_of_a_batch_of_one(name):
 def test_nested_losses_are_added():
     first, second = numbers(4, 2), classes(4)
     parts = [
-        example_losses.example_losses(example_losses.get(loss), *arrays)
+        losses_of(loss, *arrays)
         for loss, arrays in (("mse", first), (CROSS_ENTROPY, second))
     ]
     losses = {"a": "mse", "b": CROSS_ENTROPY}
     targets, outputs = (dict(zip("ab", x)) for x in zip(first, second))
-    found = example_losses.example_losses(example_losses.get(losses), targets, outputs)
+    found = losses_of(losses, targets, outputs)
     np.testing.assert_allclose(found, parts[0] + tf.cast(parts[1], parts[0].dtype))
     losses, targets, outputs = (list(x.values()) for x in (losses, targets, outputs))
-    found = example_losses.example_losses(example_losses.get(losses), targets, outputs)
+    found = losses_of(losses, targets, outputs)
     np.testing.assert_allclose(found, parts[0] + tf.cast(parts[1], parts[0].dtype))
 
 
@@ -60,8 +65,8 @@ def test_nested_losses_are_added():
 def test_sample_weights_multiply_the_elements_before_the_mean(shape):
     targets, outputs = classes(4, 5)
     weights = RNG.uniform(size=shape)
-    loss = example_losses.get(CROSS_ENTROPY)
-    found = example_losses.example_losses(loss, targets, outputs, weights)
+    loss = CROSS_ENTROPY
+    found = losses_of(loss, targets, outputs, weights)
     elements = CROSS_ENTROPY.call(
         tf.cast(targets, "float32"), tf.cast(outputs, "float32")
     )
@@ -72,8 +77,8 @@ def test_sample_weights_multiply_the_elements_before_the_mean(shape):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("loss", ["mse", keras.losses.MeanSquaredError()])
 def test_half_precision_outputs_are_compared_in_float32(loss, dtype):
-    targets, loss = tf.constant([300.0]), example_losses.get(loss)
-    found = example_losses.example_losses(loss, targets, tf.zeros([1, 1], dtype))
+    targets = tf.constant([300.0])
+    found = losses_of(loss, targets, tf.zeros([1, 1], dtype))
     assert found.dtype == tf.float32 and float(found[0]) == 90_000
 
 
@@ -81,7 +86,7 @@ def test_half_precision_outputs_are_compared_in_float32(loss, dtype):
 def test_arrays_that_differ_by_an_axis_of_one_are_not_broadcast(shapes):
     targets, outputs = RNG.normal(size=(2, 4))
     arrays = np.reshape(targets, shapes[0]), np.reshape(outputs, shapes[1])
-    found = example_losses.example_losses(lambda y, z: (y - z) ** 2, *arrays)
+    found = losses_of(lambda y, z: (y - z) ** 2, *arrays)
     np.testing.assert_allclose(found, (targets - outputs) ** 2)
 
 
@@ -102,14 +107,12 @@ ARRAY = np.ones([4, 2])
 )
 def test_losses_that_do_not_fit_are_refused(loss, targets, outputs, message):
     with pytest.raises(ValueError, match=message):
-        example_losses.example_losses(example_losses.get(loss), targets, outputs)
+        losses_of(loss, targets, outputs)
 
 
 def test_an_output_may_have_no_loss():
-    losses = example_losses.get({"a": "mse", "b": None})
-    found = example_losses.example_losses(
-        losses, {"a": ARRAY}, {"a": 3 * ARRAY, "b": ARRAY}
-    )
+    losses = {"a": "mse", "b": None}
+    found = losses_of(losses, {"a": ARRAY}, {"a": 3 * ARRAY, "b": ARRAY})
     np.testing.assert_allclose(found, 4.0)
 
 
@@ -133,7 +136,7 @@ def test_padding_does_not_count_in_the_mean(loss):
     array, targets = np.array([[1, 2, 0], [3, 0, 0]]), np.ones([2, 3, 2], "float32")
     if loss is not whole:
         targets[array == 0] = np.nan
-    found = example_losses.example_losses(example_losses.get(loss), targets, model(array))
+    found = losses_of(loss, targets, model(array))
     squares = (model(array).numpy() - 1) ** 2
     expected = [squares[0, :2].mean(), squares[1, 0].mean()]
     if loss is whole:

@@ -424,9 +424,9 @@ def with_one_head():
     [
         (without_samples, "must call a `tfr.layers.Sample` layer"),
         (Cached, "was not called. Remove `tf.function`"),
-        (Recomputed, "must have gradients.*recompute_grad"),
+        (Recomputed, "need gradients.*recompute_grad"),
         (in_a_loop, "`unroll=True`"),
-        (with_one_head, "a head of its own.*2 layers have 1 heads"),
+        (with_one_head, "a head of its own"),
     ],
 )
 def test_models_whose_samples_cannot_be_trained_are_refused(make, message):
@@ -448,10 +448,9 @@ def test_data_and_options_of_compile_that_do_not_fit_are_refused():
         compiled(latent(), loss="mse").fit(inputs(8), verbose=0)
     model = tfr.ScoreFunction(policy(), reward=reward)
     model.compile("sgd", metrics=["accuracy"])
-    with pytest.raises(ValueError, match="metrics of `compile`.*no targets"):
+    with pytest.raises(ValueError, match="metrics of `compile` need targets"):
         model.fit(inputs(8), verbose=0)
-    for name, value in (("loss_weights", [2.0]), ("loss", "mse")):
-        model.compile("sgd", **{name: value})
-        for method in (model.fit, model.evaluate):
-            with pytest.raises(ValueError, match="instead of `loss`"):
-                method(inputs(8), verbose=0)
+    model.compile("sgd", loss="mse")
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match="instead of `compile`"):
+            method(inputs(8), verbose=0)

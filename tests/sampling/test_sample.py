@@ -149,14 +149,12 @@ def test_replayed_actions_replace_samples():
 
 def test_wrong_number_of_replayed_actions_is_refused():
     layer = tfr.layers.Sample(heads.Categorical(3))
-    actions = tf.constant([2], tf.int64)
-    with recording.recording([actions]), pytest.raises(ValueError, match="1 entries"):
-        for _ in range(2):
-            layer(tf.zeros([1, 3]), training=True)
-    with recording.recording([actions, actions]) as recorder:
-        layer(tf.zeros([1, 3]), training=True)
-    with pytest.raises(ValueError, match="2 entries"):
-        print(recorder.log_probs)
+    for calls, entries in ((2, 1), (1, 2)):
+        with recording.recording([tf.constant([2], tf.int64)] * entries) as recorder:
+            for _ in range(calls):
+                layer(tf.zeros([1, 3]), training=True)
+        with pytest.raises(ValueError, match=f"Received: {entries} entries"):
+            print(recorder.log_probs)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ import functools
 import keras
 import tensorflow as tf
 
-EXAMPLE = "the loss or reward of example {} (from 0) of the batch"
-
 
 class CheckedSteps:
     """Runs the update of a training step only if all its values are finite.
@@ -16,24 +14,22 @@ class CheckedSteps:
 
     Args:
         reward: `RewardFunction`, whose errors are raised again, or `None`.
-        example: String, how the error names an example by its number.
     """
 
-    def __init__(self, reward, example=EXAMPLE):
+    def __init__(self, reward):
         self._reward = reward
-        self._example = example
         # The number of the first example whose loss is not finite; -1 if all are finite,
         # and -2 if all losses but not all gradients are finite.
         self._first_invalid = tf.Variable(-1, dtype=tf.int64, trainable=False)
 
-    def run_if_finite(self, update, states, costs, gradients, numbers, inputs):
+    def run_if_finite(self, update, gradients, states, costs, numbers, inputs):
         """Calls `update` if all costs and all gradients are finite, else restores states.
 
         Args:
             update: Function without arguments, which makes the update.
+            gradients: List of float tensors.
             states: Result of `states` before the forward pass.
             costs: `[R]` float, the losses of the rows.
-            gradients: List of float tensors.
             numbers: `[R]` int64, the numbers of the examples to which the rows belong.
             inputs: `[R, …]` inputs of the rows, or nested arrays. A layer that mixes
                 examples makes all costs invalid if one input is not finite.
@@ -46,23 +42,28 @@ class CheckedSteps:
         status = tf.where(tf.reduce_all(finite) if finite else True, -1, -2)
         status = tf.where(tf.reduce_any(invalid), example, tf.cast(status, tf.int64))
 
+        def apply():
+            update()
+            return 0
+
         def restore():
             for variable, value in states:
                 variable.assign(value)
-
-        def call(function):
-            function()
             return 0
 
         # With several steps in one call, the first invalid step prevents all later steps.
         before = self._first_invalid.read_value()
         status = tf.where(tf.equal(before, -1), status, before)
         self._first_invalid.assign(status)
-        finite = tf.equal(status, -1)
-        tf.cond(finite, lambda: call(update), lambda: call(restore))
+        tf.cond(tf.equal(status, -1), apply, restore)
 
-    def checked(self, function):
-        """Returns a training function that raises an error after an invalid step."""
+    def checked(self, function, example):
+        """Returns a training function that raises an error after an invalid step.
+
+        Args:
+            function: The training or test function of Keras.
+            example: String, how the error names an example by its number.
+        """
         if hasattr(function, "unchecked"):
             return function
 
@@ -76,18 +77,18 @@ class CheckedSteps:
                 self._first_invalid.assign(-1)
                 cause = getattr(self._reward, "error", None)  # TensorFlow replaces it
                 raise cause or error from (error if cause else None)
-            self._raise_if_invalid()
+            self._raise_if_invalid(example)
             return result
 
         run.unchecked = function
         return run
 
-    def _raise_if_invalid(self):
+    def _raise_if_invalid(self, example):
         status = int(self._first_invalid.numpy())
         if status == -1:
             return
         self._first_invalid.assign(-1)
-        what = "a gradient" if status == -2 else self._example.format(status)
+        what = "a gradient" if status == -2 else example.format(status)
         raise FloatingPointError(
             "All losses, rewards and gradients of a training step must be finite. "
             f"Received: {what} is NaN or infinite. The step changed no weight."

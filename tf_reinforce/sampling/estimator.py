@@ -82,7 +82,7 @@ class ScoreFunctionEstimator:
                 optimizer. The gradients contain the loss scale.
         """
         with tf.GradientTape() as tape, tf.GradientTape(persistent=True) as probe:
-            with recording.recording(replayed, probe) as recorder:
+            with recording.recording(replayed, probe=probe) as recorder:
                 outputs = self.model(rows.inputs, training=True)
             log_probs, entropies = recorder.log_probs, recorder.entropies
             recorder.expect_all_called(sample.sample_layers(self.model))

@@ -4,35 +4,19 @@ import keras
 import tensorflow as tf
 
 
-def get(loss):
-    """Returns Keras losses for the argument `loss`, which may be nested.
-
-    In a list or dict, `None` means that an output has no loss.
-
-    Raises:
-        ValueError: If a loss is unknown to Keras.
-    """
-    if isinstance(loss, dict):
-        return {name: get(part) for name, part in loss.items()}
-    if isinstance(loss, (list, tuple)):
-        return [get(part) for part in loss]
-    return None if loss is None else keras.losses.get(loss)
-
-
 def example_losses(loss, targets, outputs, sample_weight=None):
     """Returns the loss of each of N examples, `[N]`.
 
     The loss of an example is the mean over all axes after the first. Elements that a
-    Keras mask of the outputs excludes do not count in the mean. If `loss` is nested, the
-    loss of an example is the sum of all losses.
+    Keras mask of the outputs excludes do not count in the mean. With several losses, the
+    loss of an example is their sum.
 
     Args:
-        loss: Result of `get`: a Keras loss or a function, or nested like `outputs`.
-        targets: `[N, …]` tensor, or nested like `loss`.
-        outputs: `[N, …]` tensor, or nested like `loss`.
+        loss: A Keras loss or a function; or a list or dict of these with one entry for
+            each output, in which `None` means no loss.
+        targets, outputs: `[N, …]` tensors, or a list or dict of these.
         sample_weight: `[N]` or `[N, …]` float tensor that multiplies the losses before
-            the mean, nested like `loss`, or `None`.
-
+            the mean, or a list or dict of these, or `None`.
     """
     if targets is None:
         raise ValueError(
@@ -41,42 +25,34 @@ def example_losses(loss, targets, outputs, sample_weight=None):
         )
     names = _names(loss)
     used = {name for name in names or () if loss[name] is not None}
-    if _names(outputs) != names or (_names(targets) is None) != (names is None):
-        raise _not_nested(loss, outputs, targets)
+    fits = names == _names(outputs) and (names is None) == (_names(targets) is None)
+    if not fits or (names is not None and not used <= _names(targets)):
+        raise ValueError(
+            "`loss` must be nested like outputs and targets: one loss for each array, in "
+            f"a list or dict, where None means no loss. Received: loss={loss!r}, outputs "
+            f"{outputs!r} and targets {targets!r}"
+        )
     if names is None:
         return _mean_of_elements(loss, targets, outputs, sample_weight)
-    if not used <= _names(targets).keys():
-        raise _not_nested(loss, outputs, targets)
-    nested = isinstance(sample_weight, (dict, list, tuple))
+    nested = _names(sample_weight) is not None
     parts = [
-        example_losses(
+        _mean_of_elements(
             loss[name],
             targets[name],
             outputs[name],
             sample_weight[name] if nested else sample_weight,
         )
-        for name in names
+        for name in (loss if isinstance(loss, dict) else range(len(loss)))
         if name in used
     ]
     return tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
 
 
 def _names(nested):
-    """Returns a dict with the keys or indices of a nested value, or `None`."""
+    """Returns the keys or indices of a list or dict, or `None` for other values."""
     if isinstance(nested, (list, tuple)):
-        nested = range(len(nested))
-    return dict.fromkeys(nested) if isinstance(nested, (dict, range)) else None
-
-
-def _not_nested(loss, outputs, targets):
-    def describe(nested):
-        return keras.tree.map_structure(lambda x: f"array {tuple(x.shape)}", nested)
-
-    return ValueError(
-        "`loss` must be nested like outputs and targets: one loss for each array, in a "
-        f"list or dict, where None means no loss. Received: loss={loss!r}, outputs "
-        f"{describe(outputs)} and targets {describe(targets)}"
-    )
+        return set(range(len(nested)))
+    return set(nested) if isinstance(nested, dict) else None
 
 
 def _mean_of_elements(loss, targets, outputs, sample_weight):
@@ -133,11 +109,7 @@ def _elements(loss, targets, outputs):
 
 
 def row_weights(sample_weight, rewards):
-    """Returns the weights of R rewards, `[R]`, from weights `[R]` or `[R, 1]`.
-
-    Raises:
-        ValueError: If the weights have another shape.
-    """
+    """Returns the weights of R rewards, `[R]`, from weights `[R]` or `[R, 1]`."""
     weights = tf.cast(sample_weight, rewards.dtype)
     if weights.shape.rank == 2 and weights.shape[-1] == 1:
         weights = weights[:, 0]

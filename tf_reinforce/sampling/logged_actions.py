@@ -1,9 +1,10 @@
 """Trains and evaluates a sampling model on decisions that another policy has made."""
 
+import dataclasses
 import math
 import re
 import statistics
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import keras
 import numpy as np
@@ -17,38 +18,28 @@ from tf_reinforce.functional import shapes
 from tf_reinforce.sampling import checked_steps
 from tf_reinforce.sampling import recording
 from tf_reinforce.sampling import sample
-from tf_reinforce.support import optimizers
+from tf_reinforce.settings import schema
 from tf_reinforce.support import validation
 
-ESTIMATORS = ("ips", "snips", "dr")
+EXAMPLE = "the estimate of row {} (from 0) of the log"
 
 
-class LoggedOptions(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class LoggedOptions:
     """How the value of a policy is estimated from logged decisions."""
 
-    estimator: str  # one of `ESTIMATORS`
-    clip: float | None  # the largest importance weight
-    top_k: int | None  # the size of the set of actions of the top-K correction
-    reward_model: Any  # Keras model of the rewards of all actions for "dr", or `None`
+    estimator: Literal["ips", "snips", "dr"]
+    clip: Annotated[float, schema.Range(float(np.finfo("float32").tiny), 1e30)] | None
+    top_k: schema.Count | None  # the size of the set of actions of the top-K correction
+    reward_model: keras.Model | None  # of the rewards of all actions, for "dr"
 
-    def check(self, head):
-        """Raises an error if an option is invalid or does not fit the head."""
-        validation.one_of("estimator", self.estimator, ESTIMATORS)
-        if self.clip is not None:
-            validation.within("clip", self.clip, float(np.finfo("float32").tiny), 1e30)
-        validation.positive_int_or_none("top_k", self.top_k)
-        needs_model = self.estimator == "dr"
-        if needs_model != isinstance(self.reward_model, keras.Model):
+    def __post_init__(self):
+        schema.check_fields(self)
+        if (self.estimator == "dr") != (self.reward_model is not None):
             raise ValueError(
                 "`reward_model`, a Keras model of the rewards of all actions, belongs to "
                 f'estimator="dr". Received: estimator={self.estimator!r}, '
                 f"reward_model={self.reward_model!r}"
-            )
-        discrete = isinstance(head, heads.Categorical)
-        if not discrete and (needs_model or self.top_k not in (None, 1)):
-            raise ValueError(
-                '`estimator="dr"` and `top_k` require the head `Categorical`, whose '
-                f"actions can be listed. Received: {head!r}"
             )
 
 
@@ -60,8 +51,20 @@ class LoggedBatch(NamedTuple):
     rewards: Any  # [N] float
     propensities: Any  # [N] float, probabilities or densities of the logging policy
 
-    def validated(self, head):
-        """Returns the decisions as arrays, or raises an error if one is invalid."""
+    def validated(self, model, options):
+        """Returns the decisions as arrays, or raises an error if one is invalid.
+
+        Args:
+            model: Keras model with one `Sample` layer.
+            options: `LoggedOptions`.
+        """
+        head = sample_layer(model).head
+        lists_actions = options.estimator == "dr" or options.top_k not in (None, 1)
+        if lists_actions and not isinstance(head, heads.Categorical):
+            raise ValueError(
+                '`estimator="dr"` and `top_k` require the head `Categorical`, whose '
+                f"actions can be listed. Received: {head!r}"
+            )
         rewards = _column("rewards", self.rewards, ()).astype("float64")
         propensities = _column("propensities", self.propensities, ()).astype("float64")
         spec = head.action_spec("float32")
@@ -70,34 +73,20 @@ class LoggedBatch(NamedTuple):
             spec, _actions, spec, names, self.actions
         )
         contexts = keras.tree.map_structure(_contexts, self.contexts)
-        flat = [*keras.tree.flatten(contexts), *keras.tree.flatten(actions)]
-        sizes = {len(x) for x in (*flat, rewards, propensities)}
+        flat = keras.tree.flatten((contexts, actions, rewards, propensities))
+        sizes = {len(x) for x in flat}
         if len(sizes) > 1 or not len(rewards):
             raise ValueError(
                 "Contexts, actions, rewards and propensities must have one row for each "
                 f"decision. Received: {sorted(sizes)} rows"
             )
         _check_actions(head, actions, len(rewards))
-        is_density = not all(x.dtype.is_integer for x in keras.tree.flatten(spec))
         invalid = ~(propensities > 0)
-        if not is_density:
+        if all(x.dtype.is_integer for x in keras.tree.flatten(spec)):  # no densities
             invalid |= propensities > 1
         _expect_none("propensities", propensities, invalid, "above 0 and at most 1")
         _expect_none("rewards", rewards, ~np.isfinite(rewards), "finite")
         return LoggedBatch(contexts, actions, rewards, propensities)
-
-
-def validated(model, logged, options):
-    """Returns the `LoggedBatch` of arrays that the user has passed, or raises an error.
-
-    Args:
-        model: Keras model with one `Sample` layer.
-        logged: Contexts, actions, rewards and propensities.
-        options: `LoggedOptions`.
-    """
-    head = sample_layer(model).head
-    options.check(head)
-    return LoggedBatch(*logged).validated(head)
 
 
 def _check_actions(head, actions, count):
@@ -159,8 +148,8 @@ def sample_layer(model):
     found = sample.sample_layers(model)
     if len(found) != 1:
         raise ValueError(
-            "Logged decisions require a model with one `Sample` layer, which makes the "
-            f"decision. Received: model {model.name!r} with {len(found)} Sample layers"
+            "Logged decisions require a model with one `Sample` layer. Received: "
+            f"{model.name!r} with {len(found)} Sample layers"
         )
     return found[0]
 
@@ -261,8 +250,6 @@ class LoggedSteps:
     def __init__(self, owner, options):
         self.owner = owner
         self.options = options
-        example = "the estimate of row {} (from 0) of the log"
-        self.checks = checked_steps.CheckedSteps(None, example)
         # The loss has no tracker, because its value has no meaning.
         names = "policy_value", "effective_sample_size", "entropy"
         self.metrics = [keras.metrics.Mean(name=name) for name in names]
@@ -279,18 +266,9 @@ class LoggedSteps:
             loss = surrogate(scored, estimate, self.options)
             loss += owner.estimator.penalties(loss.dtype)
             loss = owner.optimizer.scale_loss(loss)
-        variables = owner.model.trainable_variables
-        gradients = losses.gradients(tape, loss, variables)
-        with tf.init_scope():
-            optimizers.build(owner.optimizer, variables)
-        self.checks.run_if_finite(
-            lambda: owner.optimizer.apply(gradients, variables),
-            states,
-            estimate.values,
-            [] if owner.skips_overflow else gradients,
-            numbers,
-            contexts,
-        )
+        gradients = losses.gradients(tape, loss, owner.model.trainable_variables)
+        step = states, estimate.values, numbers, contexts
+        owner.apply_if_finite(gradients, step)
         value, sizes, entropy = self.metrics
         value.update_state(estimate.values)
         entropy.update_state(scored.entropies)
@@ -315,9 +293,7 @@ def evaluate(model, batch, options, confidence, batch_size=1024):
     validation.within("confidence", confidence, 1e-6, 1 - 1e-12)
     count = len(batch.rewards)
     if count < 2:
-        raise ValueError(
-            "An interval needs at least two logged decisions. Received: one decision"
-        )
+        raise ValueError("An interval needs at least two logged decisions")
     parts = [
         scores(model, _rows(batch, begin, begin + batch_size), options, training=False)
         for begin in range(0, count, batch_size)
@@ -329,8 +305,7 @@ def evaluate(model, batch, options, confidence, batch_size=1024):
         row = int(np.argmin(np.isfinite(values)))
         raise FloatingPointError(
             "The estimate of each decision must be finite. Received: "
-            f"{values[row]} in row {row}, counted from 0, with the importance weight "
-            f"{weights[row]}. Check the contexts, the model and `reward_model`."
+            f"{values[row]} in row {row}, with the importance weight {weights[row]}"
         )
     mean, error = values.mean(), values.std(ddof=1) / math.sqrt(count)
     radius = statistics.NormalDist().inv_cdf((1 + confidence) / 2) * error

@@ -11,23 +11,24 @@ import tensorflow as tf
 from tf_reinforce import agent as agents
 from tf_reinforce import baselines
 from tf_reinforce.engine import agent_state
-from tf_reinforce.sampling import atomic_model
 from tf_reinforce.sampling import checked_steps
-from tf_reinforce.sampling import conversion
 from tf_reinforce.sampling import estimator
 from tf_reinforce.sampling import example_losses
 from tf_reinforce.sampling import logged_actions
 from tf_reinforce.sampling import recording
 from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.sampling import reward_functions
+from tf_reinforce.sampling import sample
 from tf_reinforce.support import locks
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
+EXAMPLE = "the loss or reward of example {} (from 0) of the batch"
+
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class ScoreFunction(atomic_model.AtomicModel):
+class ScoreFunction(resumed_fit.TrainingModel):
     """Trains a Keras model that draws samples, with the score-function estimator.
 
         ∇E[L] = E[ ∇L + (L - b) ∇ log p(z) ]
@@ -106,20 +107,22 @@ class ScoreFunction(atomic_model.AtomicModel):
     ) -> None:
         super().__init__(**kwargs)
         if loss is not None and reward is not None:
-            raise ValueError(
-                f"Pass `loss` or `reward`, but not both. Received: loss={loss!r}, "
-                f"reward={reward!r}"
-            )
+            raise ValueError("Pass `loss` or `reward`, but not both. Received: both")
         self._training_lock = locks.TrainingLock("ScoreFunction")
         self.model = validation.instance("model", model, keras.Model)
-        conversion.expect_own_heads(self.model)
+        found = sample.sample_layers(self.model)
+        if len({id(layer.head) for layer in found}) < len(found):  # no file restores this
+            raise ValueError(
+                "Each `Sample` layer must have a head of its own. To share a head, call "
+                "one layer several times."
+            )
         strategy = self._distribute_strategy
         if strategy is not None and strategy.num_replicas_in_sync > 1:
             raise ValueError(
                 "A `ScoreFunction` trains on one device. Received: a strategy with "
                 f"{strategy.num_replicas_in_sync} replicas"
             )
-        self.example_loss = None if loss is None else example_losses.get(loss)
+        self.example_loss = keras.tree.map_structure(keras.losses.get, loss)
         self.reward = None
         if reward is not None:
             self.reward = reward_functions.RewardFunction(reward)
@@ -153,7 +156,21 @@ class ScoreFunction(atomic_model.AtomicModel):
             outputs are actions. An observation normalizer of the agent is included, and
             does not learn.
         """
-        return cls(conversion.sampling_model(agent), **kwargs)
+        validation.instance("agent", agent, agents.Reinforce)
+        policy, head = agent.policy, agent.head
+        is_recurrent = isinstance(getattr(policy, "output_shape", {}), dict)
+        if head is None or not policy.built or is_recurrent:
+            raise ValueError(
+                "`agent` must be built, with a head and a functional or sequential "
+                f"policy. Received: {type(policy).__name__} and head={head!r}"
+            )
+        symbolic = getattr(policy, "_functional", policy)._inputs_struct
+        inputs = keras.tree.map_structure(
+            lambda x: keras.Input(x.shape[1:], dtype=x.dtype, name=x.name), symbolic
+        )
+        observations = inputs if agent.normalizer is None else agent.normalizer(inputs)
+        actions = sample.Sample(head)(policy(observations))
+        return cls(keras.Model(inputs, actions), **kwargs)
 
     def to_agent(self, **kwargs: Any) -> agents.Reinforce:
         """Makes a `tfr.Reinforce` agent whose policy and head are those of the model.
@@ -169,7 +186,23 @@ class ScoreFunction(atomic_model.AtomicModel):
             ValueError: If the model is not a functional Keras model whose only `Sample`
                 layer returns the output of the model.
         """
-        agent = agents.Reinforce(*conversion.policy_and_head(self.model), **kwargs)
+        outputs = keras.tree.flatten(getattr(self.model, "output", None))
+        history = getattr(outputs[0], "_keras_history", None)
+        found = sample.sample_layers(self.model)
+        node = history and history.operation._inbound_nodes[history.node_index]
+        if (
+            len(found) != 1
+            or {id(getattr(x, "_keras_history", (0,))[0]) for x in outputs}
+            != {id(found[0])}
+            or len(node.input_tensors) > 1
+        ):
+            raise ValueError(
+                "The model must be functional, and its only `Sample` layer, without "
+                f"`action_mask`, must return its output. Received: {self.model.name!r} "
+                f"with {len(found)} Sample layers. Use `tfr.Reinforce(policy, head)`."
+            )
+        policy = keras.Model(self.model._inputs_struct, node.input_tensors[0])
+        agent = agents.Reinforce(policy, found[0].head, **kwargs)
         if not isinstance(agent.policy.input, dict):  # the environment has the spaces
             agent.build(self.model.input_shape)
         return agent
@@ -228,16 +261,17 @@ class ScoreFunction(atomic_model.AtomicModel):
 
     def _costs(self, rows, outputs):
         """Returns the losses of R rows, or minus their weighted rewards; and rewards."""
+        if self._compile_loss is not None:
+            raise ValueError(
+                "Pass the loss to `ScoreFunction(model, loss=…)`, instead of `compile`"
+            )
         if self.example_loss is None and self.reward is None:
             raise ValueError(
-                "Training and evaluation need a `loss` or a `reward`. Received: neither. "
-                "Pass one to `ScoreFunction(model, …)`, or call `fit_logged`."
+                "Training and evaluation need `ScoreFunction(model, loss=…)` or "
+                "`reward=…`, unless with `fit_logged`"
             )
         if self._compile_metrics is not None and rows.targets is None:
-            raise ValueError(
-                "The metrics of `compile` compare outputs with targets. Received: no "
-                "targets"
-            )
+            raise ValueError("The metrics of `compile` need targets, but there are none")
         if self.reward is None:
             costs = example_losses.example_losses(
                 self.example_loss, rows.targets, outputs, rows.sample_weight
@@ -266,19 +300,12 @@ class ScoreFunction(atomic_model.AtomicModel):
         estimate = self.estimator.gradients(rows, scale_loss=scale_loss)
         batch = estimate.baseline_batch()
         _, baseline_gradients = self.baseline.gradients(batch)
-        with tf.init_scope():  # a conditional update cannot create the optimizer's state
-            optimizers.build(self.optimizer, self.model.trainable_variables)
-
-        def update():
-            variables = self.model.trainable_variables
-            self.optimizer.apply(estimate.gradients, variables)
-            self.baseline.apply_gradients(baseline_gradients, batch)
-
-        gradients = [] if self.skips_overflow else estimate.gradients
-        gradients = [*gradients, *baseline_gradients]
         numbers = tf.range(tf.size(estimate.costs), dtype=tf.int64) // self.samples
-        self._checks.run_if_finite(
-            update, states, estimate.costs, gradients, numbers, rows.inputs
+        self.apply_if_finite(
+            estimate.gradients,
+            (states, estimate.costs, numbers, rows.inputs),
+            baseline_gradients,
+            lambda: self.baseline.apply_gradients(baseline_gradients, batch),
         )
         self._loss_tracker.update_state(estimate.loss, tf.size(estimate.costs))
         self._entropy_tracker.update_state(estimate.entropies)
@@ -287,6 +314,26 @@ class ScoreFunction(atomic_model.AtomicModel):
         return self.compute_metrics(
             rows.inputs, rows.targets, estimate.outputs, rows.sample_weight
         )
+
+    def apply_if_finite(self, gradients, step, others=(), update=lambda: None):
+        """Applies gradients if all values of a step are finite.
+
+        Args:
+            gradients: List with a gradient for each trainable variable of the model.
+            step: States, costs, numbers and inputs, as in `CheckedSteps.run_if_finite`.
+            others: List of further gradients, which must be finite.
+            update: Function that makes a further update.
+        """
+        variables = self.model.trainable_variables
+        with tf.init_scope():  # a conditional update cannot create the optimizer's state
+            optimizers.build(self.optimizer, variables)
+
+        def apply():
+            self.optimizer.apply(gradients, variables)
+            update()
+
+        checked = [*([] if self.skips_overflow else gradients), *others]
+        self._checks.run_if_finite(apply, checked, *step)
 
     @locks.training
     def fit(
@@ -319,7 +366,6 @@ class ScoreFunction(atomic_model.AtomicModel):
     def _fit(self, resume, *args, **kwargs):
         if resume is None:
             return super().fit(*args, **kwargs)
-        self._check_compiled()
         return resumed_fit.fit(self, resume, *args, **kwargs)
 
     @locks.in_usable_process
@@ -329,18 +375,14 @@ class ScoreFunction(atomic_model.AtomicModel):
             return super().evaluate(*args, **kwargs)
 
     def variables_of_training(self) -> list:
-        """Returns all variables that the present training reads or changes."""
-        variables = [*agent_state.variables(self), *self.metrics_variables]
+        variables = super().variables_of_training()
         if self._logged is not None:
-            metrics = self.metrics_variables
-            variables = [*self.model.variables, *self.optimizer.variables, *metrics]
+            variables = [*self.model.variables, *self.optimizer.variables]
+        variables = [*variables, *self.metrics_variables]
         return list({id(variable): variable for variable in variables}.values())
 
     def description(self) -> dict[str, Any]:
-        """Returns the options that must not change while a training continues."""
-        logged: dict[str, Any] = (
-            {} if self._logged is None else self._logged.options._asdict()
-        )
+        parts = {"model": self.model, "baseline": self.baseline}
         return {
             "samples": self.samples,
             "entropy_coef": self.entropy_coef,
@@ -348,7 +390,10 @@ class ScoreFunction(atomic_model.AtomicModel):
             "loss": keras.tree.map_structure(
                 keras.saving.serialize_keras_object, self.example_loss
             ),
-            **logged,
+            **({} if self._logged is None else vars(self._logged.options)),
+            "metrics": [metric.name for metric in self.metrics],
+            "steps per call": self.steps_per_execution,
+            **agent_state.configs(self, parts),
         }
 
     @locks.training
@@ -408,9 +453,9 @@ class ScoreFunction(atomic_model.AtomicModel):
                 f"`fit_logged` has no arguments {unknown}. Use `evaluate_logged` for a "
                 "validation log."
             )
-        logged = contexts, actions, rewards, propensities
         options = logged_actions.LoggedOptions(estimator, clip, top_k, reward_model)
-        batch = logged_actions.validated(self.model, logged, options)
+        batch = logged_actions.LoggedBatch(contexts, actions, rewards, propensities)
+        batch = batch.validated(self.model, options)
         data = *batch[1:], np.arange(len(batch.rewards))
         with self._steps_of(logged_actions.LoggedSteps(self, options)):
             return self._fit(kwargs.pop("resume", None), batch.contexts, data, **kwargs)
@@ -460,9 +505,9 @@ class ScoreFunction(atomic_model.AtomicModel):
             ValueError: As `fit_logged`, and if the log has less than two decisions.
             FloatingPointError: If an estimate is not finite.
         """
-        logged = contexts, actions, rewards, propensities
         options = logged_actions.LoggedOptions(estimator, clip, None, reward_model)
-        batch = logged_actions.validated(self.model, logged, options)
+        batch = logged_actions.LoggedBatch(contexts, actions, rewards, propensities)
+        batch = batch.validated(self.model, options)
         return logged_actions.evaluate(self.model, batch, options, confidence)
 
     @locks.in_usable_process
@@ -495,7 +540,7 @@ class ScoreFunction(atomic_model.AtomicModel):
         outputs = self.model(rows.inputs, training=False)
         costs, rewards = self._costs(rows, outputs)
         numbers = tf.range(tf.size(costs), dtype=tf.int64)
-        self._checks.run_if_finite(lambda: None, [], costs, [], numbers, rows.inputs)
+        self._checks.run_if_finite(lambda: None, [], [], costs, numbers, rows.inputs)
         loss = tf.reduce_mean(costs) + self.estimator.penalties(costs.dtype)
         self._loss_tracker.update_state(loss, tf.size(costs))
         if rewards is not None:
@@ -506,20 +551,10 @@ class ScoreFunction(atomic_model.AtomicModel):
         return {name: x for name, x in metrics.items() if name != "entropy"}
 
     def make_train_function(self, force: bool = False) -> Any:
-        self._check_compiled()
         super().make_train_function(force)
-        checks = self._checks if self._logged is None else self._logged.checks
-        self.train_function = checks.checked(self.train_function)
+        example = EXAMPLE if self._logged is None else logged_actions.EXAMPLE
+        self.train_function = self._checks.checked(self.train_function, example)
         return self.train_function
-
-    def _check_compiled(self):
-        """Raises `ValueError` if an argument of `compile` cannot be used."""
-        arguments = self.get_compile_config() or {}
-        if arguments.get("loss") or arguments.get("loss_weights"):
-            raise ValueError(
-                "Pass the loss to `ScoreFunction(model, loss=…)`, instead of `loss` or "
-                "`loss_weights` in `compile`"
-            )
 
     def export(self, *args: Any, **kwargs: Any) -> None:
         """Exports the model, which returns the modes of its `Sample` layers.
@@ -530,9 +565,8 @@ class ScoreFunction(atomic_model.AtomicModel):
         self.model.export(*args, **kwargs)
 
     def make_test_function(self, force: bool = False) -> Any:
-        self._check_compiled()
         super().make_test_function(force)
-        self.test_function = self._checks.checked(self.test_function)
+        self.test_function = self._checks.checked(self.test_function, EXAMPLE)
         return self.test_function
 
     def get_config(self) -> dict[str, Any]:

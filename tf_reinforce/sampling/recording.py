@@ -36,9 +36,9 @@ class SampleRecorder:
 
     def __init__(self, replayed=None, probe=None, draws=False):
         self.samples = []
-        self.probe = probe
         self.called = set()  # ids of all layers that were called, also in inference
-        self._replayed = replayed
+        self.replayed = replayed
+        self.probe = probe
         # Whether samples are recorded in inference, too.
         self.in_inference = draws or replayed is not None
         self._graph = _current_graph()
@@ -52,9 +52,8 @@ class SampleRecorder:
         for layer in sample_layers:
             if id(layer) not in self.called:
                 raise ValueError(
-                    "Each `Sample` layer of the model must be called in each forward "
-                    f"pass. Received: the layer {layer.name!r} was not called. Remove "
-                    "`tf.function` from the methods of the model, and unused layers."
+                    f"The `Sample` layer {layer.name!r} of the model was not called. "
+                    "Remove `tf.function` from the model's methods, and unused layers."
                 )
 
     def expect_differentiable(self):
@@ -65,24 +64,14 @@ class SampleRecorder:
         for sample in self.samples:
             if self.probe.gradient(sample.log_probs, sample.outputs) is None:
                 raise ValueError(
-                    "The log-probabilities of a `Sample` layer must have gradients. "
-                    f"Those of {sample.layer.name!r} have none. Use no `keras.remat` or "
-                    "`tf.recompute_grad` around the layer."
+                    f"The log-probabilities of {sample.layer.name!r} need gradients. Use "
+                    "no `keras.remat` or `tf.recompute_grad` around the layer."
                 )
 
     def next_replayed(self):
         """Returns the raw actions for the next call, or `None` to draw them."""
-        if self._replayed is None:
-            return None
-        self._expect_entries(len(self.samples) < len(self._replayed))
-        return self._replayed[len(self.samples)]
-
-    def _expect_entries(self, is_valid):
-        if not is_valid:
-            raise ValueError(
-                "`replayed` must have one entry for each call of a `Sample` layer. "
-                f"Received: {len(self._replayed)} entries"
-            )
+        number, replayed = len(self.samples), self.replayed or []
+        return replayed[number] if number < len(replayed) else None
 
     def add(self, sample):
         """Adds a `RecordedSample`.
@@ -94,10 +83,9 @@ class SampleRecorder:
         """
         if _current_graph() is not self._graph:
             raise ValueError(
-                f"The layer {sample.layer.name!r} must not be called inside a TensorFlow "
-                "loop, condition or nested `tf.function`, which the log-probabilities of "
-                "its samples cannot leave. Pass `unroll=True` to the `keras.layers.RNN` "
-                "that contains the layer, or use a Python loop."
+                f"The log-probabilities of {sample.layer.name!r} cannot leave a "
+                "TensorFlow loop, condition or nested `tf.function`. Use a Python loop, "
+                "or `unroll=True` for a `keras.layers.RNN`."
             )
         self.samples.append(sample)
 
@@ -116,10 +104,13 @@ class SampleRecorder:
         if not self.samples:
             raise ValueError(
                 "The model must call a `tfr.layers.Sample` layer, whose samples the "
-                "score function trains. Received: a model whose call uses no such layer."
+                "score function trains"
             )
-        if self._replayed is not None:
-            self._expect_entries(len(self.samples) == len(self._replayed))
+        if self.replayed is not None and len(self.replayed) != len(self.samples):
+            raise ValueError(
+                f"`replayed` must have {len(self.samples)} entries, one for each call of "
+                f"a `Sample` layer. Received: {len(self.replayed)} entries"
+            )
         return self.samples
 
 
@@ -127,17 +118,10 @@ _ACTIVE = threading.local()
 
 
 @contextlib.contextmanager
-def recording(replayed=None, probe=None, draws=False):
-    """Records all calls of `Sample` layers inside the context.
-
-    Args:
-        replayed, probe, draws: As in `SampleRecorder`.
-
-    Yields:
-        The `SampleRecorder`.
-    """
+def recording(replayed=None, **options):
+    """Yields a `SampleRecorder` of all calls of `Sample` layers inside the context."""
     outer = active_recorder()
-    _ACTIVE.recorder = SampleRecorder(replayed, probe, draws)
+    _ACTIVE.recorder = SampleRecorder(replayed, **options)
     try:
         yield _ACTIVE.recorder
     finally:

@@ -1,4 +1,4 @@
-"""Runs Keras' `fit` with checkpoints, from which a killed training continues."""
+"""Defines what the Keras models that train other models share: files and checkpoints."""
 
 import contextlib
 import dataclasses
@@ -9,6 +9,7 @@ import itertools
 import math
 import random
 import types
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,6 +18,7 @@ import tensorflow as tf
 from tf_reinforce.engine import agent_state
 from tf_reinforce.engine import checkpoints
 from tf_reinforce.engine import recorder
+from tf_reinforce.support import files
 from tf_reinforce.support import optimizers
 
 # Arguments of Keras' `fit` that must not change in a training.
@@ -30,6 +32,34 @@ _FIXED = (
 )
 
 
+class TrainingModel(keras.Model):
+    """A Keras model that trains another one, from checkpoints and with whole files.
+
+    A class defines `description`: a dict of what must not change in a training.
+    """
+
+    def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
+        """Writes the model to a `.keras` file atomically, as `Reinforce.save` does."""
+        target = filepath, overwrite, ".keras", f"a `{type(self).__name__}`"
+        with files.atomic_model_file(*target) as temporary:
+            super().save(temporary, **kwargs)
+
+    def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
+        """Writes the weights to one file atomically, in the format of Keras."""
+        target = filepath, overwrite, ".weights.h5", "weights", self
+        with files.atomic_model_file(*target) as temporary:
+            super().save_weights(temporary)
+
+    @property
+    def skips_overflow(self) -> bool:
+        """Returns whether the optimizer skips steps whose gradients overflow."""
+        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+
+    def variables_of_training(self) -> list:
+        """Returns all variables that the present training reads or changes."""
+        return agent_state.variables(self)
+
+
 class RecordedCallbacks(keras.callbacks.CallbackList):
     """Calls callbacks from the step of a checkpoint on, and writes checkpoints.
 
@@ -37,29 +67,31 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
     data, so datasets and generators arrive at the same element as before.
 
     Args:
-        model: Compiled Keras model.
+        model: Compiled `TrainingModel`.
         folder: `checkpoints.Checkpoints`, which is open.
-        describe, variables: As in `recorder.Recorder`.
+        settings: Dict of the arguments of `fit` that must not change.
         metrics: Function that returns the logs of the present epoch.
         callbacks, verbose, epochs: Arguments of Keras' `fit`.
     """
 
-    def __init__(
-        self, model, folder, describe, variables, metrics, *, callbacks, verbose, epochs
-    ):
+    def __init__(self, model, folder, settings, metrics, callbacks, verbose, epochs):
         options = dict(add_history=True, add_progbar=verbose != 0, model=model)
         verbose = 1 if verbose == "auto" else verbose
         super().__init__(callbacks, **options, verbose=verbose, epochs=epochs, steps=None)
         every = self.callbacks
-        self.record = recorder.Recorder(folder, model, every, describe, variables)
-        self.now = self.target = None
+        self.record = recorder.Recorder(
+            folder, model, every, self._describe, model.variables_of_training
+        )
+        self.now = self.target = None  # each a `Progress`
+        self._settings = settings
         self._metrics = metrics
         self._skipped = None  # callbacks and functions that are not called before it
 
-    def start(self, progress, steps):
-        """Sets the `Progress` of a training from its beginning, and its steps."""
-        self.now = progress
-        self.set_params({**self.params, "steps": steps})
+    def _describe(self):
+        variables = self.model.variables_of_training()
+        weights = [(tuple(x.shape), x.dtype) for x in variables]
+        described = {**self.model.description(), "weights": weights}
+        return {"settings": self._settings, "model": described, **recorder.software()}
 
     def on_train_begin(self, logs=None):
         self.target = self.record.restore(self.now)
@@ -105,22 +137,25 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
         self.record.assign_variables()  # among them the metrics of the epoch
         return self._metrics()
 
-    def _end_skipping_if_due(self):
+    def _is_skipping(self):
+        """Returns whether the step or epoch was skipped; ends skipping if it is due."""
+        if self._skipped is None:
+            return False
         self.record.raise_if_interrupted()
         if self.now.position > self.target.position:
             raise ValueError(
                 f"The data has ended in epoch {self.target.epoch} (from 0) before step "
-                f"{self.target.step}, after which the checkpoint was written. Pass the "
-                "data of the interrupted training, from its beginning."
+                f"{self.target.step} of the checkpoint. Pass the data of the interrupted "
+                "training, from its beginning."
             )
         if self.now.position == self.target.position:
             self.now = dataclasses.replace(self.target)
             self.close()
+        return True
 
     def on_train_batch_end(self, batch, logs=None):
         self.now.step += 1
-        if self._skipped is not None:
-            self._end_skipping_if_due()
+        if self._is_skipping():
             return
         self.now.updates += 1
         super().on_train_batch_end(batch, logs)
@@ -130,8 +165,7 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
         self.now.epoch, self.now.step = epoch + 1, 0
-        if self._skipped is not None:
-            self._end_skipping_if_due()
+        if self._is_skipping():
             return
         self.now.stopped = bool(self.model.stop_training)
         if self.now.stopped or epoch + 1 == self.params["epochs"]:
@@ -149,32 +183,36 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
         self.record.raise_if_interrupted()
 
 
-def run(model, resume, start, describe, variables, metrics, prepare, **options):
+def run(model, resume, start, settings, metrics, prepare, **options):
     """Runs Keras' `fit` with checkpoints; returns Keras' `History`.
 
     Args:
-        model: Compiled Keras model.
+        model, settings, metrics: As in `RecordedCallbacks`.
         resume: Path of a folder, or `Checkpoints`.
         start: `recorder.Progress` from the beginning.
-        describe, variables, metrics: As in `RecordedCallbacks`.
         prepare: Function of the `data_seed` of the training that creates all variables,
             and returns the options of `fit` with the data, among them `x` and
             `steps_per_epoch`.
         **options: `callbacks`, `verbose` and `epochs` of Keras' `fit`.
     """
     with checkpoints.open_checkpoints(resume) as folder:
-        functions = describe, variables, metrics
-        callbacks = RecordedCallbacks(model, folder, *functions, **options)
-        record = callbacks.record
-        data = prepare(record.read(start).data_seed)
+        callbacks = RecordedCallbacks(model, folder, settings, metrics, **options)
+        data = prepare(callbacks.record.read(start).data_seed)
         steps = data["steps_per_epoch"]
         if steps is None and isinstance(data["x"], tf.data.Dataset):
             steps = int(data["x"].cardinality())
-        start.first_optimizer_step = optimizers.step_count(model.optimizer)[1]
-        callbacks.start(start, steps if steps is None or steps >= 0 else None)
-        with contextlib.closing(callbacks), record.stop:
+        steps = steps if steps is None or steps >= 0 else None
+        callbacks.set_params({**callbacks.params, "steps": steps})
+        inner, start.first_optimizer_step = optimizers.step_count(model.optimizer)
+        if inner.use_ema and start.first_optimizer_step == 0:
+            # Keras' `fit` ends with the averages, also if there is no step to make.
+            averages = inner._model_variables_moving_average
+            for variable, average in zip(inner._trainable_variables, averages):
+                average.assign(variable)
+        callbacks.now = start
+        with contextlib.closing(callbacks), callbacks.record.stop:
             history = keras.Model.fit(model, **data, **options | {"callbacks": callbacks})
-    record.raise_if_interrupted()  # a signal after the last step
+    callbacks.record.raise_if_interrupted()  # a signal after the last step
     return history
 
 
@@ -193,17 +231,6 @@ def fit(model, resume, *args, **kwargs):
     settings = {name: options[name] for name in _FIXED}
     settings |= {name: _digest(options[name]) for name in ("x", "y", "sample_weight")}
 
-    def description():
-        parts = {"model": model.model, "baseline": model.baseline}
-        own = {
-            **model.description(),
-            "metrics": [x.name for x in model.metrics],
-            "steps per call": model.steps_per_execution,
-            **agent_state.configs(model, parts),
-            "weights": [(tuple(v.shape), v.dtype) for v in model.variables_of_training()],
-        }
-        return {"settings": settings, "model": own, **recorder.software()}
-
     def prepare(seed):
         specs, data = _prepare(options, seed)
         model._build_for(keras.utils.unpack_x_y_sample_weight(specs)[0])
@@ -214,8 +241,9 @@ def fit(model, resume, *args, **kwargs):
     listed = {name: options.pop(name) for name in ("callbacks", "verbose", "epochs")}
     seed = random.randrange(2**31)
     start = recorder.Progress(options["initial_epoch"], data_seed=seed)
-    functions = description, model.variables_of_training, model.get_metrics_result
-    return run(model, resume, start, *functions, prepare, **listed)
+    return run(
+        model, resume, start, settings, model.get_metrics_result, prepare, **listed
+    )
 
 
 def _digest(data):
@@ -242,17 +270,12 @@ def _prepare(options, seed):
     Arrays become a dataset whose order in each epoch is a function of the seed.
     """
     x, options = options["x"], dict(options)
-    if _are_arrays(x) and not isinstance(x, tf.data.Dataset):
+    if not isinstance(x, tf.data.Dataset) and _are_arrays(x):
         options = _from_arrays(options, seed)
-        return _map(lambda spec: spec, options["x"].element_spec), options
+        x = options["x"]
     if isinstance(x, tf.data.Dataset):
         return _map(lambda spec: spec, x.element_spec), {**options, "shuffle": False}
-    if isinstance(x, keras.utils.PyDataset):
-        if options["shuffle"]:
-            raise ValueError(
-                "The order of a `PyDataset` that Keras shuffles cannot be continued. "
-                "Received: resume and shuffle=True. Pass `shuffle=False`."
-            )
+    if isinstance(x, keras.utils.PyDataset) and not options["shuffle"]:
         first = x[0]
     elif isinstance(x, types.GeneratorType):
         first = next(x)
@@ -260,8 +283,9 @@ def _prepare(options, seed):
         options |= {"x": rest, "shuffle": False}
     else:
         raise TypeError(
-            "With `resume`, the data must be arrays, a tf.data.Dataset, a "
-            f"keras.utils.PyDataset or a generator. Received: {type(x).__name__}"
+            "With `resume`, the data must be arrays, a tf.data.Dataset, a generator or a "
+            "keras.utils.PyDataset with shuffle=False. Received: "
+            f"{type(x).__name__} and shuffle={options['shuffle']}"
         )
     return _map(lambda x: tf.TensorSpec((None, *x.shape[1:]), x.dtype), first), options
 
@@ -275,8 +299,8 @@ def _from_arrays(options, seed):
     sizes = {int(x.shape[0]) for x in keras.tree.flatten(data) if x is not None}
     if len(sizes) != 1 or 0 in sizes or shuffle == "batch":
         raise ValueError(
-            "Arrays must have one row for each example, at least one, and `shuffle` must "
-            f"be a bool. Received: {sorted(sizes)} rows and shuffle={shuffle!r}"
+            "Arrays must have one row for each example, and `shuffle` must be a bool. "
+            f"Received: {sorted(sizes)} rows and shuffle={shuffle!r}"
         )
     (count,) = sizes
     if split and options["validation_data"] is None:

@@ -26,8 +26,8 @@ class RewardFunction:
     def __init__(self, function):
         if not callable(function):
             raise TypeError(
-                "`reward` must be a function `reward(inputs, outputs)` that returns one "
-                f"reward for each row. Received: reward={function!r}"
+                "`reward` must be a function `reward(inputs, outputs)`. Received: "
+                f"reward={function!r}"
             )
         self.function = function
         self.is_compiled = isinstance(function, experimental.PolymorphicFunction)
@@ -60,26 +60,21 @@ class RewardFunction:
         def call(*arrays):
             arrays = [array.copy() for array in arrays]  # the function may change them
             try:
+                rows = len(arrays[0])
                 rewards = self.function(*keras.tree.pack_sequence_as(arguments, arrays))
-                return self._validate(rewards, len(arrays[0])).astype(np.float64)
+                rewards = shapes.unmasked("rewards", rewards)
+                if rewards.shape != (rows,) or rewards.dtype.kind not in "biuf":
+                    received = f"shape {rewards.shape} of type {rewards.dtype}"
+                    raise ValueError(
+                        f"{self._requirement} Received: {received} for {rows} rows"
+                    )
+                return rewards.astype(np.float64)
             except Exception as error:
                 self.error = error
                 raise
 
         rewards = tf.numpy_function(call, keras.tree.flatten(arguments), tf.float64)
         rewards.set_shape([None])
-        return rewards
-
-    def _validate(self, rewards, rows):
-        """Returns the rewards as an array `[rows]`, or raises an error."""
-        rewards = shapes.unmasked("rewards", rewards)
-        if rewards.dtype.kind not in "biuf":  # for example `None`
-            received = f"{str(rewards)[:60]} of type {rewards.dtype}"
-            raise TypeError(f"{self._requirement} Received: {received}")
-        if rewards.shape != (rows,):
-            raise ValueError(
-                f"{self._requirement} Received: shape {rewards.shape} for {rows} rows"
-            )
         return rewards
 
 
@@ -108,8 +103,7 @@ def find(name):
     if function is None:
         validation.warn(
             f"The function {name!r} of the saved model is not known, so the model can "
-            "predict, but not train. Decorate the function with "
-            "@keras.saving.register_keras_serializable(), or pass "
+            "predict, but not train. Register it with keras.saving, or pass "
             f"custom_objects={{{name!r}: function}} to `load_model`."
         )
     return function

@@ -100,7 +100,13 @@ class Sample(keras.layers.Layer):
             if mask is None:
                 mask = getattr(outputs, "_keras_mask", None)
             actions = self._draw_recorded(recorder, rows, shape, mask)
-        return self._to_output(actions, outputs.shape[:-1], shape)
+
+        def unflatten(rows):  # the axes of the outputs
+            result = tf.reshape(rows, tf.concat([shape, tf.shape(rows)[1:]], axis=0))
+            result.set_shape([*outputs.shape[:-1], *rows.shape[1:]])
+            return result
+
+        return keras.tree.map_structure(unflatten, self.head.to_environment(actions))
 
     def _draw(self, rows, training, call):
         """Returns raw actions for outputs `[R, P]`: samples, or modes in inference.
@@ -143,16 +149,6 @@ class Sample(keras.layers.Layer):
         sums = total(distribution.log_prob(actions)), total(distribution.entropy())
         recorder.add(recording.RecordedSample(self, rows, actions, *sums, valid))
         return actions
-
-    def _to_output(self, actions, static_shape, shape):
-        """Returns raw actions in the head's units, with the axes of the outputs."""
-
-        def unflatten(rows):
-            result = tf.reshape(rows, tf.concat([shape, tf.shape(rows)[1:]], axis=0))
-            result.set_shape([*static_shape, *rows.shape[1:]])
-            return result
-
-        return keras.tree.map_structure(unflatten, self.head.to_environment(actions))
 
     def compute_mask(self, outputs: tf.Tensor, previous_mask: Any) -> Any:
         if previous_mask is None:

@@ -13,7 +13,6 @@ import tensorflow as tf
 from tf_reinforce.data import seeding
 from tf_reinforce.engine import agent_state
 from tf_reinforce.engine import recorder
-from tf_reinforce.sampling import atomic_model
 from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.sampling import reward_functions
 from tf_reinforce.sequences import conversation
@@ -32,7 +31,7 @@ _ACTION_KEY = 2  # of the four `rollout_keys`
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class SequenceReinforce(atomic_model.AtomicModel):
+class SequenceReinforce(resumed_fit.TrainingModel):
     """Trains a causal language model of KerasHub with rewards for its completions.
 
         ∇J = E[ (R - b) ∇ log π(y|x) ],    R = r(x, y) - β log (π(y|x) / π_ref(y|x))
@@ -350,22 +349,12 @@ class SequenceReinforce(atomic_model.AtomicModel):
             return super().fit(**data, **options)
         start = recorder.Progress(initial_epoch)
         settings = {**batches.description(), "initial_epoch": initial_epoch}
-        describe = functools.partial(self._description, settings)
-        variables = functools.partial(agent_state.variables, self)
         return resumed_fit.run(
-            self,
-            resume,
-            start,
-            describe,
-            variables,
-            means.logs,
-            lambda _: data,
-            **options,
+            self, resume, start, settings, means.logs, lambda seed: data, **options
         )
 
-    def _description(self, settings):
-        """Returns what must not change while a training continues."""
-        described = {
+    def description(self) -> dict[str, Any]:
+        return {
             **dataclasses.asdict(self.options),
             "rewards": self.rewards.functions,
             "reward_weights": self.rewards.weights,
@@ -373,9 +362,7 @@ class SequenceReinforce(atomic_model.AtomicModel):
             "stop_token_ids": self.encoding.end_token_ids,
             "seed": self.seed,
             **agent_state.configs(self, {"causal_lm": self.causal_lm}),
-            "weights": [(tuple(x.shape), x.dtype) for x in agent_state.variables(self)],
         }
-        return {"settings": settings, "model": described, **recorder.software()}
 
     def _read(self, prompts):
         """Returns prompts as `training.read` does; checks all prompts of a table."""

@@ -190,7 +190,7 @@ def check_logged_gradient(
 
     def gradient(actions):
         logged = contexts, actions, rewards[rows, actions], propensities[rows, actions]
-        batch = logged_actions.validated(model, logged, options)
+        batch = logged_actions.LoggedBatch(*logged).validated(model, options)
         with tf.GradientTape() as tape:
             scored = logged_actions.scores(model, batch, options, training=True)
             estimate = logged_actions.terms(scored, batch, options)
