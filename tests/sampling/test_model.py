@@ -1,7 +1,5 @@
 """Tests `ScoreFunction` as a Keras model: training, callbacks, files and refusals."""
 
-import itertools
-
 import full_disk
 import gymnasium as gym
 import keras
@@ -103,8 +101,7 @@ def test_training_step_subtracts_the_gradient(scale):
 @pytest.mark.parametrize("samples", [3, 4])
 def test_equal_rewards_have_no_effect(samples):
     """Also with a reward whose mean is rounded; Adam would enlarge any difference."""
-    constant = {"reward": lambda array, choices: np.full(len(choices), 12345.678)}
-    model = compiled(samples=samples, **constant)
+    model = compiled(samples=samples, reward=lambda x, z: np.full(len(z), 12345.678))
     before = weights(model.model)
     model.fit(inputs(8), batch_size=8, verbose=0)
     for one, other in zip(before, weights(model.model), strict=True):
@@ -125,19 +122,6 @@ def test_reward_function_receives_each_input_once_per_sample_in_one_call():
     np.testing.assert_array_equal(arguments[0], np.repeat(data[0], 3, axis=0))
     np.testing.assert_array_equal(arguments[2], np.repeat(data[1], 3))
     assert arguments[1].shape == (12,)
-
-
-def test_xla_and_several_steps_per_execution_train_nearly_equal_weights():
-    results = []
-    for options in ({}, {"jit_compile": True}, {"steps_per_execution": 4}):
-        model = tfr.ScoreFunction(policy(), reward=reward)
-        options = {"jit_compile": False, **options}
-        model.compile(keras.optimizers.Adam(0.1), **options)
-        model.fit(inputs(), batch_size=16, epochs=2, shuffle=False, verbose=0)
-        results.append(model.model.get_weights())
-    for other in results[1:]:
-        for one, two in zip(results[0], other, strict=True):
-            np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
 
 
 def test_failed_save_keeps_the_old_file(tmp_path):
@@ -185,6 +169,21 @@ def test_agent_and_score_function_share_their_weights():
     assert agent.act(array, deterministic=True).tolist() == [0] * 64
 
 
+def test_dict_inputs_of_a_policy_become_those_of_an_agent():
+    array = {name: keras.Input((size,), name=name) for name, size in (("b", 2), ("a", 2))}
+    logits = keras.layers.Dense(4)(keras.layers.Concatenate()([array["b"], array["a"]]))
+    sample = tfr.layers.Sample(heads.Categorical(4))
+    model = tfr.ScoreFunction(keras.Model(array, sample(logits)), reward=reward)
+    agent = model.to_agent()
+    again = tfr.ScoreFunction.from_agent(agent, reward=reward)
+    rows = {"a": inputs()[:, :2], "b": inputs(seed=1)[:, :2]}
+    expected = model.predict(rows, verbose=0)
+    np.testing.assert_array_equal(again.predict(rows, verbose=0), expected)
+    box = gym.spaces.Box(-9, 9, (2,))
+    agent.build_for_spaces(gym.spaces.Dict(a=box, b=box), gym.spaces.Discrete(4))
+    np.testing.assert_array_equal(agent.act(rows, deterministic=True), expected)
+
+
 def test_trained_policy_becomes_an_agent_that_trains_the_same_weights():
     array = keras.Input((4,))
     sample = tfr.layers.Sample(heads.Categorical(2))
@@ -202,22 +201,6 @@ def test_trained_policy_becomes_an_agent_that_trains_the_same_weights():
     )
 
 
-def test_policy_and_agent_with_named_inputs_have_equal_inputs():
-    array = {name: keras.Input((size,), name=name) for name, size in (("b", 2), ("a", 3))}
-    logits = keras.layers.Dense(4)(keras.layers.Concatenate()([array["b"], array["a"]]))
-    sample = tfr.layers.Sample(heads.Categorical(4))
-    model = tfr.ScoreFunction(keras.Model(array, sample(logits)), reward=reward)
-    agent = model.to_agent()
-    again = tfr.ScoreFunction.from_agent(agent, reward=reward)
-    rows = {"a": inputs()[:, :3], "b": inputs(seed=1)[:, :2]}
-    expected = model.predict(rows, verbose=0)
-    assert len(set(expected)) > 1
-    np.testing.assert_array_equal(again.predict(rows, verbose=0), expected)
-    space = {name: gym.spaces.Box(-9, 9, x.shape[1:]) for name, x in rows.items()}
-    agent.build_for_spaces(gym.spaces.Dict(space), gym.spaces.Discrete(4))
-    np.testing.assert_array_equal(agent.act(rows, deterministic=True), expected)
-
-
 @pytest.mark.parametrize(
     "make", [latent, models.Loop, models.masked], ids=lambda make: make.__name__
 )
@@ -227,49 +210,31 @@ def test_models_that_are_no_policy_do_not_become_agents(make):
 
 
 FAULTS = {
-    "none": (lambda x, z: None, TypeError, "must return.*Received: None"),
-    "number": (lambda x, z: [1.0], ValueError, r"\(1,\) for 32 rows"),
+    "none": (lambda x, z: None, ValueError, r"must return.*Received: shape \(\)"),
     "column": (lambda x, z: np.ones([32, 1]), ValueError, r"\(32, 1\)"),
-    "text": (lambda x, z: ["a"] * 32, TypeError, "<U1"),
     "error": (lambda x, z: 1 / 0, ZeroDivisionError, "division by zero"),
     "nan": (
         lambda x, z: np.where(np.arange(32) == 9, np.nan, 1.0),
         FloatingPointError,
-        "reward of example 2",
+        "reward of example (2|9)",
     ),
     "compiled nan": (
         tf.function(lambda x, z: tf.where(tf.range(32) == 9, np.nan, 1.0)),
         FloatingPointError,
-        "reward of example 2",
+        "reward of example (2|9)",
     ),
-    "compiled shape": (
-        tf.function(lambda x, z: tf.zeros([32, 1])),
-        ValueError,
-        r"\(32, 1\)",
-    ),
-    "compiled number": (tf.function(lambda x, z: tf.zeros([3])), ValueError, "3"),
+    "compiled shape": (tf.function(lambda x, z: tf.zeros([32, 1])), ValueError, "32, 1"),
 }
 
 
 @pytest.mark.filterwarnings("ignore:.*AutoGraph could not")
-@pytest.mark.parametrize(
-    "method, fault",
-    sweeps.some(
-        itertools.product(["fit", "evaluate"], FAULTS),
-        always=[
-            *(("evaluate", "nan"), ("fit", "none"), ("fit", "column"), ("fit", "error")),
-            *(("fit", "nan"), ("fit", "compiled nan"), ("fit", "compiled shape")),
-        ],
-    ),
-)
-def test_faulty_rewards_raise_an_error_and_change_no_weight(fault, method):
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("method", ["fit", sweeps.rare("evaluate")])
+def test_faulty_rewards_raise_an_error_and_change_no_weight(method, fault):
     function, kind, message = FAULTS[fault]
     model = compiled(reward=function, samples=4 if method == "fit" else 1)
     model.build((None, 4))
-    before = weights(model.model)
-    count = 8 if method == "fit" else 32
-    if method == "evaluate" and "nan" in fault:
-        message = "reward of example 9"
+    before, count = weights(model.model), 8 if method == "fit" else 32
     with pytest.raises(kind, match=message):
         getattr(model, method)(inputs(count), batch_size=count, verbose=0)
     assert_equal_weights(before, weights(model.model))
@@ -311,7 +276,6 @@ def test_training_continues_after_a_step_that_is_not_finite(jit_compile):
         (dict(loss="mse", reward=reward), "but not both"),
         (dict(reward=3), "`reward` must be a function"),
         (dict(reward=reward, samples=0), "`samples` must be a whole number"),
-        (dict(reward=reward, entropy_coef=-1), "`entropy_coef` must be"),
         (dict(reward=reward, baseline="median"), "`baseline` must be"),
         (dict(reward=reward, baseline=tfr.baselines.Value()), "a model of its own"),
         (
@@ -324,18 +288,6 @@ def test_training_continues_after_a_step_that_is_not_finite(jit_compile):
 def test_invalid_arguments_are_refused(options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         tfr.ScoreFunction(policy(), **options)
-
-
-def test_baseline_gradient_that_is_not_finite_changes_no_weight():
-    """The values, the square roots of zero, are finite."""
-    layer = keras.layers.Dense(1, keras.ops.sqrt, kernel_initializer="zeros")
-    model = compiled(baseline=keras.Sequential([keras.Input((4,)), layer]), reward=reward)
-    model.compile("sgd", run_eagerly=True)
-    before = weights(model.model)
-    with pytest.raises(FloatingPointError, match="Received: a gradient"):
-        model.fit(inputs(8), verbose=0)
-    assert_equal_weights(before, weights(model.model))
-    np.testing.assert_array_equal(layer.kernel, np.zeros([4, 1]))
 
 
 class Cached(keras.Model):

@@ -245,13 +245,6 @@ def test_completion_without_space_for_its_reply_is_truncated():
     )
 
 
-def test_columns_that_contain_only_padding_are_removed():
-    """Prompts have up to five tokens, completions one; columns are multiples of 8."""
-    size = language_models.text_gpt2().backbone.vocabulary_size
-    model = make(stop_token_ids=[*range(1, size)], max_completion_length=10)
-    assert model.sample(PROMPTS).completions.token_ids.shape == (16, 8)
-
-
 def test_padding_and_order_of_completions_change_no_gradient():
     causal_lm = language_models.text_gpt2(length=24)
     model = make(causal_lm, kl_coef=0.1, length_normalization=True)
@@ -282,16 +275,11 @@ def test_padding_and_order_of_completions_change_no_gradient():
 
 # Files and callbacks.
 
-ARCHITECTURES = {
-    "GPT2": lambda: language_models.text_gpt2(),
-    "Llama": lambda: other_architecture("Llama"),
-    "Gemma": lambda: other_architecture("Gemma"),
-    "Qwen3": lambda: other_architecture("Qwen3"),
-}
 
-
-def other_architecture(name):
-    """A tiny model without preprocessor."""
+def architecture(name):
+    """A tiny model, without preprocessor if it is not GPT-2."""
+    if name == "GPT2":
+        return language_models.text_gpt2()
     keras.utils.set_random_seed(0)
     arguments = dict(vocabulary_size=15, num_layers=1, hidden_dim=8)
     arguments |= dict(intermediate_dim=16, num_query_heads=2, num_key_value_heads=1)
@@ -306,7 +294,7 @@ NAMES = sweeps.some(["GPT2", "Qwen3", "Llama", "Gemma"], always=["GPT2"])
 
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_model_continues_to_the_same_weights(name, tmp_path):
-    causal_lm = ARCHITECTURES[name]()
+    causal_lm = architecture(name)
     prompts, options = PROMPTS, {"max_completion_length": 2}
     if causal_lm.preprocessor is None:
         prompts = [[5, 6, 7], [3]]
@@ -321,11 +309,6 @@ def test_saved_model_continues_to_the_same_weights(name, tmp_path):
     for each in (model, loaded):
         each.train_on_prompts({"prompts": prompts})
     assert_equal(weights_of(model), weights_of(loaded))
-    # The language model alone is saved as KerasHub saves it.
-    model.causal_lm.save(tmp_path / "causal_lm.keras")
-    with pytest.warns(UserWarning, match="compile"):  # of KerasHub
-        alone = keras.saving.load_model(tmp_path / "causal_lm.keras")
-    assert_equal(weights_of(model), [np.array(v) for v in alone.variables])
     model.causal_lm.save_to_preset(tmp_path / "preset")
     alone = keras_hub.models.CausalLM.from_preset(str(tmp_path / "preset"))
     assert_equal(weights_of(model), [np.array(v) for v in alone.variables])
@@ -338,24 +321,6 @@ def ids_reward(completions):
 
 def test_failed_save_keeps_the_old_file(tmp_path):
     full_disk.expect_old_files_kept(make(), tmp_path)
-
-
-class Interrupt(keras.callbacks.Callback):
-    """Raises an error at the begin of an epoch, as a kill would end the training."""
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == 3:
-            raise RuntimeError("interrupted")
-
-
-@pytest.mark.slow
-def test_training_after_two_interruptions_begins_with_its_first_epoch(tmp_path):
-    callbacks = [keras.callbacks.BackupAndRestore(tmp_path), Interrupt()]
-    model = make()
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="interrupted"):
-            model.fit(PROMPTS[:1], epochs=5, callbacks=callbacks, verbose=0)
-    assert model.fit(PROMPTS[:1], epochs=2, verbose=0).epoch == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -383,83 +348,6 @@ def test_half_precision_trains(dtype):
 # Errors change nothing.
 
 
-def returns(value):
-    def bad(prompts):
-        return value(len(prompts))
-
-    return bad
-
-
-def raises(prompts):
-    raise KeyError("no answer")
-
-
-BAD_REWARDS = {
-    "none": (returns(lambda n: None), ValueError, "'bad' must return one.*None"),
-    "number": (
-        returns(lambda n: 1.0),
-        ValueError,
-        "finite number for each of the 16",
-    ),
-    "too_few": (returns(lambda n: [1.0] * 3), ValueError, r"Received: \[1.0, 1.0, 1.0\]"),
-    "nan": (
-        returns(lambda n: [0.0] * 5 + [float("nan")] * (n - 5)),
-        ValueError,
-        r"nan for completion 5 \(from 0\), whose prompt is '1\+1='",
-    ),
-    "none_entry": (
-        returns(lambda n: [0.0] * 9 + [None] * 7),
-        ValueError,
-        "None for .* 9 ",
-    ),
-    "text": (returns(lambda n: ["1"] * n), ValueError, "'1' for completion 0"),
-    "raises": (raises, KeyError, "no answer"),
-}
-
-
-@pytest.mark.parametrize(
-    "name", sweeps.some(BAD_REWARDS, always=["number", "nan", "none_entry", "raises"])
-)
-def test_bad_rewards_change_no_weight(name):
-    function, error, message = BAD_REWARDS[name]
-    model = make(rewards=[sevens, function], **SHORT)
-    before = weights_of(model)
-    with pytest.raises(error, match=message) as caught:
-        model.fit(PROMPTS, shuffle=False, verbose=0)
-    if name == "raises":
-        assert "The function 'raises'" in caught.value.__notes__[0]
-    assert_equal(before, weights_of(model))
-    assert int(model.updates.numpy()) == int(model.optimizer.iterations.numpy()) == 0
-
-
-@pytest.mark.parametrize("options", [{}, {"minibatch_size": 4, "passes": 2}])
-def test_infinite_gradients_change_no_weight(options):
-    """Of the minibatches, some are finite."""
-    model = make(rewards=lambda prompts: [1e38, -1e38] + 14 * [0.0], **SHORT, **options)
-    before = weights_of(model)
-    optimizer = [np.array(v) for v in model.optimizer.variables]
-    with pytest.raises(FloatingPointError, match="changed no weight"):
-        model.train_on_prompts({"prompts": PROMPTS})
-    assert_equal(before, weights_of(model))
-    assert_equal(optimizer, [np.array(v) for v in model.optimizer.variables])
-    assert int(model.updates.numpy()) == 0
-
-
-@pytest.mark.parametrize("rate, options", [(1e30, {"minibatch_size": 4}), (3e38, {})])
-@pytest.mark.slow
-def test_steps_with_infinite_weights_restore_the_weights(rate, options):
-    """The first step with a rate of 1e30 makes the second step invalid."""
-    causal_lm = language_models.text_gpt2()
-    language_models.random_weights(causal_lm)
-    optimizer = keras.optimizers.SGD(rate)
-    model = make(causal_lm, optimizer=optimizer, mode=GRAPH, **options)
-    before = weights_of(model)
-    with pytest.raises(FloatingPointError):
-        model.train_on_prompts({"prompts": PROMPTS})
-    assert_equal(before, weights_of(model))
-    assert int(model.optimizer.iterations.numpy()) == 0
-
-
 class Interrupting(keras.optimizers.SGD):
     """Is interrupted in its second step, after it has changed the weights."""
 
@@ -469,39 +357,70 @@ class Interrupting(keras.optimizers.SGD):
             raise KeyboardInterrupt
 
 
-def test_interrupted_update_changes_no_weight():
-    model = make(optimizer=Interrupting(0.1), minibatch_size=4, **SHORT)
-    before = weights_of(model)
-    with pytest.raises(KeyboardInterrupt):
-        model.train_on_prompts({"prompts": PROMPTS})
-    assert_equal(before, weights_of(model))
-    assert int(model.updates.numpy()) == int(model.optimizer.iterations.numpy()) == 0
-
-
 class OtherDistribution(keras_hub.models.GPT2CausalLM):
     """Samples from other logits than those that it returns when it is called."""
 
     def call_with_cache(self, token_ids, cache, cache_update_index):
-        logits, hidden, cache = super().call_with_cache(
-            token_ids, cache, cache_update_index
-        )
-        return logits * 1.5, hidden, cache
+        logits, *others = super().call_with_cache(token_ids, cache, cache_update_index)
+        return logits * 1.5, *others
 
 
-def with_class(cls):
+def returns(value):
+    def bad(prompts):
+        return value(len(prompts))
+
+    return {"rewards": [sevens, bad]}
+
+
+def raises(prompts):
+    raise KeyError("no answer")
+
+
+HUGE = {"rewards": lambda prompts: [1e38, -1e38] + 14 * [0.0]}
+PARTS = {"minibatch_size": 4}  # several gradient steps, of which some are valid
+OTHER = "must follow the distribution that is scored"
+# The options of a model, and the error of its update.
+FAILURES = {
+    "none": (returns(lambda n: None), ValueError, "'bad' must return one.*None"),
+    "too few": (returns(lambda n: [1.0] * 3), ValueError, "each of the 16 completions"),
+    "nan": (
+        returns(lambda n: [0.0] * 5 + [float("nan"), None] * 5 + [0.0]),
+        ValueError,
+        r"nan for completion 5 \(from 0\), whose prompt is '1\+1='",
+    ),
+    "text": (returns(lambda n: ["1"] * n), ValueError, "'1' for completion 0"),
+    "raises": ({"rewards": [sevens, raises]}, KeyError, "no answer"),
+    "infinite gradient": (HUGE, FloatingPointError, "changed no weight"),
+    "later steps": ({**HUGE, **PARTS, "passes": 2}, FloatingPointError, "no weight"),
+    "infinite weights": ({"optimizer": 3e38}, FloatingPointError, "no weight"),
+    "interrupted": ({"optimizer": Interrupting(0.1), **PARTS}, KeyboardInterrupt, ""),
+    "other distribution": ({"causal_lm": OtherDistribution}, ValueError, OTHER),
+    "first step": ({"causal_lm": OtherDistribution, **PARTS}, ValueError, OTHER),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failed_update_changes_no_weight(name):
+    options, error, message = FAILURES[name]
+    options = dict(options)
+    if isinstance(options.get("optimizer"), float):
+        options["optimizer"] = keras.optimizers.SGD(options["optimizer"])
+    length = 4 if "causal_lm" in options else 1
+    options["causal_lm"] = with_class(options.get("causal_lm"))
+    model = make(max_completion_length=length, **options)
+    variables = [*model.variables, *model.optimizer.variables]
+    before = [np.array(v) for v in variables]
+    with pytest.raises(error, match=message) as caught:
+        model.fit(PROMPTS, shuffle=False, verbose=0)
+    if name == "raises":
+        assert "The function 'raises'" in caught.value.__notes__[0]
+    assert_equal(before, [np.array(v) for v in variables])
+
+
+def with_class(cls=None):
     model = language_models.text_gpt2()
     language_models.random_weights(model)
-    return cls(model.backbone, model.preprocessor)
-
-
-@pytest.mark.parametrize("options", [{}, {"minibatch_size": 4}])
-def test_samples_of_another_distribution_change_no_weight(options):
-    """Of several gradient steps, only the first compares the distributions."""
-    model = make(with_class(OtherDistribution), **options)
-    before = weights_of(model)
-    with pytest.raises(ValueError, match="must follow the distribution that is scored"):
-        model.train_on_prompts({"prompts": PROMPTS})
-    assert_equal(before, weights_of(model))
+    return model if cls is None else cls(model.backbone, model.preprocessor)
 
 
 def test_sampler_of_compile_is_kept_and_not_used():
@@ -527,29 +446,17 @@ def unknown_argument(completions, solution):
     return [0.0] * len(completions)
 
 
-def unknown_tokens(prompts):
-    return [[99] for _ in prompts]
-
-
 LONG = "1234567890123"
 REFUSED = {
     "too long": (lambda x: x.fit([*PROMPTS, LONG], batch_size=1), f"12 tokens.*{LONG}"),
     "number": (lambda x: x.fit([3]), "must be strings. Received: prompt=3"),
     "text": (lambda x: x.fit("1+1="), "list with an entry for each prompt"),
-    "rows": (lambda x: x.fit([{"prompts": "1+1="}]), "must be strings.*'prompts'"),
-    "scalar": (lambda x: x.fit(np.array("1+1=")), "list with an entry for each"),
     "no prompts": (lambda x: x.fit({"prompt": PROMPTS}), "must contain `prompts`"),
     "lengths": (lambda x: x.fit({"prompts": PROMPTS, "answer": ["1"]}), "'answer': 1"),
-    "reserved": (
-        lambda x: x.fit({"prompts": PROMPTS, "truncated": PROMPTS}),
-        "no column may be named like",
-    ),
-    "empty": (lambda x: x.fit([]), "at least one"),
+    "reserved": (lambda x: x.fit({"prompts": PROMPTS, "truncated": PROMPTS}), "be named"),
     "infinite": (lambda x: x.fit(data().batch(2).repeat()), "the number of steps"),
-    "no batches": (lambda x: x.evaluate(data().take(0).batch(2)), "at least one batch"),
     "no batch": (lambda x: x.fit(data()), r"must be batches.*dataset.batch\(8\)"),
     "dataset": (lambda x: x.generate(data().batch(2)), "not a dataset"),
-    "y": (lambda x: x.fit(PROMPTS, y=PROMPTS), "unexpected keyword argument 'y'"),
     "rewards": (
         lambda x: x.apply_rewards(x.sample(PROMPTS[:1]).completions, [1.0]),
         r"shape \(4,\), and rewards of the shape \(1,\)",
@@ -584,21 +491,6 @@ def frozen():
     return causal_lm
 
 
-def short(length):
-    causal_lm = language_models.text_gpt2()
-    causal_lm.preprocessor.sequence_length = length
-    return causal_lm
-
-
-def padding_as_end():
-    causal_lm = language_models.text_gpt2()
-    vocabulary = {"<|endoftext|>": 0, "a": 1, "aa": 2}
-    causal_lm.preprocessor.tokenizer = keras_hub.models.GPT2Tokenizer(
-        vocabulary=vocabulary, merges=["a a"]
-    )
-    return causal_lm
-
-
 def no_language_model():
     inputs = keras.Input((3,))
     return keras.Model(inputs, keras.layers.Dense(2)(inputs))
@@ -606,17 +498,7 @@ def no_language_model():
 
 MODELS = {
     "frozen": (frozen, {}, "needs trainable weights"),
-    "short": (
-        lambda: short(12),
-        {"max_completion_length": 12},
-        "of the model, 12",
-    ),
-    "long": (
-        lambda: short(32),
-        {"max_completion_length": 16},
-        "of the model, 16",
-    ),
-    "padding": (padding_as_end, {}, r"differs from the padding 0.*\[0\]"),
+    "long": (None, {"max_completion_length": 16}, "longest sequence of the model, 16"),
     "other": (no_language_model, {}, "causal language model of KerasHub.*Functional"),
     "sampler": (lambda: with_class(OwnSampler), {}, "OwnSampler must call `self.sampler"),
     "half": (
@@ -624,36 +506,24 @@ MODELS = {
         {},
         "is in float16, in which the squares",
     ),
-    "reply": (
-        lambda: other_architecture("Qwen3"),
-        dict(
-            stop_token_ids=[1], reply=lambda prompts: [[99]] * len(prompts), max_turns=2
-        ),
-        r"below 15.*reply=\[99\]",
-    ),
+    "group_size": (None, {"group_size": 1}, "whole number of at least 2"),
+    "turns": (None, {"max_turns": 2}, "both a function `reply`"),
+    "reply": (None, {"reply": lambda prompts: [3] * 4, "max_turns": 2}, "reply=3"),
+    "weights": (None, {"reward_weights": [1.0, 2.0]}, "must be 1 numbers"),
+    "rewards": (None, {"rewards": "sevens"}, "`rewards` must be a function"),
+    "argument": (None, {"rewards": unknown_argument}, r"arguments.*\['solution'\]"),
+    "stop": (None, {"stop_token_ids": [99]}, r"below 15.*stop_token_ids=\[99\]"),
+    "padding": (None, {"stop_token_ids": [0]}, r"differs from the padding 0.*\[0\]"),
+    "unknown": (None, {"nonsense": 1}, "nonsense"),
+    "xla": (None, {"mode": {"jit_compile": True}, "passes": 2}, "XLA cannot compile"),
 }
-OPTIONS = {
-    "group_size": ({"group_size": 1}, "whole number of at least 2"),
-    "temperature": ({"temperature": 0.0}, "`temperature` must be"),
-    "turns": ({"max_turns": 2}, "both a function `reply`"),
-    "weights": ({"reward_weights": [1.0, 2.0]}, "must be 1 numbers"),
-    "rewards": ({"rewards": "sevens"}, "`rewards` must be a function"),
-    "argument": ({"rewards": unknown_argument}, r"has arguments.*\['solution'\]"),
-    "stop": ({"stop_token_ids": [99]}, r"below 15.*stop_token_ids=\[99\]"),
-    "no stop": ({"stop_token_ids": None}, "stop_token_ids=None"),
-    "unknown": ({"nonsense": 1}, "nonsense"),
-    "xla": ({"mode": {"jit_compile": True}, "passes": 2}, "XLA cannot compile"),
-}
-MODELS |= {name: (None, *each) for name, each in OPTIONS.items()}
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_wrong_models_and_options_are_refused(name):
     make_causal_lm, options, message = MODELS[name]
-    causal_lm = make_causal_lm and make_causal_lm()
-    prompts = [[5, 6]] if name == "reply" else PROMPTS[:1]
     with pytest.raises((TypeError, ValueError), match=message):
-        make(causal_lm, **options).fit(prompts, verbose=0)
+        make(make_causal_lm and make_causal_lm(), **options).fit(PROMPTS[:1], verbose=0)
 
 
 def test_training_before_compile_and_adapters_after_construction_are_refused():
@@ -733,8 +603,7 @@ def test_ids_without_a_token_are_neither_sampled_nor_scored():
     known[[tokenizer.token_to_id(x) for x in texts]] = True
     assert not known[-8:].any()
     model = make(causal_lm, lambda completions: [float(len(x)) for x in completions])
-    sampled = model.sample(["3"] * 4)
-    record = sampled.completions
+    record = model.sample(["3"] * 4).completions
     assert known[record.token_ids.numpy()].all()
     logits = np.array(causal_lm(record.inputs), "float64")
     scores = tf.nn.log_softmax(np.where(known, logits, -np.inf)).numpy()[:, :-1]
@@ -743,7 +612,4 @@ def test_ids_without_a_token_are_neither_sampled_nor_scored():
     expected = np.where(record.sampled[:, 1:], expected, 0)
     np.testing.assert_allclose(record.log_probs[:, 1:], expected, atol=1e-5)
     logs = model.train_on_prompts({"prompts": ["3"] * 4})
-    assert logs["log_prob_difference"] < 1e-5 and 0 < logs["entropy"] < np.log(
-        known.sum()
-    )
-    assert model.generate(["3"])
+    assert logs["log_prob_difference"] < 1e-5

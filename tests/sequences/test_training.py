@@ -81,10 +81,6 @@ def named(name):
     return function
 
 
-def raises(completions):
-    raise KeyError("no answer")
-
-
 def test_error_of_one_coroutine_cancels_the_others():
     cancelled = threading.Event()
 

@@ -69,12 +69,10 @@ def update(causal_lm, reference, record, rewards, permutations, rate, **options)
     logs = {"loss": [], "gradient_norm": []}
     for rows in parts:
         log_ratios = scores(causal_lm, record, temperature)[0].sum(axis=1) - old_rows
-        factors = (advantages - beta * log_ratios) / scales if has_steps else None
+        factors = advantages / scales
         if has_steps:
             factors = (advantages - beta * log_ratios) / scales
             factors *= np.minimum(np.exp(log_ratios), get("ratio_clip"))
-        else:
-            factors = advantages / scales
         if get("length_normalization"):
             factors = factors / lengths
         factors = np.where(np.isin(np.arange(len(rewards)), rows), factors, 0.0)
