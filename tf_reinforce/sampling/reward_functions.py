@@ -94,16 +94,23 @@ def registered_name(function):
 
 
 def find(name):
-    """Returns the reward function with a name that `registered_name` has returned.
+    """Returns the function with a name that `registered_name` has returned.
 
-    If Keras knows no function with the name, the result is `None`, and a warning states
-    how to load the function.
+    If Keras knows no function with the name, a warning states how to load it, and a call
+    of the result raises an error.
     """
     function = keras.saving.get_registered_object(name)
-    if function is None:
-        validation.warn(
-            f"The function {name!r} of the saved model is not known, so the model can "
-            "predict, but not train. Register it with keras.saving, or pass "
-            f"custom_objects={{{name!r}: function}} to `load_model`."
-        )
-    return function
+    if function is not None:
+        return function
+    message = (
+        f"The function {name!r} of the saved model is not known, so the model can "
+        "predict, but not train. Register it with keras.saving before loading, or pass "
+        f"custom_objects={{{name!r}: function}} to `load_model`."
+    )
+    validation.warn(message)
+
+    def unknown(*args, **columns):
+        raise ValueError(message)
+
+    unknown.__name__ = name
+    return unknown

@@ -1,8 +1,9 @@
-"""Computes the policy gradient of the completions of a language model."""
+"""Computes the policy gradient of completions of a language model, and makes updates."""
 
 import dataclasses
 from typing import Annotated, NamedTuple
 
+import keras
 import tensorflow as tf
 
 from tf_reinforce import baselines
@@ -79,6 +80,7 @@ class SequenceEstimator:
         self.reference_weights = reference_weights
         self.options = options
         self.baseline = baselines.LeaveOneOut(group_size=options.group_size)
+        self.optimizer = None  # that of the compiled `SequenceReinforce`
 
     @property
     def variables(self):
@@ -153,8 +155,9 @@ class SequenceEstimator:
         groups = tf.reshape(groups, [-1, self.options.group_size])
         return tf.cast(tf.reshape(groups - groups[:, :1], [-1]), self.policy.dtype)
 
-    def summed_gradients(self, batch, uses_ratios, scale_loss):
+    def _summed_gradients(self, batch, uses_ratios):
         """Returns `policy_gradients` of a batch, as sums over its microbatches."""
+        scale_loss = self.optimizer.scale_loss
         if self.options.microbatch_size is None:
             return self.policy_gradients(batch, None, uses_ratios, scale_loss)
         count, names = tf.size(batch.kl), METRICS[:3]
@@ -216,6 +219,75 @@ class SequenceEstimator:
         sums = [loss * tf.cast(count, loss.dtype), *per_token]
         metrics = [x / tf.cast(count, x.dtype) for x in sums]
         return gradients, dict(zip(METRICS[:3], metrics, strict=True))
+
+    def update(self, completions, rewards, permutations):
+        """Makes one update, which is to be undone if a value is not finite.
+
+        All gradient steps use the same rewards and advantages.
+
+        Args:
+            completions: `Completions` of R rows.
+            rewards: `[R]` float.
+            permutations: `[passes, R]` int32, random permutations of the rows. Without
+                minibatches and passes, they are not used.
+
+        Returns:
+            `[1 + len(METRICS)]` float64: one if all losses, gradients and weights are
+            finite, else zero; and the values of `METRICS`.
+        """
+        batch = self.batch(completions, rewards)
+        if self.options.has_minibatches:
+            is_finite, metrics = self._minibatch_steps(batch, permutations)
+        else:
+            is_finite, metrics = self._step(batch, uses_ratios=False)
+        variables = [*self.variables, *self.optimizer.variables]
+        is_finite &= _all_finite([v.value for v in variables if "float" in v.dtype])
+        metrics = [*metrics, tf.reduce_mean(batch.kl)]
+        return tf.stack([tf.cast(x, tf.float64) for x in (is_finite, *metrics)])
+
+    def _step(self, batch, uses_ratios):
+        """Makes a gradient step from the rows of a batch.
+
+        Returns:
+            Whether loss and gradients are finite, and a list of the first four `METRICS`.
+        """
+        gradients, metrics = self._summed_gradients(batch, uses_ratios)
+        norm = losses.global_norm(gradients)
+        scale = self.optimizer.scale_loss(tf.ones([], norm.dtype))
+        metrics["gradient_norm"] = norm / scale
+        self.optimizer.apply(gradients, self.variables)
+        # An optimizer with loss scaling itself skips a step that overflows.
+        skips = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+        is_finite = _all_finite([metrics["loss"], *([] if skips else gradients)])
+        return is_finite, [metrics[name] for name in METRICS[:4]]
+
+    def _minibatch_steps(self, batch, permutations):
+        """Makes a gradient step from each minibatch of each pass."""
+        size = self.options.minibatch_size
+        count = minibatches.Minibatches.split(permutations[0], size).count
+
+        def step(index, are_finite, sums, first):
+            permutation = permutations[index // count]
+            steps = tf.size(permutation, tf.int64)
+            parts = minibatches.Minibatches(permutation, count, steps)
+            rows = parts.minibatch(index % count)
+            is_finite, metrics = self._step(batch.rows(rows), uses_ratios=True)
+            sums = [x + y for x, y in zip(sums, metrics, strict=True)]
+            first = [tf.where(index == 0, y, x) for x, y in zip(first, metrics)]
+            return index + 1, are_finite & is_finite, sums, first
+
+        steps = count * self.options.passes
+        zeros = [tf.zeros([], self.policy.dtype)] * 3
+        zeros.append(losses.global_norm(zeros[:1]))
+        start = tf.constant(0, tf.int64), tf.constant(True), zeros, zeros
+        _, are_finite, sums, first = tf.while_loop(lambda i, *_: i < steps, step, start)
+        means = [x / tf.cast(steps, x.dtype) for x in sums]
+        # Entropy and difference describe the policy that has sampled the completions.
+        return are_finite, [means[0], first[1], first[2], means[3]]
+
+
+def _all_finite(tensors):
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in tensors])
 
 
 def _sum(tokens):

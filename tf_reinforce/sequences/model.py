@@ -21,7 +21,6 @@ from tf_reinforce.sequences import estimator
 from tf_reinforce.sequences import language_model
 from tf_reinforce.sequences import text_rewards
 from tf_reinforce.sequences import training
-from tf_reinforce.sequences import update
 from tf_reinforce.support import locks
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
@@ -242,13 +241,13 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             auto_scale_loss=auto_scale_loss,
         )
         optimizers.build(self.optimizer, self.trainable_variables)
-        self._step = update.SequenceUpdate(self.estimator, self.optimizer, self.updates)
-        self._sample, self._update = self.policy.sample, self._step
+        self.estimator.optimizer = self.optimizer
+        self._sample, self._update = self.policy.sample, self.estimator.update
         if not run_eagerly:
             # XLA needs the number of completions.
             options = dict(jit_compile=jit_compile, reduce_retracing=not jit_compile)
             wrap = functools.partial(tf.function, autograph=False, **options)
-            self._sample, self._update = wrap(self._sample), wrap(self._step)
+            self._sample, self._update = wrap(self._sample), wrap(self._update)
 
     def get_compile_config(self) -> dict[str, Any] | None:
         if not self.compiled:
@@ -412,16 +411,41 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         permutations = [
             generator.permutation(len(rewards)) for _ in range(self.options.passes)
         ]
-        with self._step.restored_on_error():
+        variables = [*self.trainable_variables, *self.optimizer.variables, self.updates]
+        before = [tf.identity(variable.value) for variable in variables]
+        try:
             results = self._update(
                 completions,
                 tf.constant(rewards, tf.float64),
                 tf.constant(np.array(permutations), tf.int32),
             )
-            status, *metrics = results.numpy().tolist()
+            is_finite, *metrics = results.numpy().tolist()
             logs = dict(zip(estimator.METRICS, metrics, strict=True))
-            update.raise_if_refused(status, logs)
+            self._expect_valid(is_finite, logs)
+            self.updates.assign_add(1)
+        except BaseException:
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
+            raise
         return logs
+
+    def _expect_valid(self, is_finite, logs):
+        """Raises an error if an update must be undone."""
+        # Half precision rounds coarsely.
+        limit = 0.3 if "16" in self.causal_lm.compute_dtype else 0.01
+        difference = logs["log_prob_difference"]
+        if difference > limit:
+            raise ValueError(
+                "The completions must follow the distribution that is scored. Received: "
+                f"log-probabilities that differ by {difference:.3g} nats per token, as "
+                "`generate_step` changes logits or the rows were sampled with other "
+                "weights. The update changed no weight."
+            )
+        if not is_finite:
+            raise FloatingPointError(
+                "All losses, gradients and weights of an update must be finite. "
+                f"Received: metrics {logs}. The update changed no weight."
+            )
 
     def gradients(self, completions: Any, rewards: Any) -> tuple[list, dict[str, Any]]:
         """Returns the gradients of the surrogate loss, and metrics, without an update.
@@ -495,7 +519,22 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             columns = self._converse(columns, 1, None).columns
             return training.text_metrics(columns, *self.rewards(columns))
 
-        return training.run_evaluation(self, evaluate, batches, callbacks, verbose)
+        listed = keras.callbacks.CallbackList(
+            callbacks,
+            add_progbar=verbose not in (0, "auto"),
+            model=self,
+            verbose=verbose,
+            epochs=1,
+            steps=batches.count,
+        )
+        means, logs = training.Means(), {}
+        listed.on_test_begin()
+        for number, batch in enumerate(batches.dataset.take(batches.count or -1)):
+            listed.on_test_batch_begin(number)
+            logs = means.add(evaluate, batches.columns(batch))
+            listed.on_test_batch_end(number, logs)
+        listed.on_test_end(logs)
+        return logs
 
     @locks.in_usable_process
     def _converse(self, columns, group_size, key):
@@ -542,8 +581,8 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         causal_lm = keras.saving.deserialize_keras_object(config["causal_lm"])
         state = config.pop("training_state")
         language_model.restore_training_state(causal_lm, state)
-        rewards = [text_rewards.find(name) for name in config["rewards"]]
-        reply = config.get("reply") and text_rewards.find(config["reply"])
+        rewards = [reward_functions.find(name) for name in config["rewards"]]
+        reply = config.get("reply") and reward_functions.find(config["reply"])
         parts = {"causal_lm": causal_lm, "rewards": rewards, "reply": reply}
         return cls(**{**config, **parts})
 

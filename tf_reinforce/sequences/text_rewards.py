@@ -199,22 +199,6 @@ def _number(entry):
         return np.nan
 
 
-def find(name):
-    """Returns a function of a saved model; if Keras does not know it, one that raises.
-
-    Args:
-        name: String that `reward_functions.registered_name` has returned.
-    """
-
-    def unknown(**columns):
-        raise ValueError(
-            f"The function {name!r} of the saved model must be registered before the "
-            "model is loaded, with @keras.saving.register_keras_serializable()"
-        )
-
-    return reward_functions.find(name) or unknown
-
-
 def _unique(names):
     """Returns names, of which repeated ones end with a number: `right`, `right_1`."""
     unique = []

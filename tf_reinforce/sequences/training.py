@@ -228,17 +228,3 @@ def text_metrics(columns, rewards, parts, group_size=None):
     if len(parts) > 1:
         metrics |= {f"reward_{name}": float(np.mean(x)) for name, x in parts.items()}
     return metrics
-
-
-def run_evaluation(model, evaluate, batches, callbacks, verbose):
-    """Evaluates all batches, calls the callbacks, and returns the mean logs."""
-    options = dict(add_progbar=verbose not in (0, "auto"), verbose=verbose)
-    options |= dict(model=model, epochs=1, steps=batches.count)
-    callbacks, means = keras.callbacks.CallbackList(callbacks, **options), Means()
-    callbacks.on_test_begin()
-    for number, batch in enumerate(batches.dataset.take(batches.count or -1)):
-        callbacks.on_test_batch_begin(number)
-        logs = means.add(evaluate, batches.columns(batch))
-        callbacks.on_test_batch_end(number, logs)
-    callbacks.on_test_end(means.logs())
-    return means.logs()
