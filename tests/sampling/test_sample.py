@@ -83,19 +83,6 @@ def test_loaded_layer_continues_the_random_numbers(tmp_path):
         assert samples[0] == samples[1]
 
 
-def test_keras_mask_excludes_padding_from_the_log_probability():
-    inputs = keras.Input((None,))
-    outputs = keras.layers.Embedding(10, 3, mask_zero=True)(inputs)
-    model = keras.Model(inputs, tfr.layers.Sample(heads.Categorical(3))(outputs))
-    words = np.array([[4, 5, 0], [6, 0, 0]])
-    with recording.recording() as recorder:
-        samples = model(words, training=True)
-    outputs = model.layers[-2](words)
-    log_probs = heads.Categorical(3).distribution(outputs).log_prob(samples).numpy()
-    expected = [log_probs[0, :2].sum(), log_probs[1, 0]]
-    np.testing.assert_allclose(recorder.log_probs, expected, rtol=1e-6)
-
-
 def test_illegal_actions_are_never_sampled():
     layer = tfr.layers.Sample(heads.Categorical(4), seed=0)
     legal = np.array([[1, 0, 1, 0], [0, 1, 0, 0]], "int8")

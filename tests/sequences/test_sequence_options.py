@@ -285,18 +285,9 @@ def test_logs_of_an_epoch_weight_batches_with_their_prompts():
     means = {k: np.average([x[k] for x in parts], weights=[2, 1]) for k in last}
     for x, y in zip(model.causal_lm.trainable_variables, after, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-7)
-    ids = []
-
-    def place(prompts, completion_ids):
-        ids.extend(completion_ids)
-        return [float(PROMPTS.index(prompt) ** 2) for prompt in prompts]
-
-    completions = model.generate(PROMPTS[1:4])
-    other = tfr.sequences.SequenceReinforce(
-        model.causal_lm, place, max_completion_length=4, kl_coef=0.0
-    )
-    logs = other.evaluate(PROMPTS[1:4], batch_size=2)
-    assert logs["reward"] == pytest.approx((1 + 4 + 9) / 3)
+    columns = model._converse({"prompts": PROMPTS[1:4]}, 1, None).columns
+    completions, ids = columns["completions"], columns["completion_ids"]
+    assert completions == model.generate(PROMPTS[1:4])
     values = {"sevens": np.mean(sevens(completions)), "lengths": np.mean(lengths(ids))}
     means |= {f"val_reward_{name}": value for name, value in values.items()}
     means["val_reward"] = 0.5 * values["sevens"] - 2 * values["lengths"]

@@ -57,17 +57,6 @@ def test_values_that_are_not_finite_do_not_count_in_means():
     assert means.logs() == {"reward": 2.0, "gradient_norm": 2.0}
 
 
-def test_metrics_of_completions_are_those_of_the_groups_of_prompts():
-    """The three completions of the first of two prompts have equal rewards."""
-    ids = [[1], [1, 2], [3], [4], [5], [6, 7, 8]]
-    columns = {"completion_ids": ids, "truncated": [True, False, False] * 2}
-    metrics = {"reward": 1.5, "completion_length": 1.5, "truncated": 1 / 3}
-    rewards = [1.0, 1.0, 1.0, 1.0, 2.0, 3.0]
-    assert training.text_metrics(columns, rewards, {"a": rewards}) == metrics
-    metrics["equal_reward_groups"] = 0.5
-    assert training.text_metrics(columns, rewards, {"a": rewards}, 3) == metrics
-
-
 def test_repeated_names_of_functions_differ():
     names = text_rewards.TextRewards([named("a"), named("a"), named("a_1")]).names
     assert names == ["a", "a_1", "a_1_1"]

@@ -108,19 +108,6 @@ def _elements(loss, targets, outputs):
     return tf.convert_to_tensor(loss(targets, outputs))
 
 
-def row_weights(sample_weight, rewards):
-    """Returns the weights of R rewards, `[R]`, from weights `[R]` or `[R, 1]`."""
-    weights = tf.cast(sample_weight, rewards.dtype)
-    if weights.shape.rank == 2 and weights.shape[-1] == 1:
-        weights = weights[:, 0]
-    if weights.shape.rank != 1:
-        raise ValueError(
-            "`sample_weight` must be one weight for each example, shape (N,). Received: "
-            f"shape {weights.shape}"
-        )
-    return weights
-
-
 def _append_axes(array, rank):
     ones = [1] * (rank - array.shape.rank)
     return tf.reshape(array, tf.concat([tf.shape(array), ones], axis=0))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 import statistics
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -80,7 +79,10 @@ class LoggedBatch(NamedTuple):
                 "Contexts, actions, rewards and propensities must have one row for each "
                 f"decision. Received: {sorted(sizes)} rows"
             )
-        _check_actions(head, actions, len(rewards))
+        keras.tree.map_structure(
+            lambda *leaf: _expect_none(*leaf[:2], ~leaf[2], f"raw actions of {head!r}"),
+            *(names, actions, head.is_valid(actions)),
+        )
         invalid = ~(propensities > 0)
         if all(x.dtype.is_integer for x in keras.tree.flatten(spec)):  # no densities
             invalid |= propensities > 1
@@ -89,25 +91,13 @@ class LoggedBatch(NamedTuple):
         return LoggedBatch(contexts, actions, rewards, propensities)
 
 
-def _check_actions(head, actions, count):
-    """Raises a `ValueError` that names the row if the head cannot sample an action."""
-    columns = keras.tree.map_structure(lambda x: x[None], actions)
-    try:
-        head.check_actions(columns, np.ones(count, int))
-    except ValueError as error:  # a log has rows, and no episodes
-        place = r"in row \1, counted from 0"
-        message = re.sub(r"at step 0 of episode (\d+)", place, str(error))
-        raise ValueError(message) from None
-
-
 def _actions(spec, name, values):
     """Returns a column of actions as an array `[N, …]` in the type of the head."""
     values = _column(name, values, tuple(spec.shape))
     with np.errstate(invalid="ignore"):  # compared below
         actions = values.astype(spec.dtype.name)
     if spec.dtype.is_integer:
-        invalid = (actions != values).reshape(len(values), -1).any(axis=1)
-        _expect_none(name, values, invalid, "whole numbers")
+        _expect_none(name, values, actions != values, "whole numbers")
     return actions
 
 
@@ -136,7 +126,7 @@ def _column(name, values, shape=None):
 
 def _expect_none(name, values, invalid, requirement):
     if invalid.any():
-        index = int(np.argmax(invalid))
+        index = int(np.argwhere(invalid)[0][0])
         raise ValueError(
             f"`{name}` must be {requirement}. Received: {values[index]} in row {index}, "
             "counted from 0"

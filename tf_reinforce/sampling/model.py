@@ -280,8 +280,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
         rewards = self.reward(rows.inputs, outputs, rows.targets)
         if rows.sample_weight is None:
             return -rewards, rewards
-        weights = example_losses.row_weights(rows.sample_weight, rewards)
-        return -rewards * weights, rewards
+        weights = tf.cast(rows.sample_weight, rewards.dtype)
+        return -rewards * tf.reshape(weights, tf.shape(rewards)), rewards
 
     predict = locks.in_usable_process(keras.Model.predict)
 
@@ -332,7 +332,9 @@ class ScoreFunction(resumed_fit.TrainingModel):
             self.optimizer.apply(gradients, variables)
             update()
 
-        checked = [*([] if self.skips_overflow else gradients), *others]
+        # An optimizer with loss scaling itself skips a step that overflows.
+        skips_overflow = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+        checked = [*([] if skips_overflow else gradients), *others]
         self._checks.run_if_finite(apply, checked, *step)
 
     @locks.training
@@ -606,11 +608,5 @@ def _get_baseline(baseline, samples):
         raise ValueError(
             "A `Value` baseline of a `ScoreFunction` needs a model of its own: "
             "Value(model)"
-        )
-    size = getattr(baseline, "group_size", None)
-    if size is not None and size != samples:
-        raise ValueError(
-            "The `group_size` of the baseline must equal `samples`. Received: "
-            f"group_size={size}, samples={samples}"
         )
     return baseline

@@ -50,11 +50,6 @@ class TrainingModel(keras.Model):
         with files.atomic_model_file(*target) as temporary:
             super().save_weights(temporary)
 
-    @property
-    def skips_overflow(self) -> bool:
-        """Returns whether the optimizer skips steps whose gradients overflow."""
-        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-
     def variables_of_training(self) -> list:
         """Returns all variables that the present training reads or changes."""
         return agent_state.variables(self)
