@@ -54,32 +54,6 @@ def no_reward(contexts, choices):
     return np.zeros(len(choices))
 
 
-@pytest.mark.parametrize(
-    "options, scale", [({}, None), ({"clip": 0.7, "top_k": 3}, 2.0**6)]
-)
-def test_step_of_training_follows_the_gradient_and_the_regularizers(options, scale):
-    """One step of gradient descent, computed from the formula with NumPy."""
-    model = policy()
-    dense = model.model.layers[1]
-    dense.kernel.regularizer = keras.regularizers.L2(0.3)
-    optimizer = keras.optimizers.SGD(1.0)
-    if scale is not None:
-        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, scale)
-    model.compile(optimizer)
-    log, kernel = make_log(32, 0), dense.kernel.numpy().astype("float64")
-    probs = softmax(dense(log[0]).numpy().astype("float64"))
-    rows = np.arange(32)
-    logged = probs[rows, log[1]]
-    weights = np.minimum(logged / log[3], options.get("clip", np.inf))
-    k = options.get("top_k", 1)
-    weights = weights * k * (1 - logged) ** (k - 1)
-    eligibilities = np.eye(NUM_ACTIONS)[log[1]] - probs
-    gradient = log[0].T @ (eligibilities * (weights * log[2])[:, None]) / 32
-    model.fit_logged(*log, batch_size=32, shuffle=False, verbose=0, **options)
-    expected = kernel + gradient - 2 * 0.3 * kernel
-    np.testing.assert_allclose(dense.kernel, expected, rtol=1e-4, atol=1e-6)
-
-
 def test_sampled_actions_and_propensities_make_a_log():
     """The estimate of the policy that wrote the log is the mean reward, exactly."""
     model, contexts = policy(), LOG[0]

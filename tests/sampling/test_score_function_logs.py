@@ -163,20 +163,28 @@ def reward_model():
 
 
 def terms_by_hand(weights, log, estimator, clip):
-    """The terms of an estimate, `[N]`, the importance weights, and the entropies."""
+    """The terms of an estimate, `[N]`, the importance weights, entropies and gradients.
+
+    The gradients `[N, 3]` of the estimate are those for the logits of each decision.
+    """
     contexts, actions, rewards, propensities = log
     probs, rows = softmax(contexts @ weights[0] + weights[1]), np.arange(len(actions))
     ratios = np.minimum(probs[rows, actions] / propensities, clip or np.inf)
     entropies = -(probs * np.log(probs)).sum(axis=1)
+    eligibilities = ratios[:, None] * (np.eye(3)[actions] - probs)
     if estimator == "ips":
-        return ratios * rewards, ratios, entropies
+        gradients = eligibilities * rewards[:, None]
+        return ratios * rewards, ratios, entropies, gradients
     if estimator == "snips":
         value = (ratios * rewards).sum() / ratios.sum()
-        return value + ratios * (rewards - value) / ratios.mean(), ratios, entropies
+        errors = (rewards - value) / ratios.mean()
+        return value + ratios * errors, ratios, entropies, eligibilities * errors[:, None]
     predictions = contexts @ PREDICTIONS
     by_policy = (probs * predictions).sum(axis=1)
     errors = rewards - predictions[rows, actions]
-    return by_policy + ratios * errors, ratios, entropies
+    gradients = probs * (predictions - by_policy[:, None])
+    gradients += eligibilities * errors[:, None]
+    return by_policy + ratios * errors, ratios, entropies, gradients
 
 
 def effective_share(ratios):
@@ -187,30 +195,40 @@ ESTIMATORS = [("ips", None), ("ips", 0.9), ("snips", None), ("dr", 1.5)]
 
 
 @pytest.mark.parametrize("estimator, clip", ESTIMATORS)
-def test_logs_of_logged_training(estimator, clip):
+def test_steps_and_logs_of_logged_training(estimator, clip):
     """A batch counts with its number of decisions, also for the effective sample size."""
     model, log, steps = tfr.ScoreFunction(policy()), decisions(COUNT), Weights()
-    model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+    model.model.layers[1].kernel.regularizer = keras.regularizers.L2(0.3)
+    optimizer = keras.optimizers.SGD(0.125)
+    if clip:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, 2.0**6)
+    model.compile(optimizer, run_eagerly=True)
     options = dict(estimator=estimator, clip=clip)
     if estimator == "dr":
         options["reward_model"] = reward_model()
     arguments = dict(batch_size=4, epochs=2, shuffle=False, callbacks=[steps], verbose=0)
     history = model.fit_logged(*log, **options, **arguments).history
     parts = list(zip(*(np.split(x, np.cumsum(SIZES)[:2]) for x in log)))
+    values, ratios, entropies, gradients = zip(
+        *(terms_by_hand(*x, estimator, clip) for x in zip(steps.steps, 2 * parts))
+    )
     for epoch in range(2):
-        before = steps.steps[3 * epoch : 3 * epoch + 3]
-        results = [
-            terms_by_hand(w, part, estimator, clip)
-            for w, part in zip(before, parts, strict=True)
-        ]
-        shares = [effective_share(ratios) for _, ratios, _ in results]
+        three = slice(3 * epoch, 3 * epoch + 3)
+        shares = [effective_share(x) for x in ratios[three]]
         expected = {
-            "policy_value": mean_of_epoch(values for values, *_ in results),
+            "policy_value": mean_of_epoch(values[three]),
             "effective_sample_size": np.average(shares, weights=SIZES),
-            "entropy": mean_of_epoch(entropies for *_, entropies in results),
+            "entropy": mean_of_epoch(entropies[three]),
         }
         logs = {name: values[epoch] for name, values in history.items()}
         assert_logs(logs, expected, rel=1e-6)
+    after = [*steps.steps[1:], model.model.get_weights()]
+    for (kernel, bias), part, of_logits, found in zip(
+        steps.steps, 2 * parts, gradients, after, strict=True
+    ):
+        ascent = part[0].T @ of_logits / len(of_logits) - 2 * 0.3 * kernel
+        np.testing.assert_allclose(found[0], kernel + 0.125 * ascent, rtol=1e-6)
+        np.testing.assert_allclose(found[1], bias + 0.125 * of_logits.mean(axis=0), 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +246,7 @@ def test_logs_of_logged_evaluation(estimator, clip, shift):
     if estimator == "dr":
         options["reward_model"] = reward_model()
     logs = model.evaluate_logged(*log, **options)
-    values, ratios, _ = terms_by_hand(model.model.get_weights(), log, estimator, clip)
+    values, ratios, *_ = terms_by_hand(model.model.get_weights(), log, estimator, clip)
     radius = quantile * values.std(ddof=1) / np.sqrt(1100)
     expected = {
         "policy_value": values.mean(),

@@ -20,6 +20,7 @@ from tf_reinforce.sampling import sample
 from tf_reinforce.settings import schema
 from tf_reinforce.support import validation
 
+Estimators: Any = Literal["ips", "snips", "dr"]
 EXAMPLE = "the estimate of row {} (from 0) of the log"
 
 
@@ -27,7 +28,7 @@ EXAMPLE = "the estimate of row {} (from 0) of the log"
 class LoggedOptions:
     """How the value of a policy is estimated from logged decisions."""
 
-    estimator: Literal["ips", "snips", "dr"]
+    estimator: Estimators
     clip: Annotated[float, schema.Range(float(np.finfo("float32").tiny), 1e30)] | None
     top_k: schema.Count | None  # the size of the set of actions of the top-K correction
     reward_model: keras.Model | None  # of the rewards of all actions, for "dr"

@@ -187,15 +187,11 @@ class ScoreFunction(resumed_fit.TrainingModel):
                 layer returns the output of the model.
         """
         outputs = keras.tree.flatten(getattr(self.model, "output", None))
-        history = getattr(outputs[0], "_keras_history", None)
-        found = sample.sample_layers(self.model)
-        node = history and history.operation._inbound_nodes[history.node_index]
-        if (
-            len(found) != 1
-            or {id(getattr(x, "_keras_history", (0,))[0]) for x in outputs}
-            != {id(found[0])}
-            or len(node.input_tensors) > 1
-        ):
+        histories: list[Any] = [getattr(x, "_keras_history", None) for x in outputs]
+        found, node = sample.sample_layers(self.model), None
+        if [*{x and x.operation for x in histories}] == found:
+            node = found[0]._inbound_nodes[histories[0].node_index]
+        if node is None or len(node.input_tensors) > 1:
             raise ValueError(
                 "The model must be functional, and its only `Sample` layer, without "
                 f"`action_mask`, must return its output. Received: {self.model.name!r} "

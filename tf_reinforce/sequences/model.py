@@ -353,14 +353,18 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         )
 
     def description(self) -> dict[str, Any]:
+        functions = {"rewards": self.rewards.functions, "reply": self.reply}
+        configs = agent_state.configs(self, {"causal_lm": self.causal_lm})
+        return {**self._arguments(), **functions, **configs}
+
+    def _arguments(self):
+        """Returns the arguments of the constructor that are no functions or models."""
         return {
             **dataclasses.asdict(self.options),
-            "rewards": self.rewards.functions,
             "reward_weights": self.rewards.weights,
-            "reply": self.reply,
+            # The tokenizer is loaded after the configuration.
             "stop_token_ids": self.encoding.end_token_ids,
             "seed": self.seed,
-            **agent_state.configs(self, {"causal_lm": self.causal_lm}),
         }
 
     def _read(self, prompts):
@@ -566,12 +570,8 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             "causal_lm": causal_lm,
             "training_state": language_model.training_state(self.causal_lm),
             "rewards": functions,
-            "reward_weights": self.rewards.weights,
-            # The tokenizer is loaded after the configuration.
-            "stop_token_ids": self.encoding.end_token_ids,
             "reply": reply,
-            "seed": self.seed,
-            **dataclasses.asdict(self.options),
+            **self._arguments(),
             **version.stamp(),
         }
 
