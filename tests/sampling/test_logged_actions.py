@@ -54,16 +54,6 @@ def no_reward(contexts, choices):
     return np.zeros(len(choices))
 
 
-def test_sampled_actions_and_propensities_make_a_log():
-    """The estimate of the policy that wrote the log is the mean reward, exactly."""
-    model, contexts = policy(), LOG[0]
-    actions, propensities = model.sample_actions(contexts)
-    probs = softmax(model.model.layers[1](contexts).numpy())
-    np.testing.assert_allclose(propensities, probs[np.arange(32), actions], rtol=1e-5)
-    result = model.evaluate_logged(contexts, actions, LOG[2], propensities)
-    assert result["policy_value"] == pytest.approx(LOG[2].mean(), rel=1e-5)
-
-
 def test_callbacks_receive_the_score_function_and_can_stop_and_evaluate_it(tmp_path):
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

@@ -126,14 +126,6 @@ def test_modes_are_not_recorded_as_samples():
     assert recorder.samples == []
 
 
-def test_replayed_actions_replace_samples():
-    layer = tfr.layers.Sample(heads.Categorical(3))
-    with recording.recording([tf.constant([2, 0], tf.int64)]) as recorder:
-        samples = layer(tf.zeros([2, 3]), training=True)
-    assert samples.numpy().tolist() == [2, 0]
-    np.testing.assert_allclose(recorder.log_probs, [-np.log(3)] * 2, rtol=1e-6)
-
-
 def test_wrong_number_of_replayed_actions_is_refused():
     layer = tfr.layers.Sample(heads.Categorical(3))
     for calls, entries in ((2, 1), (1, 2)):

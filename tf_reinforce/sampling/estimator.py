@@ -89,7 +89,12 @@ class ScoreFunctionEstimator:
             costs, rewards = self.costs(rows, outputs)
             # In float64, returns that are equal have advantages of exactly zero.
             returns = -tf.cast(costs, tf.float64)
-            advantages = returns - self.estimate(returns, rows.inputs)
+            values = tf.zeros_like(returns)
+            if self.baseline.is_value_function:
+                values = tf.cast(self.baseline.values(rows.inputs), returns.dtype)
+            # A row is an episode of one step.
+            one_step = returns[None], tf.ones_like(returns, tf.bool)[None], values[None]
+            advantages = returns - self.baseline.estimate(*one_step)[0]
             costs = tf.cast(costs, log_probs.dtype)
             count = tf.size(costs)
             loss = tf.reduce_mean(costs) + self.penalties(costs.dtype)
@@ -117,16 +122,6 @@ class ScoreFunctionEstimator:
             return array if is_single else tf.repeat(array, self.samples, axis=0)
 
         return Rows(*keras.tree.map_structure(repeat, structures))
-
-    def estimate(self, returns, inputs):
-        """Returns the baseline of each row, `[R]`, for the returns `[R]` of the rows."""
-        values = tf.zeros_like(returns)
-        if self.baseline.is_value_function:
-            values = tf.cast(self.baseline.values(inputs), returns.dtype)
-        valid = tf.ones_like(returns, tf.bool)
-        # A row is an episode of one step.
-        one_step = (returns[None], valid[None], values[None])
-        return tf.stop_gradient(self.baseline.estimate(*one_step)[0])
 
     def penalties(self, dtype):
         """Returns the sum of the model's own losses (regularizers, `add_loss`)."""

@@ -178,20 +178,21 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
         self.record.raise_if_interrupted()
 
 
-def run(model, resume, start, settings, metrics, prepare, **options):
+def run(model, resume, settings, metrics, prepare, **options):
     """Runs Keras' `fit` with checkpoints; returns Keras' `History`.
 
     Args:
         model, settings, metrics: As in `RecordedCallbacks`.
         resume: Path of a folder, or `Checkpoints`.
-        start: `recorder.Progress` from the beginning.
-        prepare: Function of the `data_seed` of the training that creates all variables,
+        prepare: Function of a seed for the order of the data that creates all variables,
             and returns the options of `fit` with the data, among them `x` and
             `steps_per_epoch`.
         **options: `callbacks`, `verbose` and `epochs` of Keras' `fit`.
     """
     with checkpoints.open_checkpoints(resume) as folder:
         callbacks = RecordedCallbacks(model, folder, settings, metrics, **options)
+        seed = random.randrange(2**31)
+        start = recorder.Progress(settings["initial_epoch"], data_seed=seed)
         data = prepare(callbacks.record.read(start).data_seed)
         steps = data["steps_per_epoch"]
         if steps is None and isinstance(data["x"], tf.data.Dataset):
@@ -234,11 +235,7 @@ def fit(model, resume, *args, **kwargs):
         return data
 
     listed = {name: options.pop(name) for name in ("callbacks", "verbose", "epochs")}
-    seed = random.randrange(2**31)
-    start = recorder.Progress(options["initial_epoch"], data_seed=seed)
-    return run(
-        model, resume, start, settings, model.get_metrics_result, prepare, **listed
-    )
+    return run(model, resume, settings, model.get_metrics_result, prepare, **listed)
 
 
 def _digest(data):

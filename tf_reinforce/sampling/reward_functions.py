@@ -45,16 +45,13 @@ class RewardFunction:
             targets: Tensors `[R, …]`, nested tensors, or `None` for no targets.
         """
         arguments = [inputs, outputs] if targets is None else [inputs, outputs, targets]
-        if self.is_compiled:
-            return tf.stop_gradient(self._compiled_rewards(arguments))
-        return tf.stop_gradient(self._python_rewards(arguments))
-
-    def _compiled_rewards(self, arguments):
-        rewards = tf.cast(self.function(*arguments), tf.float64)
+        if not self.is_compiled:
+            return tf.stop_gradient(self._python_rewards(arguments))
+        rewards = tf.stop_gradient(tf.cast(self.function(*arguments), tf.float64))
         if rewards.shape.rank != 1:
             raise ValueError(f"{self._requirement} Received: shape {rewards.shape}")
         # The reshape fails if there is not one reward for each row.
-        return tf.reshape(rewards, tf.shape(keras.tree.flatten(arguments[1])[0])[:1])
+        return tf.reshape(rewards, tf.shape(keras.tree.flatten(outputs)[0])[:1])
 
     def _python_rewards(self, arguments):
         def call(*arrays):

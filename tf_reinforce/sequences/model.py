@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tf_reinforce.data import seeding
 from tf_reinforce.engine import agent_state
-from tf_reinforce.engine import recorder
 from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.sampling import reward_functions
 from tf_reinforce.sequences import conversation
@@ -346,10 +345,9 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         options = dict(callbacks=callbacks, verbose=verbose, epochs=epochs)
         if resume is None:
             return super().fit(**data, **options)
-        start = recorder.Progress(initial_epoch)
         settings = {**batches.description(), "initial_epoch": initial_epoch}
         return resumed_fit.run(
-            self, resume, start, settings, means.logs, lambda seed: data, **options
+            self, resume, settings, means.logs, lambda seed: data, **options
         )
 
     def description(self) -> dict[str, Any]:
