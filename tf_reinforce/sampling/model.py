@@ -311,7 +311,9 @@ class ScoreFunction(resumed_fit.TrainingModel):
             rows.inputs, rows.targets, estimate.outputs, rows.sample_weight
         )
 
-    def apply_if_finite(self, gradients, step, others=(), update=lambda: None):
+    def apply_if_finite(
+        self, gradients: list, step: tuple, others: Any = (), update: Any = lambda: None
+    ) -> None:
         """Applies gradients if all values of a step are finite.
 
         Args:
