@@ -65,7 +65,7 @@ class Faulty(gym.Env):
 
 
 def faulty(kind):
-    return type("Faulty", (Faulty,), {"kind": kind})
+    return type("Faulty", (Faulty,), {"kind": kind, "made": 0, "closed": 0})
 
 
 @pytest.fixture(scope="module")

@@ -189,7 +189,7 @@ def test_update_raises_if_masks_do_not_fit_the_agent_or_the_actions():
     other.compile()
     with pytest.raises(ValueError, match="has action masks, and the agent uses no masks"):
         other.update(masked)
-    with pytest.raises(ValueError, match="reads no action mask from `info`"):
+    with pytest.raises(ValueError, match="`action_mask` must be None"):
         other.act(np.zeros((1, 1), "float32"), action_mask=np.ones((1, 4)))
 
 
