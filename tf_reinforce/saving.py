@@ -210,10 +210,16 @@ def _build(path, custom_objects, stored_bytes):
         return next_creator(**kwargs)
 
     try:
-        with tf.variable_creator_scope(create), warnings.catch_warnings():
-            # of a layer or optimizer whose saved state is missing
-            warnings.filterwarnings("error", "Skipping")
+        with (
+            tf.variable_creator_scope(create),
+            warnings.catch_warnings(record=True) as caught,
+        ):
+            warnings.filterwarnings("always", "Skipping")
             agent = keras.saving.load_model(path, custom_objects=custom_objects)
+        for warning in caught:  # of a layer or optimizer whose saved state is missing
+            if str(warning.message).startswith("Skipping"):
+                raise warning.message
+            warnings.warn(warning.message, stacklevel=4)
     except Exception as error:  # Keras and custom classes raise errors of any type
         cause = error
         while remaining >= 0 and (
