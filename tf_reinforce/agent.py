@@ -1,8 +1,8 @@
-"""Defines `Reinforce`, a Keras model that learns from whole episodes.
+"""`Reinforce`, a Keras model that learns from whole episodes.
 
 `engine.keras_agent` builds and saves it, `engine.loop.run_loop` is the epoch loop,
 `engine.trainer.Trainer` collects episodes and makes updates, and
-`engine.update.estimator` contains the REINFORCE algorithm.
+`engine.update.estimator` holds the REINFORCE algorithm.
 """
 
 import contextlib
@@ -47,74 +47,72 @@ class Reinforce(keras_agent.KerasAgent):
 
         ∇J = E[ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ) ],    Gₜ = Σ_{k≥t} γᵏ⁻ᵗ rₖ
 
-    The policy is any Keras model, whose outputs are the parameters of a distribution over
-    actions. By default, an update omits the factor γᵗ of step t, where γ is the discount,
-    as in most implementations. With a discount γ < 1, an update without γᵗ is not the
-    gradient of any function. An update estimates the gradient of the expected discounted
-    return without bias if `gamma=1`, `discount_states=True` or `returns="whole"` is set,
-    and no biased option. `docs/estimators.md` states the bias of each option.
+    The policy is any Keras model whose outputs are the parameters of a distribution over
+    actions. As in most implementations, an update omits the factor γᵗ of step t, and with
+    γ < 1 it is then not the gradient of any function. It is an unbiased estimate of the
+    gradient of the expected discounted return with `gamma=1`, `discount_states=True` or
+    `returns="whole"`, as long as no biased option is set. `docs/estimators.md` states the
+    bias of each.
 
-    `Reinforce.act` returns actions. `agent(observations)` and `agent.predict` return the
-    outputs of the policy, for example logits.
+    `act` returns actions; `agent(observations)` and `agent.predict` return the outputs of
+    the policy, for example logits.
 
-    Layers with a training mode (Dropout, BatchNormalization) always run in inference
-    mode, because the policy that is trained must equal the policy that acts. A layer that
-    in training mode only changes its own variables, such as `SpectralNormalization`, is
-    called in training mode once at the end of each update.
+    Dropout, BatchNormalization and other layers with a training mode always run in
+    inference mode, because the policy that is trained must be the one that acts. A layer
+    that in training mode only changes its own variables, such as `SpectralNormalization`,
+    is called in training mode once at the end of each update.
 
     Args:
-        policy: Keras model that returns P outputs for each of N observations, `[N, P]`.
-            If a `Value` baseline shares layers with the policy, the policy model returns
-            a dict with `"outputs"` and `"values"`. A Python attribute of a layer that
-            changes after the first call of `act`, `collect`, `evaluate` or `fit` has no
-            effect on them: use a weight with `trainable=False`, and its `assign`.
-        head: `tfr.heads.Head`, which makes a distribution over actions from the outputs
-            of the policy. `head` defaults to the standard head of the action space.
+        policy: Keras model that returns P outputs for each of N observations, `[N, P]`,
+            or a dict of `"outputs"` and `"values"` if a `Value` baseline shares its
+            layers. A layer's Python attribute that changes after the first call has no
+            effect on acting: use a weight with `trainable=False`, and its `assign`.
+        head: `tfr.heads.Head`, which turns the outputs into a distribution over actions.
+            By default, the standard head of the action space.
         baseline: Baseline bₜ, subtracted from returns: `"leave_one_out"`, `"mean"`,
             `"moving_average"`, `"time_step"`, `None` or a `tfr.baselines.Baseline`.
-        gamma: Float in [0, 1], the discount γ. With γ = 0, the return is the next reward.
-        gae_lambda: Float in [0, 1], the λ of generalized advantage estimation. λ < 1
-            mixes returns with predictions of a value baseline, which reduces the variance
-            and causes a bias unless the predictions are exact.
-        returns: `"to_go"` weights each action by the return from the action's step on.
-            `"whole"` weights each action by the return G₀ of the episode (more variance).
+        gamma: Float in [0, 1], the discount γ. With 0, the return is the next reward.
+        gae_lambda: Float in [0, 1], the λ of generalized advantage estimation. Below 1,
+            it mixes returns with predictions of a value baseline: less variance, and a
+            bias unless they are exact.
+        returns: `"to_go"` weights each action by the return from its step on, `"whole"`
+            by that of the whole episode, G₀ (more variance).
         discount_states: Bool, whether `returns="to_go"` weights the step at time t by γᵗ.
         scale_advantages: `"batch"` divides advantages by their root mean square in the
-            batch (biased), and `"running"` by that in all earlier batches, which keeps
-            the direction of the expected gradient. `None` does not scale advantages.
+            batch (biased), `"running"` by that in all earlier batches, which keeps the
+            expected gradient's direction.
         scale_rewards: Bool, whether to divide rewards by the running standard deviation
             of discounted returns.
         mean_over: `"episodes"` divides the sum of all steps' gradients by the number of
-            episodes. `"steps"` divides the sum of all steps' gradients by the number of
-            steps, which is biased, because the number of steps depends on the actions.
+            episodes, `"steps"` by the number of steps, which is biased, because it
+            depends on the actions.
         on_truncation: `"bootstrap"` values the rest of a truncated episode with the value
-            baseline, or as zero without a value baseline. `"terminal"` values the rest of
-            a truncated episode as zero. `"drop"` ignores truncated episodes (biased).
+            baseline, or as zero without one; `"terminal"` always as zero; `"drop"`
+            ignores truncated episodes (biased).
         minibatch_size: Int, the approximate number of random time steps in a gradient
-            step. `None` uses all time steps of the batch.
-        passes: Int, the number of passes over the batch in each update.
+            step, or `None` for all of the batch.
+        passes: Int, the passes over the batch in each update.
         ratio_clip: Float ≥ 1, the largest likelihood ratio ρ = π(aₜ|sₜ) / μ(aₜ|sₜ) of the
-            current policy π and the policy μ that acted. ρ weights each time step after
-            the first gradient step of an update. Or PPO's clip `(low, high)`: ρ is
-            replaced by zero if the advantage is positive and ρ > 1 + high, or negative
-            and ρ < 1 - low. Later gradient steps are biased (docs/estimators.md).
-        max_kl: Float ≥ 0, or `None` for no limit. After a pass at whose end the estimated
-            KL(μ‖π) in nats per step is larger, an update makes no further pass.
+            current policy π and the policy μ that acted, which weights steps after the
+            first gradient step of an update. Or PPO's clip `(low, high)`: ρ becomes zero
+            if the advantage is positive and ρ > 1 + high, or negative and ρ < 1 - low.
+            Later gradient steps are biased (docs/estimators.md).
+        max_kl: Float ≥ 0, or `None` for no limit. If a pass ends with a larger estimated
+            KL(μ‖π) in nats per step, the update makes no further pass.
         entropy_coef: Float ≥ 0, or a Keras learning-rate schedule of the number of
-            updates. For the entropy H, `entropy_coef` × Σₜ ∇H(π(·|sₜ)) is added to the
-            policy gradient, as if the visited observations did not depend on the policy.
+            updates. Adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) to the policy gradient, as if
+            the visited observations did not depend on the policy.
         normalize_observations: Bool, whether a `RunningNormalization` layer in front of
             policy and `Value` baseline normalizes all reals and integers of a `Box`,
             except flags (0 to 1) and images (uint8 with at least two axes).
-        action_mask: Path of the mask of legal actions: `"info/<key>"`,
-            `"observation/<key>"`, or `None` for no mask. A mask has the format of
-            Gymnasium's `Space.sample(mask=…)`, in which zero marks an illegal action.
+        action_mask: Where the mask of legal actions is: `"info/<key>"`,
+            `"observation/<key>"`, or `None`. Its format is that of Gymnasium's
+            `Space.sample(mask=…)`, in which zero marks an illegal action.
 
     Attributes:
         counters: Int64 weight, created in `build`: the numbers of updates, episodes and
             environment steps.
-        updates, episodes_seen, env_steps: Ints, the numbers of updates, episodes and
-            environment steps so far.
+        updates, episodes_seen, env_steps: Ints, the same numbers.
 
     Example:
 
@@ -183,22 +181,20 @@ class Reinforce(keras_agent.KerasAgent):
 
         Args:
             env: Environment, in any form that `fit` accepts.
-            hidden: Sizes of the hidden tanh layers, by default (64, 64). They receive
-                one branch for each array of an observation (`default_policy`).
+            hidden: Sizes of the hidden tanh layers, by default (64, 64), after one branch
+                for each array of an observation (`default_policy`).
             seed: Int, which determines the initial weights.
-            learning_rate: Float, the learning rate of Adam, by default 0.01. With a dict
-                of floats `first` and `last`, the learning rate changes linearly, from the
-                first update of the agent to the end of `fit`.
+            learning_rate: Float, of Adam, by default 0.01. A dict of floats `first` and
+                `last` changes it linearly, from the agent's first update to the end of
+                `fit`.
             preset: Name of a preset (`tfr.presets.names()`), or path of a preset file,
                 with default arguments for `for_env` and `fit`.
-            env_kwargs: Dict of keyword arguments for the constructor of the environment.
-            **kwargs: Further arguments of `Reinforce`, and of `compile`. For a
-                `Box`, `head` may be the name of a head class. `baseline="value"` makes a
-                value network and, without a preset, chooses all other settings by the
-                environment. `head` and `baseline` may be dicts (docs/presets.md).
-
-        Returns:
-            A built and compiled `Reinforce`.
+            env_kwargs: Dict of keyword arguments for the environment's constructor.
+                **kwargs: Further arguments of `Reinforce`, and of `compile`. For a `Box`,
+                `head` may
+                be the name of a head class. `baseline="value"` makes a value network and,
+                without a preset, chooses all other settings by the environment. `head`
+                and `baseline` may be dicts (docs/presets.md).
 
         Example:
 
@@ -240,12 +236,13 @@ class Reinforce(keras_agent.KerasAgent):
         optimizer: str | dict | keras.optimizers.Optimizer = "rmsprop",
         **kwargs: Any,
     ) -> None:
-        """Sets the optimizer, and removes a linear learning rate that `for_env` has set.
+        """Sets the optimizer, which ends a linear learning rate of `for_env`.
 
         Args:
-            optimizer: Keras optimizer, its name, or its config.
-            **kwargs: `steps_per_execution` and `auto_scale_loss`, as in Keras, and
-                `jit_compile`: True, False, or `"auto"`, see docs/options.md.
+            optimizer: Keras optimizer, its name, or its config. **kwargs:
+                `steps_per_execution` and `auto_scale_loss`, as in Keras, and
+                `jit_compile`:
+                True, False, or `"auto"` (docs/options.md).
 
         Raises:
             ValueError: If an argument of Keras would have no effect: `loss`,
@@ -263,15 +260,15 @@ class Reinforce(keras_agent.KerasAgent):
     ) -> tuple[list, list, dict[str, tf.Tensor]]:
         """Returns the policy gradient of a batch of episodes, without an update.
 
-        The policy gradient treats returns, baseline and values as constants.
+        Returns, baseline and values count as constants.
 
         Args:
-            episodes: `Episodes`. An agent with a head need not be built before the call.
+            episodes: `Episodes`. An agent with a head need not be built before.
 
         Returns:
-            A list with the gradient of the surrogate loss for each of `policy_variables`,
-            a list with the gradients of the baseline's own loss, and a dict of the scalar
-            tensors `loss`, `policy_loss`, `value_loss`, `entropy` (mean over steps, in
+            A list with the surrogate loss's gradient for each of `policy_variables`, a
+            list with the gradients of the baseline's own loss, and a dict of scalar
+            tensors: `loss`, `policy_loss`, `value_loss`, `entropy` (mean over steps, in
             nats), `gradient_norm` and `effective_sample_size` (always 1).
         """
         trainer = self._trainer_for(episodes)
@@ -281,34 +278,33 @@ class Reinforce(keras_agent.KerasAgent):
     def per_episode_gradients(
         self, episodes: records.Episodes, baseline: bool = True
     ) -> list[tf.Tensor]:
-        """Returns the gradient of the policy loss of each episode, without an update.
+        """Returns each episode's gradient of the policy loss, without an update.
 
-        The gradient of an episode uses the advantages that are computed from the whole
-        batch. The mean gradient over episodes is the gradient of the batch, and the
-        variance over episodes measures the noise of the batch gradient. Entropy bonus,
-        regularizers and the value loss of shared layers are excluded.
+        Advantages come from the whole batch. So the mean over episodes is the batch's
+        gradient, and the variance over them measures its noise. Entropy bonus,
+        regularizers and the value loss of shared layers are left out.
 
         Args:
-            episodes: `Episodes`, whose gradients the method computes.
-            baseline: Bool, whether to subtract the baseline. `baseline=False` replaces
-                the baseline by zero, and changes nothing else.
+            episodes: `Episodes`.
+            baseline: Bool, whether to subtract the baseline, or zero instead.
 
         Returns:
-            A list with a tensor `[E, …]` for each of `policy_variables`, one row for
-            each of the E episodes that `on_truncation="drop"` does not exclude.
+            A list with a tensor `[E, …]` for each of `policy_variables`, a row for each
+            of the E episodes that `on_truncation="drop"` keeps.
         """
         return self._trainer_for(episodes).per_episode_gradients(episodes, baseline)
 
     def step_statistics(self, episodes: records.Episodes) -> Any:
-        """Returns returns, advantages, log-probabilities and entropies of each step.
+        """Returns every step's return, advantage, log-probability and entropy.
+
+        They are those of an update from `episodes`, which is not made.
 
         Args:
-            episodes: `Episodes` whose steps are evaluated.
+            episodes: `Episodes`.
 
         Returns:
-            `inspection.StepStatistics` of NumPy arrays, one row for each valid step (no
-            padding) of the episodes that are not dropped. An update computes the same
-            numbers as `step_statistics`.
+            `inspection.StepStatistics` of NumPy arrays, a row for each step that is
+            neither padding nor of a dropped episode.
         """
         return self._trainer_for(episodes).step_statistics(episodes)
 
@@ -316,21 +312,22 @@ class Reinforce(keras_agent.KerasAgent):
     def update(self, episodes: records.Episodes, seed: int = 0) -> dict[str, float]:
         """Makes one update from a batch of whole episodes.
 
-        An update computes the gradients, checks that the gradients are finite, makes the
-        optimizer step, and last updates the baseline and the observation normalizer.
+        It computes the gradients, checks that they are finite, makes the optimizer step,
+        and then updates the baseline and the observation normalizer.
 
         Args:
             episodes: `Episodes` to learn from.
-            seed: Int. `seed` and the attribute `updates` determine the minibatches.
+            seed: Int, which together with the attribute `updates` determines the
+                minibatches.
 
         Returns:
-            Dict from log keys (docs/logs.md) to floats, the metrics of the update.
+            Dict from log keys (docs/logs.md) to floats.
 
         Raises:
             ValueError: If the agent is not compiled, or `episodes` is invalid.
             FloatingPointError: If the loss or a gradient of any gradient step is not
-                finite. The agent restores all weights before it raises the error, whose
-                attribute `episodes` holds the episodes.
+                finite. All weights are restored; the error's attribute `episodes` holds
+                the episodes.
         """
         self._require_optimizer("update")
         trainer = self._trainer_for(episodes)
@@ -371,70 +368,68 @@ class Reinforce(keras_agent.KerasAgent):
     ) -> keras.callbacks.History:
         """Trains on an environment: one epoch is one update from whole episodes.
 
-        A preset passed to `for_env` replaces arguments of `fit` that are `None`.
+        The preset passed to `for_env` replaces arguments that are `None`.
 
         Args:
             env: Environment id (also `module:Id-v0`), `EnvSpec`, callable,
-                `gymnasium.Env` (which the caller closes), `VectorEnv`, or
-                `tfr.envs.TensorEnv`. With a `TensorEnv`, all episodes of an update run
-                in one XLA program. After `compile(steps_per_execution=U)`, U updates on
-                a `TensorEnv` run in one call, before the callbacks of these updates.
-            epochs: Int, the number of the last epoch. One epoch is one update.
-            steps: Int, the number of environment steps to train for, instead of `epochs`.
-            episodes_per_epoch: Int, the number of episodes of each update, by default 16.
-            steps_per_epoch: Int, instead of `episodes_per_epoch`. Each update uses the
-                fewest episodes with at least `steps_per_epoch` steps in total. Because
-                the number of episodes depends on their lengths, the gradient has a bias
-                of order 1 / (number of episodes).
-            num_envs: Int, the number of environments that are stepped as one batch, by
-                default 8. `num_envs` does not change the result of training. A
-                `TensorEnv` ignores `num_envs`.
-            workers: Int, the number of processes that run the environments, by default 1,
-                the current process; or `tfr.collect.RayWorkers` for a Ray cluster.
-                `workers` does not change the result of training. Several processes
-                require an environment id, spec or callable.
-            seed: Int for all random numbers of training. Training with the same seed,
-                machine and package versions gives the same weights, to the bit.
-            callbacks: Keras callback, or list of callbacks. A callback with `mode="auto"`
-                maximizes returns and `success`, and minimizes `value_loss` and
-                `gradient_norm`.
-            validation_env: Environment for validation of the greedy policy in the current
-                process, with the same `env_kwargs` and `max_episode_steps` as `env`.
-            validation_freq: Int, the number of epochs between validations, or list of
-                epochs (counted from 1).
-            validation_episodes: Int, the number of episodes of each validation.
+                `gymnasium.Env` (which you close), `VectorEnv`, or `tfr.envs.TensorEnv`.
+                All episodes of an update on a `TensorEnv` run in one XLA program, and
+                after `compile(steps_per_execution=U)`, U updates run before their
+                callbacks.
+            epochs: Int, the number of the last epoch.
+            steps: Int, the environment steps to train for, instead of `epochs`.
+            episodes_per_epoch: Int, the episodes of each update, by default 16.
+            steps_per_epoch: Int, instead of `episodes_per_epoch`: an update takes the
+                fewest episodes with at least that many steps. Their number then depends
+                on their lengths, which biases the gradient by the order of 1 / (number of
+                episodes).
+            num_envs: Int, how many environments are stepped as one batch, by default 8.
+                It does not change the result, and a `TensorEnv` ignores it.
+            workers: Int, the processes that run the environments, by default 1, the
+                current one; or `tfr.collect.RayWorkers` for a Ray cluster. It does not
+                change the result. Several need an environment id, spec or callable.
+            seed: Int for all random numbers. The same seed, machine and package versions
+                give the same weights, to the bit.
+            callbacks: Keras callback, or list of callbacks. `mode="auto"` maximizes
+                returns and `success`, and minimizes `value_loss` and `gradient_norm`.
+            validation_env: Environment in which the greedy policy is validated, in the
+                current process and with the `env_kwargs` and `max_episode_steps` of
+                `env`.
+            validation_freq: Int, the epochs between validations, or list of epochs (from
+                1).
+            validation_episodes: Int, the episodes of each validation.
             initial_epoch: Int, the number of the first epoch.
-            env_kwargs: Dict of keyword arguments for the constructor of the environment.
+            env_kwargs: Dict of keyword arguments for the environment's constructor.
             reset_options: Dict that each `reset` receives as `options`, or function from
-                the number of updates so far to such a dict. A dict also applies to
-                validation, a function does not (docs/howto_changing_environments.md).
-            env_attrs: Dict of attributes to set in all environments of all workers before
-                the episodes of an update, or function from the number of updates so far
-                to such a dict. A dict also applies to validation, a function does not.
-            max_episode_steps: Int, the number of steps after which an episode is
-                truncated, by default the time limit of the environment. An episode of a
-                `VectorEnv` with more than `max_episode_steps` steps raises an error.
-            resume: Path of a folder for checkpoints, or `tfr.Checkpoints`. If the folder
-                contains a checkpoint of this training, `fit` continues from it. The
-                result equals that of a training without interruption, to the bit. SIGINT
-                and SIGTERM then end `fit` after the current update and a checkpoint.
+                the number of updates so far to such a dict. Validation uses a dict, but
+                not a function (docs/howto_changing_environments.md).
+            env_attrs: Dict of attributes to set in all environments before the episodes
+                of an update, or function from the number of updates so far to such a
+                dict. Validation uses a dict, but not a function.
+            max_episode_steps: Int, after which an episode is truncated, by default the
+                environment's time limit. A longer episode of a `VectorEnv` raises an
+                error.
+            resume: Path of a folder for checkpoints, or `tfr.Checkpoints`. `fit`
+                continues from its newest checkpoint of this training, to the same bits as
+                without an interruption. SIGINT and SIGTERM then end `fit` after the
+                current update and a checkpoint.
             on_bad_env: `"raise"`, or `"drop_episode"` to replace an episode in which a
                 plain environment returned an invalid value (`docs/environments.md`).
-            on_env_error: `"raise"`, or `"restart"` to make an environment again that
-                raised an exception, and to replace its episode. A worker process that
-                dies is replaced too, and its episodes are played again.
+            on_env_error: `"raise"`, or `"restart"` to make an environment that raised an
+                exception again, and to replace its episode. A worker process that dies is
+                replaced too, and its episodes are played again.
             step_timeout: Float, the seconds, by default 300, after which a reset or step
                 in a worker process counts as hanging.
             verbose: 0 prints nothing, 1 or `"auto"` shows progress, 2 prints each epoch.
 
         Returns:
-            Keras' `History` object, with the metrics of every epoch.
+            Keras' `History`, with the metrics of every epoch.
 
         Raises:
-            ValueError, TypeError: If an argument of `fit` is invalid.
+            ValueError, TypeError: If an argument is invalid.
             EnvironmentFault: If the environment fails or returns an invalid value.
-            FloatingPointError: If the loss or a gradient of an update is not finite; the
-                attribute `episodes` holds its episodes.
+            FloatingPointError: If the loss or a gradient is not finite; its attribute
+                `episodes` holds the episodes of the update.
         """
         given = locals()
         options = {name: given[name] for name in config.FIT_OPTIONS}
@@ -507,15 +502,15 @@ class Reinforce(keras_agent.KerasAgent):
     ) -> dict[str, float]:
         """Evaluates the policy on whole episodes, without an update.
 
-        All episodes that start are finished and counted, so that the metrics are not
-        biased towards short episodes. With equal seeds, evaluation, training and
-        validation still use different random numbers.
+        All episodes that start are finished and counted, so short ones get no more
+        weight. Evaluation, training and validation use different random numbers even with
+        equal seeds.
 
         Args:
             env: Environment, in any form that `fit` accepts.
             episodes: Int, the number of episodes.
             deterministic: Bool, whether to take the most likely actions.
-            seed: Int for the environments and the actions.
+            seed: Int for environments and actions.
             num_envs, workers, env_kwargs, max_episode_steps: As in `fit`.
             reset_options, env_attrs, on_bad_env, on_env_error: As in `fit`.
 
@@ -548,19 +543,19 @@ class Reinforce(keras_agent.KerasAgent):
         env_attrs: Any = None,
         max_episode_steps: int | None = None,
     ) -> records.Episodes:
-        """Collects the episodes of the next update, without making the update.
+        """Collects the episodes of the next update, without making it.
 
         Args:
-            env: Environment in any form that `fit` accepts, or the result of
-                `tfr.collect.open_envs`, which several calls of `collect` can share.
+            env: Environment in any form that `fit` accepts, or what
+                `tfr.collect.open_envs` returns, which several calls can share.
             episodes: Int, the number of episodes, by default 16.
-            steps: Int, instead of `episodes`. `collect` returns the fewest episodes with
-                at least `steps` environment steps in total.
+            steps: Int, instead of `episodes`: the fewest episodes with at least that many
+                steps.
             num_envs, workers, seed, env_kwargs, max_episode_steps: As in `fit`.
             reset_options, env_attrs: As in `fit`.
 
         Returns:
-            `Episodes`, which the method `update` accepts.
+            `Episodes`, for `update`.
         """
         settings = config.EnvSettings(reset_options, env_attrs)
         options = config.FitOptions(
@@ -607,22 +602,19 @@ class Reinforce(keras_agent.KerasAgent):
         action_mask: ArrayLike | None = None,
         state: Any = None,
     ) -> Any:
-        """Returns actions for a batch of observations, in the units of the environment.
-
-        `agent.predict(observations)` and `agent(observations)` return the outputs of the
-        policy instead, for example logits.
+        """Returns actions for a batch of observations, in the environment's units.
 
         Args:
             observations: N observations `[N, …]`, nested like the observation space.
             deterministic: Bool, whether to return the most likely actions.
-            seed: Int, or `None`. The same seed draws the same actions in `act` and in the
-                exported SavedModel. `seed=None` draws different actions in each call.
+            seed: Int: the same one draws the same actions, also in the exported
+                SavedModel. With `None`, every call draws others.
             action_mask: N masks of M choices, `[N, M]`, if `info` contains the masks.
-            state: The recurrent state that the previous call of `act` returned, if the
-                policy has recurrent layers. `state=None` starts new episodes.
+            state: The recurrent state from the previous call, for a recurrent policy;
+                `None` starts new episodes.
 
         Returns:
-            NumPy array of N actions, `[N, …]`, in the units and type of the environment,
+            NumPy array of N actions, `[N, …]`, in the environment's units and type,
             nested like the action space; for a recurrent policy, `(actions, state)`.
 
         Raises:
@@ -639,16 +631,16 @@ class Reinforce(keras_agent.KerasAgent):
 
         The functions are `act(observation) -> action`,
         `distribution(observation) -> parameters` and
-        `sample(observation, seed) -> action, raw_action`, in ONNX and LiteRT with noise
-        in place of the seed. A SavedModel also has
-        `log_prob(observation, raw_action) -> log_prob`. A raw action is the sample of the
-        head before clipping or rounding. All functions normalize observations like the
-        agent, accept any batch size, and take each array of a nested observation as an
-        argument. `docs/export.md` describes the files.
+        `sample(observation, seed) -> action, raw_action` (ONNX and LiteRT take noise
+        instead of the seed). A SavedModel also has
+        `log_prob(observation, raw_action) -> log_prob`. A raw action is the head's sample
+        before clipping or rounding. All of them normalize observations as the agent does,
+        accept any batch size, and take each array of a nested observation as an argument.
+        `docs/export.md` describes the files.
 
         Args:
-            filepath: Path of a folder. `export` replaces an earlier export atomically,
-                and refuses a folder with other files.
+            filepath: Path of a folder. An earlier export is replaced atomically; a folder
+                with other files is refused.
             format: `"tf_saved_model"`, `"onnx"` or `"litert"`.
         """
         validation.one_of("format", format, tuple(formats.WRITERS))
