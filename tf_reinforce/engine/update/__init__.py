@@ -1,1 +1,1 @@
-"""Computes the gradients of an update, and makes the update."""
+"""The policy gradient of a batch, and the update made with it."""

@@ -1,8 +1,7 @@
-"""Computes the policy gradient from a batch of episodes.
+"""REINFORCE: from a batch of episodes to a policy gradient.
 
-The method `PolicyGradientEstimator.gradients` contains the REINFORCE algorithm. The
-methods that `PolicyGradientEstimator.gradients` calls follow in the order of the calls.
-The package `functional` contains the formulas for returns and losses.
+Begin with `PolicyGradientEstimator.gradients`. What it calls follows in the same order;
+the formulas for returns and losses are in `functional`.
 """
 
 import dataclasses
@@ -34,14 +33,14 @@ METRICS = (
 
 
 class Batch(NamedTuple):
-    """The steps of one batch, with the returns and advantages that an update uses."""
+    """The steps of a batch, with the returns and advantages of an update."""
 
     episodes: records.Episodes
     steps: records.ValidSteps  # the N valid steps, without padding
-    returns: tf.Tensor  # [N] float, the return of each step
-    values: tf.Tensor  # [N] float, the value of each step, zero without a value baseline
-    advantages: tf.Tensor  # [N] float, the advantage of each step
-    unbaselined_advantages: tf.Tensor  # [N] float, advantages without baseline
+    returns: tf.Tensor  # [N] float
+    values: tf.Tensor  # [N] float, zero without a value baseline
+    advantages: tf.Tensor  # [N] float
+    unbaselined_advantages: tf.Tensor  # [N] float, with a baseline of zero
     divisor: tf.Tensor  # scalar float that divides sums over steps
     num_episodes: tf.Tensor  # scalar int, the number of episodes, at least 1
     scale_samples: dict[str, tf.Tensor]  # from the name of a scale to [N] float
@@ -49,20 +48,20 @@ class Batch(NamedTuple):
 
     @property
     def actions(self):
-        """Returns the sampled actions of the N valid steps (no padding), `[N, …]`."""
+        """Returns the sampled actions of the N valid steps, `[N, …]`."""
         return self.steps.gather(self.episodes.actions)
 
     def _at(self, indices):
-        """Returns the arrays of N steps at some of the steps, as a dict."""
+        """Returns a dict of the arrays of N steps, at some of the steps."""
         names = "returns", "values", "advantages", "unbaselined_advantages"
         return {name: tf.gather(getattr(self, name), indices) for name in names}
 
     def minibatch(self, indices):
-        """Returns a `Batch` of the n steps `indices` of the N steps of this batch.
+        """Returns the `Batch` of n of the N steps.
 
-        A loss is a sum over steps, divided by the attribute `divisor`. The method
-        multiplies `divisor` by n / N, so that the loss of the n steps estimates the loss
-        of all N steps. Padding does not count as steps.
+        A loss is a sum over steps divided by `divisor`, which is multiplied by n / N
+        here. The loss of the n steps then estimates that of all N. Padding does not
+        count.
         """
         is_padding = self.is_padding
         if is_padding is not None:
@@ -77,10 +76,10 @@ class Batch(NamedTuple):
         )
 
     def padded(self, rows):
-        """Returns a `Batch` with the N steps as one episode of R rows, for XLA.
+        """Returns the N steps as one episode of R rows, for XLA.
 
-        The rows after N are padding. Padding has the advantage zero, and repeats the
-        observation and action of the first step, so that each value is finite.
+        The rows after N are padding. They repeat the first step, which keeps every value
+        finite, with an advantage of zero.
 
         Args:
             rows: Scalar int R, above N.
@@ -119,20 +118,20 @@ class Batch(NamedTuple):
         )
 
     def mean(self, values):
-        """Returns the mean over the steps of `[N]` values that are zero for padding."""
+        """Averages `[N]` values, zero for padding, over the other steps."""
         if self.is_padding is None:
             return tf.reduce_mean(values)
         count = compilation.count_steps(values, self.is_padding)
         return tf.reduce_sum(values) / tf.cast(count, values.dtype)
 
     def without_padding(self, values, other=0.0):
-        """Returns `[N]` values with `other` in place of padding."""
+        """Replaces `[N]` values by `other` where the step is padding."""
         if self.is_padding is None:
             return values
         return tf.where(self.is_padding, tf.cast(other, values.dtype), values)
 
     def single_episode(self, column):
-        """Returns the `Batch` of one episode, to compute the gradient of the episode.
+        """Returns the `Batch` of one episode, for its own gradient.
 
         Args:
             column: Scalar int, the index of an episode with at least one step.
@@ -148,18 +147,17 @@ class Batch(NamedTuple):
         )
 
     def share(self, number, count):
-        """Returns the `Batch` of one of several shares of the episodes.
+        """Returns one replica's share of the episodes.
 
-        A share contains consecutive episodes. All shares have about the same number of
-        steps of all episodes. As in `minibatch`, the loss of the share estimates the loss
-        of the whole batch.
+        Shares are consecutive episodes with about equal numbers of steps. As in
+        `minibatch`, the loss of a share estimates that of the whole batch.
 
         Args:
-            number: Scalar int, the number of the share, from 0.
+            number: Scalar int, which share, from 0.
             count: Int, the number of shares.
 
         Returns:
-            The `Batch`, and `[n]` int, the indices of its n of the N steps.
+            The `Batch`, and `[n]` int, the indices of its n steps among the N.
         """
         lengths = tf.cast(self.episodes.lengths, tf.int64)
         middles = 2 * tf.cumsum(lengths, exclusive=True) + lengths
@@ -169,8 +167,8 @@ class Batch(NamedTuple):
         end = tf.math.count_nonzero(owners <= number, dtype=tf.int32)
         columns = self.steps.indices[:, 1]
         own = tf.where((begin <= columns) & (columns < end))[:, 0]
-        # A share without episodes contains an episode without steps, because not all
-        # layers of a recurrent policy can read a batch of zero sequences.
+        # A share without episodes gets one without steps, because not all layers of a
+        # recurrent policy can read a batch of zero sequences.
         begin = tf.minimum(begin, tf.size(lengths) - 1)
         episodes = records.select_episodes(
             self.episodes, begin, tf.maximum(end, begin + 1)
@@ -184,7 +182,7 @@ class Batch(NamedTuple):
 
 
 class BaselineStep(NamedTuple):
-    """The gradients and metrics of a baseline, computed before an update."""
+    """A baseline's gradients and metrics, computed before an update."""
 
     baseline_batch: baselines.BaselineBatch
     gradients: list  # gradients of the baseline's own loss, or empty without own loss
@@ -192,7 +190,7 @@ class BaselineStep(NamedTuple):
 
 
 class GradientEstimate(NamedTuple):
-    """The gradients and metrics of a batch, from `PolicyGradientEstimator.gradients`."""
+    """What `PolicyGradientEstimator.gradients` returns."""
 
     gradients: list  # gradients of the surrogate loss, for each of `variables`
     metrics: dict[str, tf.Tensor]  # scalars with the keys `METRICS`
@@ -202,28 +200,27 @@ class GradientEstimate(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class PolicyGradientEstimator:
-    """Computes the REINFORCE gradient of a batch of episodes, without an update.
+    """Estimates the policy gradient from whole episodes, without an update.
 
         ∇J ≈ 1/E Σₑ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ)
 
-    Σₑ is the sum over the E episodes of the batch, and Σₜ is the sum over the time steps
-    t of an episode. Gₜ is the return from step t on, and bₜ is the baseline.
+    The sums run over the E episodes of a batch and over their time steps t; Gₜ is the
+    return from step t on, and bₜ the baseline.
 
     Args:
-        policy: Keras model from observations to outputs, or to a dict with
-            `"outputs"` and `"values"`.
+        policy: Keras model from observations to outputs, or to a dict of `"outputs"` and
+            `"values"`.
         head: `heads.Head`.
         baseline: `baselines.Baseline`.
         normalizer: `normalization.RunningNormalization` or `None`.
         options: `config.AgentOptions`.
-        recurrent: `recurrent.RecurrentPolicy` if the policy is recurrent, else `None`.
-        scales: Dict from `"rewards"` and `"advantages"` to the
-            `normalization.RunningScale` by which rewards and advantages are divided.
-            Rewards or advantages without an entry in `scales` are not scaled.
-        updating_layers: For the policy, and for the value model if there is one, the list
-            of its layers that in training mode only change their own variables.
-        num_updates: Function without arguments that returns the number of updates of the
-            agent so far.
+        recurrent: `recurrent.RecurrentPolicy`, or `None` for a policy without memory.
+        scales: Dict of the `normalization.RunningScale` that divides `"rewards"` and that
+            which divides `"advantages"`. What has no entry is not scaled.
+        updating_layers: A list of layers for the policy, and one for a value model: those
+            that in training mode only change their own variables.
+        num_updates: Function without arguments that returns the agent's number of updates
+            so far.
     """
 
     policy: keras.Model
@@ -245,16 +242,17 @@ class PolicyGradientEstimator:
     def gradients(self, episodes, permutation=None, sum_gradients=None):
         """Computes the policy gradient of a batch of episodes (Williams 1992, eq. 11).
 
-        Returns, baseline and advantages are computed with the weights that collected the
-        episodes. The surrogate loss weights the log-probability of each action by its
-        advantage. An update of many gradient steps calls `policy_gradients` for each
-        minibatch instead.
+        First come returns, baseline and advantages, with the weights that collected the
+        episodes; they count as constants. The surrogate loss then weights the
+        log-probability of each action by its advantage. An update with many gradient
+        steps computes the advantages once, and calls `policy_gradients` for each
+        minibatch.
 
         Args:
             episodes: `Episodes`, validated.
-            permutation: `[N]` int32, a permutation of the N valid steps for a baseline
+            permutation: `[N]` int32, a random order of the N valid steps for a baseline
                 that learns from minibatches, or `None`.
-            sum_gradients: Function that returns the same as `policy_gradients`, as a sum
+            sum_gradients: Function that replaces `policy_gradients` and sums its results
                 over replicas or blocks of steps, or `None`.
 
         Returns:
@@ -267,10 +265,10 @@ class PolicyGradientEstimator:
         return GradientEstimate(gradients, metrics, batch, baseline_step)
 
     def batch(self, episodes):
-        """Returns the `Batch` of an update: returns, baseline and advantages.
+        """Computes returns, baseline and advantages, as a `Batch`.
 
-        In the code, `unbaselined` are the advantages with a baseline of zero: the return
-        from each step on, or the return of the whole episode.
+        In the code, `unbaselined` is the advantage with a baseline of zero: the return to
+        go, or that of the whole episode.
         """
         options = self.options
         episodes = self._learned_episodes(episodes)
@@ -305,25 +303,21 @@ class PolicyGradientEstimator:
         return Batch(episodes, steps, *columns, divisor, count, samples)
 
     def _learned_episodes(self, episodes):
-        """Returns `Episodes` in which dropped episodes have the length zero.
-
-        Rows that are padding in every episode are removed.
-        """
+        """Trims rows that are all padding, and empties the dropped episodes."""
         episodes = records.trim(episodes)
         return episodes._replace(lengths=self.learned_lengths(episodes))
 
     def learned_lengths(self, episodes):
-        """Returns the lengths of B episodes, `[B]` ints, zero for dropped episodes."""
+        """Returns the lengths of B episodes, `[B]` int, zero for dropped ones."""
         if self.options.on_truncation == "drop":
             return tf.where(episodes.terminated, episodes.lengths, 0)
         return episodes.lengths
 
     def _rewards(self, episodes, valid):
-        """Returns rewards, discounts and the GAE λ of each step, and a dict of samples.
+        """Returns the rewards, discounts and λ of every step, each `[T, B]`.
 
-        Rewards, discounts and λ are `[T, B]` arrays, for T steps of B episodes. If
-        rewards are scaled, the dict contains the discounted returns, which update the
-        running scale of the rewards. If rewards are not scaled, the dict is empty.
+        The fourth result is a dict of what updates the running scale of rewards: their
+        discounted returns before scaling, or nothing if they are not scaled.
         """
         rewards = tf.where(valid, episodes.rewards, 0.0)
         terminated = episodes.terminated
@@ -346,9 +340,9 @@ class PolicyGradientEstimator:
     def values(self, episodes, dtype):
         """Returns the values of all observations, or zeros without a value baseline.
 
-        For B episodes of at most T steps, the values are `[T + 1, B]`, because an episode
-        has one more observation than steps. The return of a truncated episode needs the
-        value of its last observation. Gradients do not flow through the values.
+        They are `[T + 1, B]`, because an episode has one observation more than steps: the
+        return of a truncated episode needs the value of its last one. No gradient flows
+        through them.
         """
         rows = tf.shape(episodes.rewards)[0] + 1
         if not self.baseline.is_value_function:
@@ -361,11 +355,11 @@ class PolicyGradientEstimator:
         return steps.scatter(tf.stop_gradient(tf.cast(values, dtype)))
 
     def baseline_values(self, observations):
-        """Returns the values of N observations from the baseline's own model, `[N]`."""
+        """Returns `[N]` values of N observations, from the baseline's own model."""
         return self.baseline.values(self._normalized(observations))
 
     def _check_baseline(self, baseline, returns):
-        """Raises an error if the baseline differs from the returns in shape or type."""
+        """Raises an error unless there is one baseline per return, of its type."""
         requirement = (
             f"`{type(self.baseline).__name__}.estimate` must return an array [T, B], one "
             f"baseline per return, of type {returns.dtype.name}"
@@ -378,12 +372,11 @@ class PolicyGradientEstimator:
         tf.debugging.assert_equal(tf.shape(baseline), tf.shape(returns), requirement)
 
     def _scaled_advantages(self, advantages, unbaselined, valid, samples):
-        """Returns advantages, divided by their scale if `scale_advantages` is set.
+        """Divides advantages by their scale, if `scale_advantages` is set.
 
         Returns:
-            The advantages, the advantages with a baseline of zero, and the dict of
-            samples from which running scales are updated. `scale_advantages="running"`
-            adds the advantages before scaling to the samples.
+            The advantages, those with a baseline of zero, and `samples`, to which
+            `scale_advantages="running"` adds the advantages before scaling.
         """
         if self.options.scale_advantages == "batch":
             num_steps = tf.reduce_sum(tf.cast(valid, unbaselined.dtype))
@@ -399,10 +392,10 @@ class PolicyGradientEstimator:
         return advantages, unbaselined, samples
 
     def baseline_step(self, batch, permutation=None):
-        """Returns the `BaselineStep` of a batch: loss and gradients of the baseline.
+        """Computes the baseline's own loss and its gradients, as a `BaselineStep`.
 
-        If the baseline shares the layers of the policy, the value loss is a part of the
-        surrogate loss, and the baseline has no loss of its own.
+        A baseline that shares the policy's layers has none: its value loss is part of the
+        surrogate loss.
         """
         observations = batch.steps.gather(batch.episodes.observations)
         baseline_batch = baselines.BaselineBatch(
@@ -421,24 +414,24 @@ class PolicyGradientEstimator:
     def policy_gradients(
         self, batch, indices=None, behavior_log_probs=None, scale_loss=tf.identity
     ):
-        """Returns the gradients of the surrogate loss of a batch, and its metrics.
+        """Differentiates the surrogate loss of a batch or minibatch.
 
         Args:
             batch: `Batch`.
-            indices: `[n]` int, the indices of a minibatch of n of the N steps, or `None`
-                for all steps. Sums over the n steps are multiplied by N / n, so that the
-                mean gradient of random minibatches is the gradient of the batch.
-            behavior_log_probs: `[N]` float, the log-probabilities of the actions under
-                the policy that collected the episodes, or `None` if the policy has not
-                changed since the collection. With `behavior_log_probs`, each step is
-                weighted by its likelihood ratio, limited by `ratio_clip`.
-            scale_loss: Function that multiplies the loss by the loss scale of the
-                optimizer, so that small gradients do not vanish in half precision. The
-                returned gradients are divided by the loss scale.
+            indices: `[n]` int, which of the N steps to use, or `None` for all. Sums over
+                a minibatch are multiplied by N / n, so over random minibatches the mean
+                gradient is that of the batch.
+            behavior_log_probs: `[N]` float, the log-probabilities of the actions when
+                they were taken. Each step is then weighted by its likelihood ratio,
+                limited by `ratio_clip`. `None` while the policy is still the one that
+                acted.
+            scale_loss: Function that multiplies the loss by the optimizer's loss scale,
+                which keeps small gradients from vanishing in half precision. The returned
+                gradients are divided by it again.
 
         Returns:
-            A list with the gradient of the surrogate loss for each of `variables`, and a
-            dict of scalars with the keys `METRICS`.
+            A list with a gradient for each of `variables`, and a dict of scalars with the
+            keys `METRICS`.
         """
         minibatch = batch if indices is None else batch.minibatch(indices)
         if behavior_log_probs is not None and indices is not None:
@@ -464,8 +457,8 @@ class PolicyGradientEstimator:
         return gradients, {
             "loss": loss,
             "policy_loss": policy_loss,
-            # NaN if the policy has no values. `gradients` replaces NaN by the loss of the
-            # baseline, if the baseline has a loss.
+            # NaN without values of the policy: `gradients` then inserts the loss of the
+            # baseline, if it has one.
             "value_loss": value_loss,
             "entropy": minibatch.mean(entropies),
             "gradient_norm": losses.global_norm(gradients),
@@ -473,12 +466,12 @@ class PolicyGradientEstimator:
         }
 
     def _penalties(self, dtype):
-        """Returns the sum of the policy layers' own losses (regularizers, `add_loss`)."""
+        """Sums the losses of the policy's layers: regularizers and `add_loss`."""
         penalties = [tf.cast(x, dtype) for x in self.policy.losses]
         return tf.add_n(penalties) if penalties else tf.zeros([], dtype)
 
     def _with_entropy_bonus(self, loss, entropies, divisor):
-        """Returns the loss minus `entropy_coef`, or its schedule, times the entropy."""
+        """Subtracts `entropy_coef`, or its schedule, times the entropy from the loss."""
         coefficient = self.options.entropy_coef
         if not coefficient:
             return loss
@@ -488,9 +481,9 @@ class PolicyGradientEstimator:
         return loss + tf.convert_to_tensor(coefficient, loss.dtype) * bonus
 
     def _with_value_loss(self, loss, values, batch):
-        """Returns the loss plus the weighted value loss, and the value loss itself.
+        """Adds the weighted value loss, and returns the sum and the value loss itself.
 
-        If `values` is `None`, the loss is returned unchanged, and the value loss is NaN.
+        Without values, the loss stays the same, and the value loss is NaN.
         """
         if values is None:
             return loss, tf.constant(float("nan"), loss.dtype)
@@ -499,10 +492,9 @@ class PolicyGradientEstimator:
         return loss + self.baseline.loss_weight * value_loss, value_loss
 
     def outputs(self, batch):
-        """Returns the masked policy outputs and the values at the N steps of a batch.
+        """Returns `[N, P]` policy outputs with action masks applied, and `[N]` values.
 
-        The outputs are `[N, P]`, with P outputs for each step. The values are `[N]`, or
-        `None` if the policy model returns no values.
+        The values are `None` if the policy returns none.
         """
         episodes = batch.episodes
         every_step = valid_steps(episodes)
@@ -510,18 +502,17 @@ class PolicyGradientEstimator:
         return self.mask_outputs(outputs, batch.steps, episodes.masks), values
 
     def outputs_at(self, steps, observations, every_step):
-        """Returns the policy outputs and the values at some steps, as `outputs` does.
+        """Returns the outputs at some steps, before the mask, and the values.
 
         Args:
-            steps: `ValidSteps`, the `N` steps at which outputs are computed.
-            observations: Array `[T, B, …]`, or nested arrays: the observations at T steps
-                of B episodes.
-            every_step: `ValidSteps`, all valid steps of the episodes, which a recurrent
-                policy reads.
+            steps: `ValidSteps`, the N steps of interest.
+            observations: `[T, B, …]`, or nested arrays: T steps of B episodes.
+            every_step: `ValidSteps`, all valid steps, which a recurrent policy has to
+                read.
         """
         if self.recurrent is None:
             return minibatches.call_on_rows(self.forward, steps.gather(observations))
-        # Zeros replace the padding, so that no gradient passes through the padding.
+        # Zeros instead of padding, through which no gradient passes.
         sequences = _swap_axes(every_step.zero_padding(observations))
         return tuple(
             x if x is None else steps.gather(_swap_axes(x))
@@ -529,20 +520,21 @@ class PolicyGradientEstimator:
         )
 
     def distribution(self, batch):
-        """Returns the TFP distribution over actions at the `N` steps of a batch."""
+        """Returns the TFP distribution over actions at the N steps of a batch."""
         return self.head.distribution(self.outputs(batch)[0])
 
     def kl_divergence(self, batch, behavior_log_probs):
-        """Returns an estimate of KL(μ‖π) per step, a scalar of at least 0.
+        """Estimates KL(μ‖π) per step, in nats, from the actions of a batch.
 
-        The estimate is the mean of ρ - 1 - log ρ over the N steps of a batch, where ρ is
-        the likelihood ratio of the current policy π and the policy μ that acted. The
-        expectation of each term is KL(μ‖π), because E[ρ] = 1 under μ, unless π depends
-        on the action. The estimate is NaN if a log-probability is not finite.
+            KL(μ‖π) ≈ 1/N Σₙ (ρₙ - 1 - log ρₙ),    ρ = π(a|s) / μ(a|s)
+
+        Here μ is the policy that acted and π the current one. No term is negative, and
+        each is unbiased if π was chosen independently of the action, since E[ρ] = 1 under
+        μ. The estimate is NaN if a log-probability is not finite.
 
         Args:
             batch: `Batch`.
-            behavior_log_probs: `[N]` float, the log-probabilities of the actions under μ.
+            behavior_log_probs: `[N]` float, log μ of the actions.
         """
         log_probs = self.distribution(batch).log_prob(batch.actions)
         log_ratios = batch.without_padding(log_probs - behavior_log_probs)
@@ -551,7 +543,7 @@ class PolicyGradientEstimator:
         return batch.mean(tf.math.expm1(log_ratios) - log_ratios)
 
     def mask_outputs(self, outputs, steps, masks):
-        """Returns policy outputs `[N, P]` at N steps, with the action masks applied."""
+        """Applies the action masks at N steps, if there are any, to outputs `[N, P]`."""
         if masks is None or not masks.shape[-1]:
             return outputs
         return self.head.mask_outputs(outputs, steps.gather(masks))
@@ -559,21 +551,21 @@ class PolicyGradientEstimator:
     def forward(self, observations):
         """Calls the policy; returns P outputs `[..., P]`, and values `[...]` or `None`.
 
-        All layers of the policy run in inference mode. Policy outputs in half precision
-        are cast to the float type of the agent.
+        Its layers run in inference mode. Half-precision outputs are cast to the agent's
+        float type.
         """
         policy = self.policy if self.recurrent is None else self.recurrent.sequence_model
         return self.split_outputs(policy(self._normalized(observations), training=False))
 
     def recurrent_step(self, observations, states):
-        """Returns P outputs for each of N observations, and the next recurrent states."""
+        """Returns `[N, P]` outputs for N observations, and the next recurrent states."""
         if self.recurrent is None:
             return self.forward(observations)[0], states
         outputs, states = self.recurrent.step(self._normalized(observations), states)
         return self.split_outputs(outputs)[0], states
 
     def split_outputs(self, outputs):
-        """Splits the result of a policy model into outputs, and values or `None`."""
+        """Splits a policy model's result into outputs, and values or `None`."""
         values = None
         if isinstance(outputs, dict):
             outputs, values = outputs["outputs"], outputs["values"][..., 0]
@@ -586,7 +578,7 @@ class PolicyGradientEstimator:
     def update_statistics(self, batch, baseline_step, jit_compile=False):
         """Updates the baseline and the running scales, after the gradient steps.
 
-        With `jit_compile=True`, XLA compiles the gradient steps of the baseline.
+        With `jit_compile`, XLA compiles the gradient steps of the baseline.
         """
         baseline_batch = baseline_step.baseline_batch._replace(jit_compile=jit_compile)
         self.baseline.apply_gradients(baseline_step.gradients, baseline_batch)
@@ -594,10 +586,10 @@ class PolicyGradientEstimator:
             scale.update(batch.scale_samples[name])
 
     def update_layers(self, batch, baseline_step):
-        """Calls layers in training mode that then only change their own variables.
+        """Lets layers such as `SpectralNormalization` change their own variables.
 
-        One call in an update, on all its steps, normalizes for example the kernels of
-        `SpectralNormalization`, as a training step of Keras does.
+        They are called in training mode once per update, on all its steps, as in a
+        training step of Keras.
         """
         observations = baseline_step.baseline_batch.observations
         functions = (
@@ -616,15 +608,14 @@ class PolicyGradientEstimator:
         return [v for layer in layers for v in layer.non_trainable_variables]
 
     def update_normalizer(self, episodes):
-        """Updates the observation normalizer from all steps, also of dropped episodes."""
+        """Updates the observation normalizer from all steps, dropped episodes included."""
         if self.normalizer is not None:
             self.normalizer.update(valid_steps(episodes).gather(episodes.observations))
 
     def sums_of_squares(self, episodes, batch):
-        """Returns the sums of squares of all numbers that update running statistics.
+        """Sums the squares of all numbers that enter running statistics.
 
-        If the sums of squares are finite, the observation normalizer and the running
-        scales are finite after the update.
+        If the sums are finite, the statistics will be too.
         """
         samples = list(batch.scale_samples.values())
         if self.normalizer is not None:
@@ -635,21 +626,20 @@ class PolicyGradientEstimator:
 
 
 def valid_steps(episodes):
-    """Returns the `ValidSteps` of `Episodes`: the indices of all steps except padding."""
+    """Returns the `ValidSteps` of `Episodes`: the indices of all steps but padding."""
     return records.valid_steps(episodes.lengths, tf.shape(episodes.rewards)[0])
 
 
 def clipped_ratios(ratios, advantages, ratio_clip):
-    """Returns the factors by which the advantages of n steps are multiplied.
+    """Limits the likelihood ratios that weight the advantages of n steps.
 
     Args:
-        ratios: `[n]` float, the likelihood ratios.
+        ratios: `[n]` float, the likelihood ratios ρ.
         advantages: `[n]` float.
-        ratio_clip: Float c: the factor is min(ρ, c). Or pair (low, high): the factor is
-            zero if the advantage is positive and ρ > 1 + high, or if the advantage is
-            negative and ρ < 1 - low; else ρ. The policy has then changed enough in the
-            direction of the advantage. The gradient is that of the clipped objective
-            min(ρ A, clip(ρ, 1 - low, 1 + high) A) of PPO (Schulman et al., 2017, eq. 7).
+        ratio_clip: Float c, for min(ρ, c). Or a pair (low, high), for PPO's clip: zero if
+            the advantage is positive and ρ > 1 + high, or negative and ρ < 1 - low, where
+            the policy has already moved far enough; otherwise ρ. The gradient is then
+            that of min(ρ A, clip(ρ, 1 - low, 1 + high) A) (Schulman et al., 2017, eq. 7).
     """
     if not isinstance(ratio_clip, tuple):
         return tf.minimum(ratios, ratio_clip)
@@ -659,16 +649,15 @@ def clipped_ratios(ratios, advantages, ratio_clip):
 
 
 def _effective_sample_size(log_ratios, batch):
-    """Returns (Σρ)² / (n Σρ²) of the n unclipped likelihood ratios ρ, given as log ρ."""
+    """Returns (Σρ)² / (n Σρ²) of n unclipped likelihood ratios, given as log ρ."""
     log_ratios = batch.without_padding(log_ratios, -math.inf)
-    # The result does not depend on a common factor. The division by the largest ratio
-    # avoids an overflow.
+    # A common factor cancels; dividing by the largest ratio avoids an overflow.
     ratios = tf.exp(log_ratios - tf.reduce_max(log_ratios))
     return batch.mean(ratios) ** 2 / batch.mean(ratios**2)
 
 
 def _swap_axes(structure):
-    """Swaps the first two axes, time and batch, of every array of a structure."""
+    """Swaps the time and batch axes of every array of a structure."""
 
     def swap(array):
         return tf.transpose(array, [1, 0, *range(2, array.shape.rank)])

@@ -1,4 +1,4 @@
-"""Computes statistics of each step and each episode of a batch."""
+"""Statistics of single steps and episodes, and the cause of non-finite updates."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from tf_reinforce.functional import losses
 
 
 class StepStatistics(NamedTuple):
-    """Statistics of the `N` valid steps of an update, computed before the update."""
+    """What an update would use at each of its N valid steps."""
 
     episodes: tf.Tensor  # [N] int32, the column of the episode in the record
     times: tf.Tensor  # [N] int32, steps since the start of the episode
@@ -28,21 +28,20 @@ class StepStatistics(NamedTuple):
 
 
 def per_episode_gradients(rule, episodes, baseline=True):
-    """Returns the gradient of the policy loss of each episode.
+    """Returns each episode's gradient of the policy loss.
 
-    The mean of the gradients of all episodes is the gradient of the batch. The policy
-    loss excludes the entropy bonus, regularizers and the value loss of shared layers.
+    Advantages come from the whole batch, so the mean over episodes is the batch's
+    gradient. Entropy bonus, regularizers and the value loss of shared layers are left
+    out.
 
     Args:
         rule: `estimator.PolicyGradientEstimator`.
         episodes: `Episodes`, validated.
-        baseline: Bool, whether to subtract the baseline. `baseline=False` replaces the
-            baseline by zero.
+        baseline: Bool, whether to subtract the baseline, or zero instead.
 
     Returns:
-        A list with an array `[E, …]` for each of `variables`, one gradient for each of
-        the E episodes that are not dropped. Each gradient uses the advantages that are
-        computed from the whole batch.
+        A list with an array `[E, …]` for each of `variables`, a row for each of the E
+        episodes that are not dropped.
     """
 
     def gradient(column):
@@ -130,12 +129,11 @@ def explain_non_finite(rule, episodes):
 
 
 def _first_non_finite_step(candidates):
-    """Returns a sentence that names the first non-finite value, or an empty string.
+    """Returns a sentence about the first non-finite value, or an empty string.
 
     Args:
-        candidates: List of `(name, values, steps)`: the name of a quantity, its `[N, …]`
-            values, and the `ValidSteps` of the N values. A quantity may depend on the
-            quantities before it in the list.
+        candidates: List of `(name, values, steps)`: a quantity, its `[N, …]` values, and
+            the `ValidSteps` they belong to. Quantities come in the order of computation.
     """
     for name, values, steps in candidates:
         finite = np.isfinite(np.asarray(values, "float64"))

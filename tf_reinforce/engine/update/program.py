@@ -1,4 +1,4 @@
-"""Collects episodes and makes updates from them in one TensorFlow program."""
+"""Collecting episodes and updating from them in one TensorFlow program."""
 
 import tensorflow as tf
 
@@ -18,17 +18,16 @@ def run_updates(
 
     Args:
         rollout: `xla_rollout.Rollout` of K agents.
-        step: `train_step.TrainStep` of the agent whose variables the graph contains.
-        keys: `[U, K, 4, 2]` uint32, for each of up to U updates of each agent, the random
-            keys from `seeding.rollout_keys`.
-        active: `[K]` bool, False for an agent that makes no more updates. An agent whose
-            update would not be finite makes no more.
-        max_env_steps: Scalar int64, the number of environment steps after which no update
-            starts.
-        load, store: Functions of the number of an agent that copy its weights to the
-            variables of `step`, and back; `None` if there is one agent.
-        set_rates: Function that sets learning rates before each update after the first,
-            or `None`.
+        step: `train_step.TrainStep` of the agent whose variables are in the graph.
+        keys: `[U, K, 4, 2]` uint32, random keys from `seeding.rollout_keys` for each
+            update of each agent.
+        active: `[K]` bool, False for an agent that makes no updates. An agent becomes
+            inactive when an update would not be finite.
+        max_env_steps: Scalar int64, the environment steps after which no update starts.
+        load, store: Functions of an agent's number that copy its weights to the variables
+            of `step`, and back; `None` for a single agent.
+        set_rates: Function that sets learning rates before each update but the first, or
+            `None`.
 
     Returns:
         List of tensors `[U, K, …]`: the results of `step`, and the returns, the lengths
@@ -81,7 +80,7 @@ def run_updates(
 
 
 def _result_of_agent(result, index, rollout):
-    """Returns the part of a `RolloutResult` that one agent collected."""
+    """Returns one agent's part of a `RolloutResult`."""
     if rollout.num_agents == 1:
         return result
     start = index * rollout.count
@@ -94,7 +93,7 @@ def _result_of_agent(result, index, rollout):
 
 
 def _update(step, rollout_result, key, is_active):
-    """Makes an update from collected episodes, if the agent is active and all are valid.
+    """Makes an update if the agent is active and all its episodes are valid.
 
     Args:
         step: `train_step.TrainStep`.
@@ -115,7 +114,7 @@ def _update(step, rollout_result, key, is_active):
 
 
 def permutations_in_graph(key, step, episodes):
-    """Returns `[num_permutations, N]` int32, random orders of N steps to train on."""
+    """Returns `[num_permutations, N]` int32, random orders of the N steps to train on."""
     if not step.num_permutations:
         return tf.zeros([0, 0], tf.int32)
     lengths = step.estimator.learned_lengths(episodes)

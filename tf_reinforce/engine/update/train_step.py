@@ -1,4 +1,4 @@
-"""Makes one update, and restores all weights if a value is not finite."""
+"""One update, which is undone if a value is not finite."""
 
 import keras
 import tensorflow as tf
@@ -12,31 +12,29 @@ from tf_reinforce.support import replicas
 # The scalars that describe an update.
 METRICS = (*estimator.METRICS, "gradient_steps", "learning_rate", "env_steps")
 
-# The metrics that are averaged over the gradient steps of an update. The metric `entropy`
-# is not averaged: `entropy` is that of the policy that collected the episodes.
+# Averaged over the gradient steps of an update, unlike `entropy`, which is that of the
+# policy that collected the episodes.
 _MEAN_METRICS = [name for name in estimator.METRICS if name != "entropy"]
 
-# The metrics of an update from no steps; all other metrics are zero.
+# The metrics of an update from no steps; all others are zero.
 _EMPTY_METRICS = dict.fromkeys(("entropy", "effective_sample_size"), float("nan"))
 
 
 class TrainStep:
-    """Makes one update with the gradients of a `PolicyGradientEstimator`.
+    """Makes updates with the gradients of a `PolicyGradientEstimator`.
 
-    All gradient steps of one update use the same returns, baseline and observation
-    normalizer. Baseline and observation normalizer are updated after the last gradient
-    step.
+    All gradient steps of an update use the same returns, baseline and observation
+    normalizer; the last two are updated afterwards.
 
     Args:
-        gradient_estimator: `estimator.PolicyGradientEstimator`, whose options are the
-            numbers of passes and of time steps in a minibatch.
-        optimizer: Keras optimizer, built on the weights of the estimator.
-        counters: Int64 weight `[3]`, the numbers of updates, episodes and environment
-            steps so far.
+        gradient_estimator: `estimator.PolicyGradientEstimator`, whose options contain
+            `passes` and `minibatch_size`.
+        optimizer: Keras optimizer, built on the estimator's weights.
+        counters: Int64 weight `[3]`, the updates, episodes and environment steps so far.
 
     Attributes:
-        microbatch_size: Int, the approximate number of time steps whose gradients are
-            computed at a time, to save memory, or `None` for all of the batch.
+        microbatch_size: Int, the approximate number of steps whose gradients are computed
+            at a time, to save memory, or `None` for the whole batch.
         jit_compile: Bool, whether XLA compiles the gradient steps from minibatches.
         jit_compile_baseline: Bool, the same for the gradient steps of the baseline.
     """
@@ -59,7 +57,7 @@ class TrainStep:
 
     @property
     def num_permutations(self):
-        """Returns the number of random permutations of the steps for one update."""
+        """Returns how many random orders of the steps one update needs."""
         if self._has_many_steps:
             return self.passes
         return 0 if self.estimator.baseline.minibatch_size is None else 1
@@ -69,13 +67,13 @@ class TrainStep:
 
         Args:
             episodes: `Episodes`, validated.
-            permutations: `[num_permutations, N]` int32, random permutations of the `N`
-                valid steps.
+            permutations: `[num_permutations, N]` int32, random orders of the N valid
+                steps.
 
         Returns:
             `[1 + len(METRICS)]` float64: 1 if the update was finite, else 0, and then the
-            values of `METRICS`. The result is one tensor, because fetching a
-            single scalar takes as long as a small update.
+            `METRICS`. They are one tensor, because fetching a scalar takes as long as a
+            small update.
         """
         learning_rate = tf.identity(self.optimizer.learning_rate)
         before = [tf.identity(variable) for variable in self.variables]
@@ -120,15 +118,14 @@ class TrainStep:
         return finite, metrics, batch, baseline_step
 
     def gradients_by_replicas(self, batch, indices=None, behavior_log_probs=None):
-        """Returns policy gradients and metrics, as sums over the replicas of a strategy.
+        """Returns policy gradients and metrics, summed over the replicas of a strategy.
 
-        Each replica of a `tf.distribute.Strategy` computes the gradient of its share of
-        the episodes. Without replicas, the gradient is computed from all episodes.
+        Each replica computes the gradient of its share of the episodes.
 
         Args:
             batch: `estimator.Batch`.
-            indices, behavior_log_probs: Arguments of `policy_gradients` of the estimator,
-                both or neither.
+            indices, behavior_log_probs: As in the estimator's `policy_gradients`, both or
+                neither.
         """
         strategy = replicas.strategy_of(self.estimator.variables)
         if strategy is None:
@@ -144,16 +141,17 @@ class TrainStep:
         return self._split_sums(_mean_over_shares(strategy, batch, gradients_of_share))
 
     def _split_sums(self, sums):
-        """Splits sums of gradients and metrics, and adds the norm of the gradients."""
+        """Splits sums of gradients and metrics, and adds the gradients' norm."""
         count = len(self.estimator.variables)
         metrics = dict(zip(estimator.METRICS, sums[count:], strict=True))
         metrics["gradient_norm"] = losses.global_norm(sums[:count])
         return sums[:count], metrics
 
     def gradients_by_microbatches(self, batch, indices=None, behavior_log_probs=None):
-        """Returns policy gradients and metrics; those of a whole batch may be sums.
+        """Returns policy gradients and metrics, if need be summed over microbatches.
 
-        The arguments are those of `gradients_by_replicas`.
+        The arguments are those of `gradients_by_replicas`. Only gradients of a whole
+        batch are split.
         """
         scale_loss = self.optimizer.scale_loss
         if self.microbatch_size is None or behavior_log_probs is not None:
@@ -185,15 +183,16 @@ class TrainStep:
     def _many_steps(self, episodes, permutations):
         """Makes a gradient step from each minibatch of each pass over the batch.
 
-        They end with a value that is not finite, and after a pass that changed the policy
-        by more than `max_kl`.
+        It ends early at a value that is not finite, or after a pass that has changed the
+        policy by more than `max_kl`.
 
         Args:
             episodes: `Episodes`.
-            permutations: `[passes, N]` int32, a permutation of the N steps for each pass.
+            permutations: `[passes, N]` int32, a random order of the N steps for each
+                pass.
 
         Returns:
-            As `_one_step`, with metrics that are averaged over the gradient steps.
+            As `_one_step`, with metrics averaged over the gradient steps.
         """
         batch = self.estimator.batch(episodes)
         baseline_step = self.estimator.baseline_step(batch, permutations[0])
@@ -216,19 +215,19 @@ class TrainStep:
     def _gradient_steps(
         self, batch, behavior_log_probs, permutations, parts, sums, offsets=None
     ):
-        """Makes one gradient step from each minibatch, as `_many_steps` says.
+        """Runs the loop of `_many_steps` over minibatches.
 
         Args:
             batch: `estimator.Batch` of at least one step.
-            behavior_log_probs: `[N]` float, an argument of `gradients_by_replicas`.
+            behavior_log_probs: `[N]` float, as in `gradients_by_replicas`.
             permutations: `[passes, N]` int32.
             parts: `minibatches.Minibatches` of the first pass.
             sums: Float64 zeros, one for each of `_MEAN_METRICS`.
-            offsets: Argument of `Minibatches.minibatch`.
+            offsets: As in `Minibatches.minibatch`.
 
         Returns:
-            Scalar bool, whether all values were finite, the sums of the metrics over the
-            gradient steps, and a scalar int64, the number of gradient steps.
+            Scalar bool, whether all values were finite, the metrics summed over the
+            gradient steps, and the number of these, a scalar int64.
         """
         last = self.passes * parts.count
 
@@ -255,7 +254,7 @@ class TrainStep:
         return finite, sums, number
 
     def _exceeds_max_kl(self, condition, batch, behavior_log_probs):
-        """Returns whether a condition holds, and the policy changed by over `max_kl`."""
+        """Returns whether a condition holds and the policy has moved beyond `max_kl`."""
         max_kl = self.estimator.options.max_kl
         if max_kl is None:
             return tf.constant(False)
@@ -266,9 +265,9 @@ class TrainStep:
         )
 
     def _kl_divergence(self, batch, behavior_log_probs):
-        """Returns `kl_divergence` of the estimator, with the same bits in all processes.
+        """Returns the estimator's `kl_divergence`, with the same bits in all processes.
 
-        Processes that disagree about the end of an update would wait for each other.
+        Processes that disagreed about the end of an update would wait for each other.
         """
         strategy = replicas.strategy_of(self.estimator.variables)
         if strategy is None:
@@ -281,10 +280,10 @@ class TrainStep:
         return _mean_over_shares(strategy, batch, kl_of_share)[0]
 
     def _compiled_steps(self, batch, behavior_log_probs, permutations, parts, sums):
-        """Makes the gradient steps of `_gradient_steps` in one XLA program.
+        """Runs `_gradient_steps` in one XLA program.
 
-        XLA compiles a program for each combination of shapes. Batch and minibatches are
-        therefore padded.
+        XLA compiles a program for each combination of shapes, so batch and minibatches
+        are padded.
         """
         rows = compilation.padded_rows(tf.size(batch.returns))
         padding = rows - tf.size(batch.returns)
@@ -307,8 +306,7 @@ class TrainStep:
     def _apply(self, gradients):
         """Makes one gradient step with the optimizer.
 
-        The gradients are multiplied by the loss scale of the optimizer, because an
-        optimizer with loss scaling divides gradients by its loss scale.
+        The gradients are multiplied by its loss scale first, because it divides by it.
         """
         scaled = [self.optimizer.scale_loss(gradient) for gradient in gradients]
         self.optimizer.apply(scaled, self.estimator.variables)
@@ -323,12 +321,12 @@ class TrainStep:
         return [*self.estimator.variables, *others]
 
     def restore(self, before):
-        """Assigns earlier values to the attribute `variables`."""
+        """Assigns earlier values to `variables`."""
         for variable, value in zip(self.variables, before, strict=True):
             variable.assign(value)
 
     def _metrics_or_empty(self, metrics, not_empty):
-        """Returns the metrics, with fixed values if the batch contains no steps."""
+        """Returns the metrics, or fixed values if the batch contains no steps."""
         own_loss = not self.estimator.baseline.shares_policy
         return {
             name: metric
@@ -338,20 +336,20 @@ class TrainStep:
         }
 
     def _count(self, episodes):
-        """Adds one update, its episodes and steps to `counters`; returns `counters`."""
+        """Adds an update, its episodes and its steps to `counters`, and returns them."""
         lengths = tf.cast(episodes.lengths, tf.int64)
         counts = [1, tf.size(lengths, tf.int64), tf.reduce_sum(lengths)]
         return self.counters.assign_add(tf.stack(counts))
 
 
 def _mean_over_shares(strategy, batch, function):
-    """Returns a list of means over the steps of a batch, which replicas share.
+    """Averages quantities over the steps of a batch that replicas share.
 
     Args:
         strategy: `tf.distribute.Strategy` with several replicas.
         batch: `estimator.Batch`.
-        function: Function of the results of `Batch.share` that returns a list of means
-            over the steps of the share.
+        function: Function of the two results of `Batch.share` that returns a list of
+            means over the steps of the share.
     """
 
     def means_of_share(replica, num_replicas):
@@ -375,7 +373,7 @@ def _all_finite(tensors):
 
 
 def _run_if(condition, function):
-    """Calls a function if a scalar bool tensor is true, else does nothing."""
+    """Calls a function if a scalar bool tensor is true."""
 
     def branch():
         function()
