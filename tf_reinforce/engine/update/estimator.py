@@ -215,12 +215,12 @@ class PolicyGradientEstimator:
         normalizer: `normalization.RunningNormalization` or `None`.
         options: `config.AgentOptions`.
         recurrent: `recurrent.RecurrentPolicy`, or `None` for a policy without memory.
-        scales: Dict of the `normalization.RunningScale` that divides `"rewards"` and that
-            which divides `"advantages"`. What has no entry is not scaled.
-        updating_layers: A list of layers for the policy, and one for a value model: those
-            that in training mode only change their own variables.
-        num_updates: Function without arguments that returns the agent's number of updates
-            so far.
+        scales: Dict from `"rewards"` and `"advantages"` to the `RunningScale` that
+            divides them. What has no entry is not scaled.
+        updating_layers: The layers of the policy, and those of a value model, that in
+            training mode only change their own variables: one list for each model.
+        num_updates: Function without arguments that returns the agent's number of
+            updates.
     """
 
     policy: keras.Model
@@ -608,7 +608,7 @@ class PolicyGradientEstimator:
         return [v for layer in layers for v in layer.non_trainable_variables]
 
     def update_normalizer(self, episodes):
-        """Updates the observation normalizer from all steps, dropped episodes included."""
+        """Updates the observation normalizer from all steps, even of dropped episodes."""
         if self.normalizer is not None:
             self.normalizer.update(valid_steps(episodes).gather(episodes.observations))
 
