@@ -1,7 +1,7 @@
-"""Prepares gradient steps for XLA, and what tracing needs of layers and of memory.
+"""Prepares gradient steps for XLA, and cleans up after tracing.
 
-XLA compiles a program for each combination of shapes. The number of steps N of a batch is
-different in each update, so arrays of N steps are padded to a power of two.
+XLA compiles a program for each combination of shapes. Every update has another number of
+steps, so arrays over steps are padded to a power of two.
 """
 
 import functools
@@ -17,17 +17,17 @@ _CONVOLUTIONS = "Conv2D", "Conv3D", "DepthwiseConv2d"  # how operations' names b
 
 
 def obstacle(call, model, observation_spec, is_requested):
-    """Returns why XLA does not compile the gradient steps of a model, `""` if it does.
+    """Returns why XLA should not compile a model's gradient steps, `""` if it should.
 
     On a CPU, XLA runs the gradients of convolutions several times slower than TensorFlow,
-    and all other layers at least as fast. The choice follows from the operations of the
-    model and not from measured times, which would differ between two equal trainings.
+    and all other layers at least as fast. Measuring instead could choose differently in
+    two equal trainings, so the model's operations decide.
 
     Args:
         call: Function of a batch of observations that calls the model.
         model: Keras model.
         observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
-        is_requested: Bool, whether the user wants XLA also where it is slower.
+        is_requested: Bool, whether the user wants XLA even where it is slower.
     """
     if not all(layer.supports_jit for layer in model._flatten_layers()):
         return "layers without XLA"
@@ -48,15 +48,14 @@ def obstacle(call, model, observation_spec, is_requested):
 
 
 def compiled(function):
-    """Returns a function of tensors that XLA compiles when it is called."""
+    """Returns a function of tensors that XLA compiles when it is first called."""
     return tf.function(function, jit_compile=True, autograph=False)
 
 
 def has_losses_of_inputs(model):
-    """Returns whether the last call of a model has added losses that are no regularizers.
+    """Returns whether a model's last call added losses other than weight regularizers.
 
-    Such losses come from `add_loss` or an `activity_regularizer`. The regularizers of
-    weights do not depend on the inputs.
+    They come from `add_loss` or an `activity_regularizer` and depend on the inputs.
     """
     regularized = [v for v in model.trainable_variables if v.regularizer is not None]
     return len(model.losses) > len(regularized)
@@ -65,7 +64,7 @@ def has_losses_of_inputs(model):
 def padded_rows(count):
     """Returns the smallest power of two above `count`, as a scalar int32.
 
-    The array of `padded_rows(N)` rows has at least one row of padding, whose index is N.
+    It is never `count` itself: at least one row of padding remains, at index `count`.
     """
     return tf.cast(power_of_two(tf.cast(count, tf.int64)), tf.int32)
 
@@ -77,11 +76,11 @@ def power_of_two(count):
 
 
 def count_steps(array, is_padding):
-    """Returns the number of steps, without padding, in an array `[N]`, as an int32.
+    """Returns how many of the steps in an array `[N]` are no padding, as an int32.
 
     Args:
         array: `[N]` tensor.
-        is_padding: `[N]` bool, or `None` if no step is padding.
+        is_padding: `[N]` bool, or `None` without padding.
     """
     if is_padding is None:
         return tf.size(array)
@@ -89,18 +88,16 @@ def count_steps(array, is_padding):
 
 
 def release(graph):
-    """Removes the references of registries and caches to a graph, after its tracing.
+    """Lets a traced graph be freed together with its function.
 
-    Without these references, the graph is freed together with its traced function.
-    TensorFlow keeps the gradient functions of `tf.custom_gradient` in a registry. For
-    example, Keras optimizers and TensorFlow Probability use `tf.custom_gradient`.
-    TensorFlow Probability keeps symbolic tensors in the cache of its bijectors.
-
-    After the call, a gradient tape cannot differentiate through the traced function.
+    Two caches would otherwise keep it: TensorFlow's registry for `tf.custom_gradient`,
+    which Keras optimizers and TensorFlow Probability use, and Probability's bijectors,
+    which store symbolic tensors. A gradient tape can no longer differentiate through the
+    function.
 
     Args:
-        graph: `tf.Graph` of a concrete function, which contains all gradients that the
-            function computes.
+        graph: `tf.Graph` of a concrete function, already containing every gradient that
+            the function computes.
     """
     definition = graph.as_graph_def()
     # The branches of conditions and the bodies of loops are functions of this graph. All
@@ -121,20 +118,20 @@ def release(graph):
 
 
 def expect_changeable(part, name, value):
-    """Raises an error if an argument of a built Keras layer would be changed.
+    """Raises an error if code sets a constructor argument of a built Keras layer.
 
-    Traced programs contain arguments of layers as constants. Programs traced before a
-    change of an argument would use the old value, and programs traced later the new
-    value. The weights, `trainable` and `optimizer` of a built layer may change.
+    Traced programs contain these arguments as constants: old programs would keep the old
+    value, and new ones would use the new value. Weights, `trainable` and `optimizer` may
+    change.
 
     Args:
-        part: Keras layer of an agent whose argument would be changed.
-        name: String, the name of the attribute that would be set.
-        value: The new value of the attribute, for the error message.
+        part: Keras layer of an agent.
+        name: String, the attribute that would be set.
+        value: Its new value, for the error message.
 
     Raises:
-        AttributeError: If `part` is built, and `name` is an argument of the constructor
-            of its class or of a base class.
+        AttributeError: If `part` is built and its class, or a base class, takes `name` as
+            a constructor argument.
     """
     if getattr(part, "built", False) and name in _fixed_arguments(type(part)):
         kind = type(part).__name__
@@ -146,7 +143,7 @@ def expect_changeable(part, name, value):
 
 @functools.cache
 def _fixed_arguments(layer_class):
-    """Returns the argument names of the constructors of a layer class and its bases."""
+    """Returns the constructor arguments of a layer class and its bases."""
     bases = layer_class.__mro__[: layer_class.__mro__.index(keras.layers.Layer)]
     names = {
         name

@@ -1,11 +1,11 @@
-"""Imports the libraries that optional parts of the package need."""
+"""Imports the libraries that optional features need."""
 
 import importlib
 from typing import Any
 
 
 def load(module: str, extra: str) -> Any:
-    """Returns a module, or raises `ImportError` that names the extra to install."""
+    """Imports a module; an `ImportError` names the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Writes files and folders atomically, so that a failed write changes nothing."""
+"""Atomic writes: a file or folder is replaced completely or not at all."""
 
 import contextlib
 import errno
@@ -26,14 +26,13 @@ _PREVIOUS = "before"  # in a temporary folder, the folder that is being replaced
 
 @contextlib.contextmanager
 def atomic_write(path, overwrite=True):
-    """Yields a temporary path to write to, and then moves the written file to `path`.
+    """Yields a temporary path to write to, then moves the file to `path`.
 
-    An existing file at `path` stays unchanged if the process is killed, the disk is full
-    or an exception is raised. The next call for `path` removes what a killed process has
-    left in its temporary folder.
+    An exception, a full disk or a killed process leaves an existing file unchanged. The
+    next call for the same path removes what a killed process left behind.
 
     Args:
-        path: Path of the file, whose folder is created if it does not exist.
+        path: Path of the file; its folder is created if necessary.
         overwrite: Bool, whether to replace an existing file.
 
     Yields:
@@ -41,8 +40,8 @@ def atomic_write(path, overwrite=True):
 
     Raises:
         FileExistsError: If `path` exists and `overwrite` is False.
-        OSError: If the file cannot be written, for example because the disk is full. The
-            error names `path` and the cause.
+        OSError: If writing fails. The error names `path` and the cause, for example a
+            full disk.
 
     Example:
 
@@ -68,13 +67,14 @@ def atomic_write(path, overwrite=True):
 
 @contextlib.contextmanager
 def atomic_model_file(filepath, overwrite, ending, what, model=None):
-    """Yields a temporary path for a file of a Keras model, as `atomic_write` does.
+    """Yields a temporary path for a Keras model's file, like `atomic_write`.
 
     Args:
         filepath, overwrite: Arguments of a method that saves a model.
-        ending: String, the ending of the file name, from which Keras knows the format.
+        ending: String, the required ending of the file name, which tells Keras the
+            format.
         what: String for the error message, what is saved.
-        model: Keras model for whose variables there must be space, or `None`.
+        model: Keras model whose variables must fit on the disk, or `None`.
 
     Raises:
         ValueError: If the file name has another ending.
@@ -99,10 +99,10 @@ def atomic_model_file(filepath, overwrite, ending, what, model=None):
 
 @contextlib.contextmanager
 def atomic_folder(path):
-    """Yields a new empty folder to write to, and then renames the folder to `path`.
+    """Yields a new empty folder to write to, then renames it to `path`.
 
-    An existing folder is first renamed to `.NAME.*.tmp/before`, and is renamed back if an
-    exception is raised, or by the next write to `path` if the process was killed.
+    An existing folder first moves to `.NAME.*.tmp/before`. After an exception it moves
+    back at once, and if the process was killed, at the next write to `path`.
 
     Args:
         path: Path of the folder. The caller makes sure that it may be replaced.
@@ -131,10 +131,10 @@ def atomic_folder(path):
 
 
 def remove_folder(path):
-    """Removes a folder, so that a killed process leaves the whole folder or no folder.
+    """Removes a folder whole: a killed process never leaves only a part of it.
 
-    The folder is first renamed to a temporary folder, which the next call of a function
-    of the module `files` for the same path removes.
+    It first moves to a temporary folder, which the next write to the same path removes if
+    this process is killed.
     """
     path = os.path.abspath(path)
     with _temporary_folder(path) as temporary_folder:
@@ -142,10 +142,9 @@ def remove_folder(path):
 
 
 def remove_leftovers(folder):
-    """Removes the temporary folders that killed processes have left in a folder.
+    """Removes temporary folders that killed processes have left in a folder.
 
-    On a file system without locks, all temporary folders remain, because a process may
-    write to them.
+    On file systems without locks they stay, because a process could still write there.
     """
     for name in os.listdir(folder):
         if _TEMPORARY_NAME.fullmatch(name):
@@ -154,9 +153,9 @@ def remove_leftovers(folder):
 
 @contextlib.contextmanager
 def _temporary_folder(path):
-    """Yields a new folder beside `path`; removes leftovers of killed processes.
+    """Yields a new locked folder beside `path`, after removing leftovers.
 
-    A process locks its temporary folders, so that other processes do not remove them.
+    The lock keeps other processes from removing it.
     """
     folder, name = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
@@ -182,11 +181,10 @@ def _temporary_folder(path):
 
 
 def _remove_if_unused(path):
-    """Removes a temporary folder unless a process may be writing to the folder.
+    """Removes a temporary folder if its lock shows that no process is writing there.
 
-    Only a lock shows that no process writes. On a file system without locks, the folder
-    remains. If the folder contains the only copy of a replaced folder, the copy is moved
-    back.
+    The only copy of a replaced folder is moved back first. On file systems without locks,
+    everything stays.
     """
     if os.path.islink(path):
         return
@@ -203,15 +201,15 @@ def _remove_if_unused(path):
 def explain_failed_write(
     path, consequence="A file that existed before is unchanged.", numbers=None
 ):
-    """Raises errors of the operating system again, with the path that was to be written.
+    """Adds the path and a remedy to errors of the operating system.
 
-    Some libraries raise these errors without a path. An error with the attribute
-    `explained` is raised unchanged.
+    Some libraries raise them without a path. Errors with the attribute `explained` pass
+    unchanged.
 
     Args:
         path: Path of the file or folder.
         consequence: String, a sentence about the files that exist.
-        numbers: Error numbers that are explained, or `None` for all.
+        numbers: Error numbers to explain, or `None` for all.
     """
     try:
         yield
@@ -236,16 +234,16 @@ def explain_failed_write(
 
 @contextlib.contextmanager
 def atomic_replace_folder(path):
-    """Yields the path of a folder to make, and then replaces the folder of an export.
+    """Yields a path at which to make a folder, then replaces an earlier export by it.
 
-    An existing folder must be empty, or contain only unchanged files that an earlier call
-    has written. The file `EXPORT_MARK` lists these files and their SHA-256 digests.
+    The old folder must be empty or contain nothing but unchanged files from an earlier
+    call, listed in `EXPORT_MARK` with their SHA-256 digests.
 
     Args:
-        path: Path of the folder that is replaced, as in `atomic_folder`.
+        path: Path of the folder, as in `atomic_folder`.
 
     Raises:
-        ValueError: If `path` is a file, or a folder that contains other files.
+        ValueError: If `path` is a file, or a folder with other files.
     """
     expect_replaceable_folder(path)
     with atomic_folder(path) as new:
@@ -256,14 +254,11 @@ def atomic_replace_folder(path):
 
 
 def expect_replaceable_folder(path):
-    """Raises a `ValueError` unless `atomic_replace_folder` can replace the folder.
-
-    Args:
-        path: Path of the folder, which may not exist.
+    """Checks that `atomic_replace_folder` may replace `path`, which need not exist.
 
     Raises:
-        ValueError: If `path` is a file, or a folder that contains files which no earlier
-            call of `atomic_replace_folder` has written, or which have changed since.
+        ValueError: If it is a file, or a folder with files that no earlier call wrote or
+            that have changed since.
     """
     path = os.path.abspath(path)
     if os.path.exists(path) and not os.path.isdir(path):
@@ -284,9 +279,9 @@ def expect_replaceable_folder(path):
 
 
 def _digests(folder):
-    """Returns the SHA-256 digests of all files in a folder, by their relative paths.
+    """Returns the SHA-256 digests of a folder's files, by relative path.
 
-    It is `None` for an empty folder, and `""` for a link or a file that is not regular.
+    An empty folder has `None`; links and special files have `""`.
     """
     digests = {}
     for path in pathlib.Path(folder).rglob("*"):
@@ -304,9 +299,9 @@ def _digests(folder):
 
 
 def expect_no_pattern(path):
-    """Raises a `ValueError` if TensorFlow could not load a SavedModel from `path`.
+    """Raises `ValueError` for a path from which TensorFlow cannot load a SavedModel.
 
-    TensorFlow reads the path of a SavedModel as a pattern of file names.
+    TensorFlow reads it as a pattern of file names.
     """
     path = os.path.abspath(path)
     if {*path} & {*"*?[\\"}:
@@ -317,12 +312,11 @@ def expect_no_pattern(path):
 
 
 def expect_regular_file(path, max_bytes=None):
-    """Raises an error unless `path` is a regular file; never waits for a pipe or device.
+    """Checks that `path` is a regular file, without ever waiting for a pipe or device.
 
     Raises:
-        FileNotFoundError: If there is nothing at `path`.
-        ValueError: If `path` is a folder, a pipe, a device or a socket, or if it has more
-            than `max_bytes`.
+        FileNotFoundError: If nothing is there.
+        ValueError: If it is something else, or larger than `max_bytes`.
     """
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no file {path}.")
@@ -335,9 +329,10 @@ def expect_regular_file(path, max_bytes=None):
 
 
 def expect_no_link(path):
-    """Raises a `ValueError` if `path` is a symbolic link.
+    """Raises `ValueError` if `path` is a symbolic link.
 
-    A folder of a stranger may contain links to files of the user, which must not change.
+    In a folder from someone else, a link could make a training overwrite the user's
+    files.
     """
     if os.path.islink(path):
         raise ValueError(
@@ -347,7 +342,7 @@ def expect_no_link(path):
 
 
 def _flush(path):
-    """Writes the buffers of a file or folder to the disk."""
+    """Writes a file's or folder's buffers to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -356,12 +351,12 @@ def _flush(path):
 
 
 def expect_empty_folder(path):
-    """Raises `FileExistsError` unless the path is an empty folder or does not exist.
+    """Raises `FileExistsError` unless a run directory is empty or does not exist.
 
-    Files that killed processes have left (`.lock` and temporary folders) do not count.
+    Leftovers of killed processes (`.lock` and temporary folders) do not count.
 
     Args:
-        path: `pathlib.Path` of a run directory.
+        path: `pathlib.Path`.
     """
     names = {x.name for x in path.iterdir()} if path.is_dir() else set()
     names = {x for x in names - {locks.FILE_NAME} if not _TEMPORARY_NAME.fullmatch(x)}

@@ -1,4 +1,4 @@
-"""Locks a folder for one process, and a model for one training."""
+"""Locks that keep two trainings from sharing a folder or a model."""
 
 import contextlib
 import functools
@@ -11,10 +11,10 @@ FILE_NAME = ".lock"
 
 
 def lock_file(folder):
-    """Returns a lock of a folder for one process, as a file in the folder.
+    """Returns a lock that one process can hold, stored as a file in the folder.
 
-    The operating system releases it when the process ends, also if the process is killed.
-    A forked process does not hold it.
+    The operating system releases it when the process ends, even if killed. Forked
+    processes do not inherit it.
     """
     import filelock  # not for `tf-reinforce --help`
 
@@ -23,12 +23,12 @@ def lock_file(folder):
 
 
 class FolderLock:
-    """Locks a folder for a training of the current process.
+    """Locks a folder for one training.
 
-    Nested `with` statements of one `FolderLock` lock the folder once.
+    Entering the same lock again inside its `with` block is allowed.
 
     Args:
-        folder: Path of the folder, which is created if it does not exist.
+        folder: Path of the folder, created if it does not exist.
 
     Example:
 
@@ -61,7 +61,7 @@ class FolderLock:
 
 
 class FolderLocked(OSError):
-    """The error that a folder is in use by another training."""
+    """Raised when another training uses the folder."""
 
     explained = True  # the message names the folder
 
@@ -69,7 +69,8 @@ class FolderLocked(OSError):
 class TrainingLock:
     """Refuses to train a model while another thread trains it.
 
-    A callback may train the model of its own training.
+    Within one thread it can be held again, so a callback may train the model that it
+    belongs to.
 
     Args:
         model: String, what errors call the model.
@@ -83,7 +84,7 @@ class TrainingLock:
 
     @contextlib.contextmanager
     def hold(self, method):
-        """Holds the lock in a `with` block of the method with a name."""
+        """Holds the lock during a `with` block; errors show the name `method`."""
         if not self._lock.acquire(blocking=False):
             raise RuntimeError(
                 f"`{method}` cannot change the {self._model} now, because {self._owner} "
@@ -99,7 +100,7 @@ class TrainingLock:
 
 
 def _within(context):
-    """Returns a decorator of methods, which run in the context of their model."""
+    """Returns a decorator that runs methods inside `context(self, name)`."""
 
     def decorate(method):
         @functools.wraps(method)
@@ -122,10 +123,9 @@ in_usable_process = _within(lambda model, name: contextlib.nullcontext())
 
 
 def expect_usable_tensorflow():
-    """Raises `RuntimeError` in a process that was forked after TensorFlow had started.
+    """Raises `RuntimeError` in a process forked after TensorFlow started.
 
-    The threads of TensorFlow do not exist in the forked process, and operations would
-    wait for them for ever.
+    TensorFlow's threads are missing there, and operations would wait for them forever.
     """
     if _tensorflow_lost_threads:
         raise RuntimeError(

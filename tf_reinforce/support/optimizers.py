@@ -1,17 +1,16 @@
-"""Builds and finalizes Keras optimizers."""
+"""Builds Keras optimizers, and applies their weight averages."""
 
 import tensorflow as tf
 
 
 def build(optimizer, variables):
-    """Creates the state of an optimizer if the optimizer has no state.
+    """Creates an optimizer's state, unless it exists.
 
     Raises:
-        ValueError: If a decay of the optimizer rounds to 1 in the number type of a
-            weight, as Adam's `beta_2=0.999` does in bfloat16. With a decay of 1, the
-            averages of gradients would stay at zero. Or if an optimizer that divides by
-            the average of squared gradients updates float16 weights: squares of small
-            gradients are zero in float16, so that the steps would be enormous.
+        ValueError: If a decay rounds to 1 in the type of a weight, as Adam's
+            `beta_2=0.999` does in bfloat16: averages of gradients would stay at zero. Or
+            if the optimizer divides by average squared gradients and a weight is float16,
+            in which squares of small gradients are zero and steps would be enormous.
     """
     if optimizer.built:
         return
@@ -35,22 +34,21 @@ def build(optimizer, variables):
 
 
 def step_count(optimizer):
-    """Returns the optimizer that updates the weights, and the number of its updates."""
+    """Returns the optimizer that updates the weights, and how many steps it has made."""
     inner = _inner(optimizer)
     return inner, int(inner.iterations.numpy())
 
 
 def finalize(optimizer, since=None):
-    """Replaces weights by their averages if the optimizer averages weights (`use_ema`).
+    """Replaces weights by their averages, if the optimizer keeps them (`use_ema`).
 
-    Keras' own `fit` also replaces weights by their averages at the end. If the optimizer
-    has made no step, `finalize` changes no weight, because the averages start at zero.
-    `finalize` does not change frozen weights.
+    Keras' own `fit` does the same at its end. Frozen weights stay, and so do all weights
+    before the first step, because averages start at zero.
 
     Args:
         optimizer: Keras optimizer.
-        since: Result of an earlier call of `step_count`, or `None`. If the optimizer has
-            made no step since the call of `step_count`, `finalize` changes nothing.
+        since: Earlier result of `step_count`, or `None`. If no step was made since then,
+            nothing changes.
     """
     inner, steps = now = step_count(optimizer)
     if inner.use_ema and steps > 0 and now != since:

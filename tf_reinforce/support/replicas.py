@@ -1,4 +1,4 @@
-"""Splits the computation of gradients among the replicas of a strategy."""
+"""Splits gradient computation among a strategy's replicas."""
 
 import contextlib
 import os
@@ -16,20 +16,20 @@ _SUPPORTED = {
 
 
 def learner_strategy() -> tf.distribute.Strategy:
-    """Returns the strategy of the learner processes that `TF_CONFIG` describes.
+    """Returns the strategy for training one agent in several processes.
 
-    Make the strategy before any other call of TensorFlow. The function waits until all
-    processes have called it.
+    Set the environment variable `TF_CONFIG` in each process, and call this function
+    before anything else in TensorFlow. It returns when all processes have called it.
 
     Returns:
-        `tf.distribute.MultiWorkerMirroredStrategy` if the environment variable
-        `TF_CONFIG` describes several processes. Otherwise TensorFlow's default strategy,
-        whose scope has no effect.
+        `tf.distribute.MultiWorkerMirroredStrategy` if `TF_CONFIG` lists several
+        processes, else TensorFlow's default strategy, whose scope has no effect.
 
     Raises:
         ValueError: If `TF_CONFIG` is invalid.
         RuntimeError: If TensorFlow has already started.
-        OSError: If the port of the current process is in use.
+        OSError: If this process cannot connect to the others, for example because its
+            port is in use.
 
     Example:
 
@@ -55,12 +55,12 @@ def learner_strategy() -> tf.distribute.Strategy:
 
 
 def scope(strategy):
-    """Returns the scope of a `tf.distribute.Strategy`, or of no strategy for `None`."""
+    """Returns the scope of a `tf.distribute.Strategy`; for `None`, one without effect."""
     return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
 def check_strategy(strategy):
-    """Raises `ValueError` if agents do not support a strategy, or `None`."""
+    """Raises `ValueError` if agents do not support a strategy. `None` is supported."""
     if strategy is not None and not isinstance(strategy, tuple(_SUPPORTED.values())):
         raise ValueError(
             f"An agent does not support the strategy {type(strategy).__name__}, but only "
@@ -69,11 +69,11 @@ def check_strategy(strategy):
 
 
 def check_same_scope(strategy, parts):
-    """Raises `ValueError` if a part of an agent was made in another scope than the agent.
+    """Raises `ValueError` if parts of an agent were made in another scope than the agent.
 
     Args:
         strategy: `tf.distribute.Strategy` in whose scope the agent was made, or `None`.
-        parts: Dict from the names of the parts to lists of their Keras variables.
+        parts: Dict from the parts' names to lists of their Keras variables.
     """
     if strategy is not None and strategy.num_replicas_in_sync < 2:
         strategy = None
@@ -87,10 +87,10 @@ def check_same_scope(strategy, parts):
 
 
 def check_outside_scope(method):
-    """Raises `RuntimeError` in the scope of a strategy.
+    """Raises `RuntimeError` inside a strategy's scope, where no updates can be made.
 
     Args:
-        method: String, the method of the agent that makes updates.
+        method: String, the method that makes updates.
     """
     if tf.distribute.in_cross_replica_context():
         raise RuntimeError(
@@ -100,11 +100,7 @@ def check_outside_scope(method):
 
 
 def strategy_of(variables):
-    """Returns the strategy with several replicas that has created Keras variables.
-
-    Returns:
-        `tf.distribute.Strategy`, or `None` if the variables have one replica only.
-    """
+    """Returns the strategy that created variables on several replicas, or `None`."""
     for variable in variables:
         strategy = getattr(variable.value, "distribute_strategy", None)
         if strategy is not None and strategy.num_replicas_in_sync > 1:
@@ -113,15 +109,14 @@ def strategy_of(variables):
 
 
 def sum_over_replicas(strategy, function):
-    """Returns Σᵣ wᵣ xᵣ, a weighted sum of the results of all R replicas.
+    """Returns Σᵣ wᵣ xᵣ over all replicas r = 0 … R - 1.
 
-    Every replica r computes its weight wᵣ and its tensors xᵣ on its own device. A replica
-    with the weight zero adds zero, even if its tensors are NaN.
+    Each replica computes its weight wᵣ and tensors xᵣ on its own device. With a weight of
+    zero it adds zero, even if its tensors are NaN.
 
     Args:
         strategy: `tf.distribute.Strategy` with R replicas.
-        function: Function of two arguments, the number r of a replica, a scalar int32,
-            and the number R, an int. The function returns the weight wᵣ, a scalar
+        function: Function of r, a scalar int32, and R, an int. It returns wᵣ, a scalar
             float64, and xᵣ, a list of float tensors.
 
     Returns:

@@ -1,8 +1,7 @@
-"""Imports TensorFlow without its messages, and keeps Ctrl-C from being lost in libraries.
+"""Imports TensorFlow without its messages, and keeps libraries from losing Ctrl-C.
 
-The C++ code of TensorFlow, CUDA and LiteRT prints messages when it starts. No log level
-suppresses those that are printed before the log level is read, so they are removed from
-file descriptor 2, which is standard error.
+TensorFlow, CUDA and LiteRT print some messages before they read the log level, so no
+level suppresses these. They are filtered out of file descriptor 2, the standard error.
 """
 
 import contextlib
@@ -40,12 +39,9 @@ _UNUSED = ("matplotlib", "IPython", "cv2", "scipy", "sklearn", "pandas")
 def import_tensorflow():
     """Imports TensorFlow and TensorFlow Probability, without start-up messages.
 
-    Optional packages are not imported with them, because their import takes long. They
-    can be imported later.
-
-    After the import, TensorFlow prints errors only. If the user has set the environment
-    variable `TF_CPP_MIN_LOG_LEVEL`, the user's log level is kept. Log level 0 prints all
-    messages.
+    To save time, optional packages such as SciPy are not imported with them; they can be
+    imported later. From then on TensorFlow prints errors only, unless the user has set
+    `TF_CPP_MIN_LOG_LEVEL`. With level 0, all messages are printed.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules:
@@ -60,9 +56,9 @@ def import_tensorflow():
 
 @contextlib.contextmanager
 def quiet_first_import():
-    """Removes the start-up messages of TensorFlow if a `with` block imports it.
+    """Removes TensorFlow's start-up messages if a `with` block imports it first.
 
-    The log level does not change. If TensorFlow was imported before, nothing happens.
+    The log level does not change.
     """
     if "tensorflow" in sys.modules:
         yield
@@ -78,10 +74,9 @@ def quiet_first_import():
 
 @contextlib.contextmanager
 def _without_packages(names):
-    """Makes the packages look as if they were not installed, in a `with` block.
+    """Makes packages look as if they were not installed, during a `with` block.
 
-    A package that was imported before is not changed. After the `with` block, the other
-    packages can be imported.
+    Those already imported stay available.
     """
     hidden = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
@@ -94,11 +89,11 @@ def _without_packages(names):
 
 @contextlib.contextmanager
 def without_messages(pattern=_STARTUP_MESSAGE):
-    """Removes the lines that match a pattern from the standard error of a `with` block.
+    """Removes matching lines from the standard error of a `with` block.
 
-    The other lines are printed when the block ends, even if it raises an exception; they
-    are lost if the process dies. Of blocks that overlap, also in several threads, only
-    the first removes lines.
+    All others are printed when the block ends, even by an exception, but are lost if the
+    process dies. If blocks overlap, also across threads, only the first removes lines.
+    Nothing is removed with `TF_CPP_MIN_LOG_LEVEL=0`.
 
     Args:
         pattern: Pattern of bytes. Use `ANY_MESSAGE` only for libraries that also raise an
@@ -134,16 +129,16 @@ def _flush():
 
 @contextlib.contextmanager
 def kept(*, at_once=True):
-    """Keeps the `KeyboardInterrupt` of a SIGINT in a `with` block from being changed.
+    """Keeps Ctrl-C from being lost or changed to another error in a `with` block.
 
-    Python raises it between any two instructions. TensorFlow turns one that arrives while
-    it traces a function into a `TypeError`, and a module may discard one during its
-    import.
+    Python raises `KeyboardInterrupt` between any two instructions. While TensorFlow
+    traces a function, it would become a `TypeError`, and some modules discard it when
+    they are imported.
 
     Args:
-        at_once: Bool, whether the handler of SIGINT is called when the signal arrives. An
-            error that follows a `KeyboardInterrupt` is then replaced by it. If False, the
-            handler is called when the block ends, so nothing in the block is interrupted.
+        at_once: Bool, whether the handler of SIGINT runs when the signal arrives; an
+            error that follows is replaced by `KeyboardInterrupt`. If False, it runs when
+            the block ends, so nothing inside is interrupted.
     """
     handler = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
@@ -176,7 +171,7 @@ class LearnerCluster(NamedTuple):
 
     Attributes:
         hosts: Tuple of strings `"host:port"`, one for each process.
-        number: Int, the number of the current process. Process 0 is the chief.
+        number: Int, this process' index in `hosts`. Process 0 is the chief.
     """
 
     hosts: tuple[str, ...]
@@ -184,12 +179,13 @@ class LearnerCluster(NamedTuple):
 
 
 def learner_cluster(environ):
-    """Returns the `LearnerCluster` of `TF_CONFIG`, or `None` for one process.
+    """Returns the cluster described by `TF_CONFIG`, or `None` for a single process.
 
-    TensorFlow has a resolver for it, but the command line needs it before the import.
+    TensorFlow can parse the variable too, but the command line needs it before the
+    import.
 
     Raises:
-        ValueError: If `TF_CONFIG` is invalid, or describes other kinds of processes.
+        ValueError: If `TF_CONFIG` is invalid, or has jobs other than chief and worker.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Checks the arguments of public functions, and warns at the line that called them."""
+"""Checks arguments of public functions, and warns at the line that called them."""
 
 import difflib
 import itertools
@@ -30,7 +30,7 @@ LIBRARIES = tuple(
 def warn(text):
     """Warns with a `UserWarning` at the innermost line outside of libraries.
 
-    A warning at a line of Keras or of this package would show this line to the user.
+    A line of Keras or of this package would tell the user nothing.
     """
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARIES):
@@ -39,7 +39,7 @@ def warn(text):
 
 
 def _error(name, expected, value, kind=ValueError):
-    """Returns the error that an argument does not have the expected value."""
+    """Returns the error for an argument that is not as expected."""
     text = f"`{name}` must be {expected}. Received: {name}={value!r}"
     return kind(f"{text} of type {type(value).__name__}" if kind is TypeError else text)
 
@@ -66,14 +66,14 @@ def positive_int(name, value):
 
 
 def positive_int_or_none(name, value):
-    """Returns `None` for `None`, and the result of `positive_int` for other values."""
+    """Like `positive_int`, but also accepts `None`."""
     return None if value is None else positive_int(name, value)
 
 
 def size(name, value):
     """Returns `value` as an int, or raises `ValueError` unless it is in [1, `MAX_SIZE`].
 
-    The upper limit prevents that a typing error takes all memory of the computer.
+    The limit catches typing errors that would use up all memory.
     """
     return whole_number(name, value, 1, MAX_SIZE)
 
@@ -81,7 +81,7 @@ def size(name, value):
 def boolean(name, value):
     """Returns `value` as a bool, or raises `ValueError` unless it is True or False.
 
-    The string "false" raises an error, because Python's `bool("false")` is True.
+    Python's `bool("false")` is True; here the string is an error.
     """
     if not _is_boolean(value):
         raise _error(name, "True or False", value)
@@ -93,18 +93,15 @@ def _is_boolean(value):
 
 
 def check_seed(seed):
-    """Returns `seed` as a Python int, or raises an error if the seed is invalid.
+    """Returns a seed as a Python int, or raises an error if it is invalid.
 
     Args:
-        seed: Python or NumPy integer, zero or larger. A bool is an invalid seed, although
-            `bool` is a subclass of `int`.
-
-    Returns:
-        The seed as a Python int.
+        seed: Python or NumPy integer, zero or larger. Although `bool` is a subclass of
+            `int`, a bool is refused.
 
     Raises:
-        TypeError: If the seed is not an integer.
-        ValueError: If the seed is negative or needs more than 63 bits.
+        TypeError: If it is not an integer.
+        ValueError: If it is negative or needs more than 63 bits.
 
     Example:
 
@@ -120,7 +117,7 @@ def check_seed(seed):
 
 
 def positive_ints(name, values):
-    """Returns `values` as a list; raises `ValueError` unless all are positive ints."""
+    """Returns a list or tuple of positive ints as a list, or raises `ValueError`."""
     if not isinstance(values, (list, tuple)):
         raise _error(name, "a list of whole numbers", values)
     return [positive_int(name, value) for value in values]
@@ -130,8 +127,9 @@ def layer_sizes(name, values, inputs=1, outputs=1):
     """Returns the sizes of hidden layers as a list of ints.
 
     Raises:
-        ValueError: If a size is no positive int, there are more than `MAX_LAYERS`, or the
-            network with `inputs` and `outputs` has more than `MAX_WEIGHTS` weights.
+        ValueError: If a size is no positive int, or there are more than `MAX_LAYERS`
+            layers, or more than `MAX_WEIGHTS` weights with this many `inputs` and
+            `outputs`.
     """
     sizes = positive_ints(name, values)
     pairs = itertools.pairwise((inputs, *sizes, outputs))
@@ -158,14 +156,14 @@ def within(name, value, low, high):
 
 
 def finite_numbers(name, values):
-    """Returns `values` as floats; raises `ValueError` unless they are finite numbers."""
+    """Returns a list or tuple of one or more finite numbers, or raises `ValueError`."""
     if not isinstance(values, (list, tuple)) or not values:
         raise _error(name, "a list of one or more numbers", values)
     return [within(name, value, -math.inf, math.inf) for value in values]
 
 
 def one_of(name, value, allowed):
-    """Returns `value`, or raises `ValueError` unless `allowed` contains the value."""
+    """Returns `value`, or raises `ValueError` if it is not allowed."""
     if value not in allowed:
         raise _error(name, f"one of {allowed}", value)
     return value
@@ -180,7 +178,7 @@ def instance(name, value, kind):
 
 
 def path(name, value):
-    """Returns a path as a string, or raises `TypeError` if `value` is not a path."""
+    """Returns a path as a string, or raises `TypeError`."""
     if not isinstance(value, (str, os.PathLike)):
         raise _error(name, "a path: a string or a pathlib.Path", value, TypeError)
     return os.fspath(value)
@@ -194,7 +192,7 @@ def stream(name, value):
 
 
 def similar(name, names):
-    """Returns the text " Did you mean 'x'?" with the most similar name, if there is one.
+    """Returns " Did you mean 'x'?" for the most similar name, or `""` if none is similar.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""The version of the package and of its files, and the software of a process."""
+"""Versions: of the package, of its files and of the software that runs it."""
 
 import copy
 import os
@@ -27,12 +27,12 @@ _PACKAGES = (
 
 
 def stamp() -> dict[str, Any]:
-    """Returns the entries of a file that say which version wrote it, and its format."""
+    """Returns the entries that tell which version wrote a file, and in which format."""
     return {CONFIG_KEY: VERSION, FORMAT_KEY: FORMAT}
 
 
 def current(kind: str, source: Any, content: dict[str, Any]) -> dict[str, Any]:
-    """Returns a copy of what a file contains, in the format that this version writes.
+    """Returns a copy of a file's content, converted to the current format.
 
     Args:
         kind: String, the kind of file: `"Reinforce"`, `"checkpoint"`, `"run"`, ….
@@ -61,10 +61,10 @@ def current(kind: str, source: Any, content: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_config(kind: type, config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of an object from its saved config, whatever wrote it.
+    """Returns an object's arguments from a saved config of this or an earlier version.
 
     Raises:
-        ValueError: If a newer version wrote the config.
+        ValueError: If a newer version wrote it.
     """
     content = current(kind.__name__, f"The {kind.__name__}", config)
     return {key: x for key, x in content.items() if key not in stamp()}
@@ -76,7 +76,7 @@ def _numbers(text):
 
 
 def installed():
-    """Returns the versions of Python, the platform and the packages of a run."""
+    """Returns the versions of Python, the platform and the packages that we use."""
     import importlib.metadata  # takes a fifth of the time of `tf-reinforce --help`
 
     result = {"python": platform.python_version(), "platform": platform.platform()}
@@ -90,10 +90,10 @@ def installed():
 
 
 def of_run():
-    """Returns the result of `installed`, and the Git commit of the current folder.
+    """Returns `installed()` and the Git commit of the current folder.
 
-    The value of `git_commit` ends in `-dirty` if files differ from the commit, and is
-    `None` if the current folder belongs to no Git repository.
+    `git_commit` ends in `-dirty` if files differ from the commit, and is `None` outside
+    of a Git repository.
     """
     return {**installed(), "git_commit": _git_commit()}
 
@@ -108,9 +108,9 @@ def _git_commit():
 
 
 def flags():
-    """Returns a dict of the processor and the environment variables of TensorFlow.
+    """Returns the processor and TensorFlow's environment variables, a dict.
 
-    With other flags, TensorFlow may round results differently.
+    TensorFlow may round differently if one of them differs.
     """
     names = sorted(x for x in os.environ if x.startswith(("TF_", "XLA_", "KERAS_")))
     return {"processor": _processor(), **{name: os.environ[name] for name in names}}
