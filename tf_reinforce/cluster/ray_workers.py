@@ -1,7 +1,7 @@
-"""Starts worker processes on the machines of a Ray cluster, and relays their messages.
+"""Starts workers on the machines of a Ray cluster, and relays their messages.
 
-Each worker is a process of its own, held by a Ray actor on its machine. It can therefore
-be watched, named and ended as on the machine of the pool. Ray places the actors.
+Ray places one actor per worker. The actor starts the worker as a process of its own,
+which can be watched, named and ended like one on this machine.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ _CONNECT_SECONDS = 5.0  # to reach the address of a cluster
 
 
 class WorkerActor:
-    """A Ray actor that starts a `local_worker.LocalWorker`, and relays its messages.
+    """A Ray actor that starts a `local_worker.LocalWorker` and relays its messages.
 
     Args:
         number, size, first_index, step_timeout: As for `local_worker.LocalWorker`.
-        search_path: List of strings, the import path of the pool, which the worker also
-            uses if the folders exist on its machine.
+        search_path: List of strings, the pool's import path. The worker also searches
+            those of its folders that exist on its machine.
     """
 
     def __init__(self, number, size, first_index, step_timeout, search_path):
@@ -43,11 +43,10 @@ class WorkerActor:
         self._interval = min(1.0, step_timeout / 4)
 
     def exchange(self, *messages):
-        """Sends messages to the process, and waits for its next message for a short time.
+        """Sends messages to the process, then waits briefly for its next one.
 
         Returns:
-            The header and the arrays of the message, or `None` if none has come; or a
-            `WorkerLost`.
+            Header and arrays of the message, `None` if none has come, or a `WorkerLost`.
         """
         try:
             for message in messages:
@@ -71,9 +70,7 @@ class WorkerActor:
 
 
 class RayLauncher:
-    """Starts workers in actors of a Ray cluster, and waits for their messages.
-
-    The launcher has the methods of `local_worker.LocalLauncher`.
+    """Starts workers in Ray actors; has the methods of `local_worker.LocalLauncher`.
 
     Args:
         options: `config.RayWorkers`.
@@ -96,7 +93,7 @@ class RayLauncher:
             log.warning("%s The others wait for further machines.", lack)
 
     def start(self, number, size, first_index):
-        """Returns a new `RayWorker`, which does not have its environments yet."""
+        """Returns a new `RayWorker`, still without its environments."""
         actor = self.ray.remote(WorkerActor).options(
             num_cpus=self.options.num_cpus_per_worker,
             scheduling_strategy="SPREAD",
@@ -107,14 +104,14 @@ class RayLauncher:
         return RayWorker(self, actor, number, size, first_index)
 
     def share(self, message):
-        """Returns a message as an object of Ray, which each machine copies once."""
+        """Puts a message into Ray's object store; each machine copies it once."""
         return self.ray.put(np.frombuffer(message, np.uint8))
 
     def wait(self, workers, seconds):
-        """Waits until at least one worker has sent a message, or is lost.
+        """Waits up to `seconds` until a worker has a message or is lost.
 
         Returns:
-            List of the workers that have a message or are lost; empty after `seconds`.
+            List of all such workers, empty if the time is over.
         """
         if ended := [one for one in workers if one.lost]:
             return ended  # `check_progress` has found that they are lost
@@ -124,7 +121,7 @@ class RayLauncher:
         return [replies[one] for one in arrived if replies[one].take(one)]
 
     def close(self):
-        """Ends the connection, if this program has no other use for it."""
+        """Disconnects, unless another pool or the program itself is still connected."""
         self._connection.close()
 
     def describe_lack_of_cores(self):
@@ -136,10 +133,10 @@ class RayLauncher:
 
 
 class RayWorker(local_worker.Worker):
-    """A worker process that an actor of Ray holds.
+    """A worker process that a Ray actor holds.
 
-    While the pool waits for the worker, one call of `WorkerActor.exchange` is
-    outstanding. It brings the messages that were sent since the last one.
+    While the pool waits for it, one call of `WorkerActor.exchange` is outstanding, which
+    delivered all messages sent before.
 
     Args:
         launcher: `RayLauncher`.
@@ -161,12 +158,12 @@ class RayWorker(local_worker.Worker):
         self._closing = None  # what `WorkerActor.close` will return
 
     def send(self, message):
-        """Sends a message when the pool waits for the worker; raises `WorkerLost`."""
+        """Keeps a message for the next call to the actor; raises `WorkerLost`."""
         self._expect_alive()
         self._messages.append(message)
 
     def request(self):
-        """Returns the object of Ray that the outstanding call will return."""
+        """Returns the Ray object of the outstanding call; makes the call if necessary."""
         if self._reply is None:
             self._reply = self._actor.exchange.remote(*self._messages)
             limit = self._launcher.options.worker_health_probe_timeout_s
@@ -192,12 +189,16 @@ class RayWorker(local_worker.Worker):
         return content is not None
 
     def receive(self):
-        """Returns the header and the arrays of the next message; raises `WorkerLost`."""
+        """Returns header and arrays of the next message; raises `WorkerLost`."""
         self._expect_alive()
         return self._content
 
     def check_progress(self):
-        """Raises `HostLost` if the actor does not answer."""
+        """Raises `HostLost` if the actor does not answer.
+
+        While it waits for a machine, raises `TimeoutError` if no actor has answered for
+        300 s.
+        """
         now, launcher = time.monotonic(), self._launcher
         seconds = launcher.options.worker_health_probe_timeout_s
         if not self.waits_for_machine and now > self._deadline:
@@ -211,15 +212,15 @@ class RayWorker(local_worker.Worker):
             )
 
     def stop(self):
-        """Asks the actor to close its environments, and to end its process."""
+        """Asks the actor to close its environments and end its process."""
         if not (self.waits_for_machine or self.lost) and self._ray.is_initialized():
             self._closing = self._actor.close.remote(local_worker.CLOSE_TIMEOUT)
 
     def join(self, deadline):
-        """Waits until the process has ended, at most until the deadline.
+        """Waits for the process to end, about until `deadline`, then kills the actor.
 
         Returns:
-            List of texts, one for each problem, as for `local_worker.LocalWorker`.
+            List of texts, one per problem, as for `local_worker.LocalWorker`.
         """
         problems = []
         if self._closing is not None and self._ray.is_initialized():
@@ -232,7 +233,7 @@ class RayWorker(local_worker.Worker):
         return problems
 
     def kill(self):
-        """Kills the actor; its process notices that, and ends."""
+        """Kills the actor; its process notices and ends."""
         if self._actor is not None and self._ray.is_initialized():
             with contextlib.suppress(Exception):  # the cluster may be lost
                 self._ray.kill(self._actor)
@@ -249,7 +250,7 @@ class RayWorker(local_worker.Worker):
             raise self.lost
 
     def _check_versions(self, header):
-        """Raises `ValueError` if a machine has other versions of packages than this."""
+        """Raises `ValueError` if the worker's machine has other package versions."""
         if header["kind"] != "ready" or self._launcher.options.allow_other_versions:
             return
         own = package_versions(header["modules"])
@@ -267,7 +268,7 @@ class RayWorker(local_worker.Worker):
 
 
 def package_versions(modules):
-    """Returns the versions of Python and of the packages of some modules, as a dict."""
+    """Returns the versions of Python and of the packages that provide some modules."""
     distributions = _distributions()
     names = {name for module in modules for name in distributions.get(module, ())}
     versions = {name: importlib.metadata.version(name) for name in names}
@@ -278,13 +279,13 @@ _distributions = functools.cache(importlib.metadata.packages_distributions)
 
 
 def _describe_loss(error):
-    """Returns the predicate of a sentence about a worker, for an error of Ray."""
+    """Returns how a sentence about a worker goes on after an error of Ray."""
     text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())  # no colors
     return f"is lost with its actor or its machine: {text[:150]} … {text[-150:]}"
 
 
 def import_ray():
-    """Returns the module of Ray; raises an `ImportError` that names the extra."""
+    """Imports Ray; an `ImportError` names the extra to install."""
     try:
         import ray
     except ImportError as error:
@@ -301,9 +302,9 @@ _users = {"count": 0, "address": None}  # of the connection that this module has
 
 @contextlib.contextmanager
 def hold_connection(address):
-    """Connects to a cluster in a `with` block, which several pools may share.
+    """Connects to a cluster in a `with` block; several pools may share the connection.
 
-    The last user ends the connection, unless the program itself has called `ray.init`.
+    The last one closes it, unless the program itself has called `ray.init`.
     """
     ray = import_ray()
     with _lock:
@@ -328,7 +329,7 @@ def hold_connection(address):
 
 
 def _connect(ray, address):
-    """Connects this program to a cluster, or raises an error that names the remedy."""
+    """Connects to a cluster, or raises an error that says what to do."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         if address not in ("auto", "local"):  # else `ray.init` waits for minutes

@@ -26,12 +26,12 @@ _CODE = (  # of a worker process
 
 
 class WorkerLost(Exception):
-    """Reports that a worker process has died, or did not answer in time.
+    """Raised when a worker process has died or did not answer in time.
 
     Args:
         text: String, what follows "Worker 3" in a message.
-        in_episode: Bool, whether it was playing an episode. If not, it may not have
-            received the episodes that were sent to it last.
+        in_episode: Bool, whether it was playing an episode. If not, the last episodes
+            sent to it may not have arrived.
     """
 
     def __init__(self, text, in_episode=True):
@@ -40,7 +40,7 @@ class WorkerLost(Exception):
 
 
 class HostLost(WorkerLost):
-    """Reports that a machine is lost, or the process on it that holds a worker."""
+    """Raised when a machine is lost, or the process on it that holds a worker."""
 
 
 class LocalLauncher:
@@ -56,21 +56,21 @@ class LocalLauncher:
         self.step_timeout = step_timeout
 
     def open(self):
-        """Prepares to start workers."""
+        """Does nothing here; called before workers are started."""
 
     def start(self, number, size, first_index):
-        """Returns a new `LocalWorker`, which does not have its environments yet."""
+        """Returns a new `LocalWorker`, still without its environments."""
         return LocalWorker(number, size, first_index, self.step_timeout)
 
     def share(self, message):
-        """Returns a message in the form in which many workers receive it."""
+        """Returns a message in the form in which several workers receive it."""
         return message
 
     def wait(self, workers, seconds):
-        """Waits until at least one worker has sent a message, or has ended.
+        """Waits up to `seconds` until a worker has a message or has ended.
 
         Returns:
-            List of the workers that have a message or have ended; empty after `seconds`.
+            List of all such workers, empty if the time is over.
         """
         if ended := [one for one in workers if one.fileno() < 0]:
             return ended  # `send` has found that they are lost
@@ -80,14 +80,14 @@ class LocalLauncher:
             return [key.fileobj for key, _ in selector.select(seconds)]
 
     def close(self):
-        """Ends what `open` has started, when no worker is left."""
+        """Undoes `open` once no worker is left; nothing to do here."""
 
 
 class Worker:
-    """What a pool knows about a worker process.
+    """What a pool knows about one of its workers.
 
     Args:
-        number: Int, the number of the worker in messages.
+        number: Int, which names the worker in messages.
         size: Positive int, the number of its environments.
         first_index: Int, the index of its first environment among those of all workers.
     """
@@ -106,15 +106,14 @@ class Worker:
 class LocalWorker(Worker):
     """A worker process on this machine.
 
-    The process is fresh: it is no fork of the current process, and does not import the
-    main module. It leads a process group of its own. Ctrl-C therefore does not reach it,
-    and processes that its environments have started end with it.
+    It starts fresh, not as a fork, and does not import the main module. As the leader of
+    its own process group it does not receive Ctrl-C, and processes started by its
+    environments end with it.
 
     Args:
         number, size, first_index: As for `Worker`.
         step_timeout: Float, the seconds after which one reset or step counts as hanging.
-        search_path: List of strings, the import path of the process, by default
-            `sys.path`.
+        search_path: List of strings, its import path, by default `sys.path`.
     """
 
     def __init__(self, number, size, first_index, step_timeout, search_path=None):
@@ -147,7 +146,7 @@ class LocalWorker(Worker):
             self._channel.send_encoded(message)
 
     def receive(self):
-        """Returns the header and the arrays of the next message; raises `WorkerLost`."""
+        """Returns header and arrays of the next message; raises `WorkerLost`."""
         with self._explain_lost():
             message = self._channel.receive()
         self._last = None
@@ -166,7 +165,7 @@ class LocalWorker(Worker):
             self._lose(is_late=True)
 
     def _lose(self, is_late=False):
-        """Kills the process, and raises the `WorkerLost` that says why."""
+        """Kills the process, and raises a `WorkerLost` that says why."""
         in_episode = self._progress.is_in_episode()
         place = self._progress.describe(self.first_index)
         if is_late:
@@ -190,12 +189,12 @@ class LocalWorker(Worker):
             self._lose()
 
     def stop(self):
-        """Asks the process to close its environments and to end."""
+        """Asks the process to close its environments and end."""
         with contextlib.suppress(EOFError, OSError):  # `join` reports it
             self._channel.send({"kind": "stop"})
 
     def terminate(self):
-        """Asks the process to end in the middle of an episode."""
+        """Asks the process to end, even in the middle of an episode."""
         if not self._ended:
             self._process.terminate()
 
@@ -206,8 +205,8 @@ class LocalWorker(Worker):
             deadline: Float, a time of `time.monotonic`.
 
         Returns:
-            List of texts, one for each problem: an environment whose method `close`
-            raised an exception, or a process that did not end in time.
+            List of texts, one for each exception of an environment's `close`, and one if
+            the process did not end in time or failed.
         """
         problems, text = [], None
         try:
@@ -229,9 +228,9 @@ class LocalWorker(Worker):
         return [f"worker {self.number}: {problem}" for problem in problems]
 
     def kill(self):
-        """Kills the process and all of its process group; returns its exit code.
+        """Kills the process group; returns the process' exit code.
 
-        A process that has already ended keeps its exit code.
+        It is the original one if the process had already ended.
         """
         if not self._ended:
             self._ended = True

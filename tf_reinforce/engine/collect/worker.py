@@ -1,9 +1,8 @@
 """Plays episodes in a worker process, and exchanges messages with its pool.
 
-A worker process needs NumPy, Gymnasium and LiteRT, and does not import TensorFlow or
-Keras. The pool sends an environment factory once, each acting program once, and, for each
-collection, weights, settings of the environments and numbers of episodes. The worker
-sends whole episodes back.
+It needs NumPy, Gymnasium and LiteRT, but imports neither TensorFlow nor Keras. The pool
+sends the environment factory and each acting program once. For every collection it adds
+weights, environment settings and episode numbers; whole episodes come back.
 """
 
 import atexit
@@ -38,11 +37,11 @@ _MAX_JOINED = 2**20  # bytes of a message that is sent at once, at the price of 
 
 
 class Closed(EOFError):
-    """Reports that the other process has closed its end, or has died."""
+    """Raised when the other process has closed its end or died."""
 
 
 class Channel:
-    """Sends messages, which are a dict and a list of arrays, through a socket.
+    """Sends messages through a socket, each a dict and a list of arrays.
 
     Args:
         connection: Connected `socket.socket`.
@@ -57,7 +56,7 @@ class Channel:
         self.fileno = connection.fileno
 
     def close(self):
-        """Closes both ends, also if a forked process has inherited this one."""
+        """Closes both ends, even if a forked process has inherited this one."""
         with contextlib.suppress(OSError):  # it is already closed
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -78,13 +77,13 @@ class Channel:
             raise Closed(str(error)) from error
 
     def receive(self, timeout=None):
-        """Returns the dict and the arrays of the next message, and waits for it.
+        """Waits for the next message, and returns its dict and arrays.
 
         Args:
-            timeout: Float, a timeout for this message, by default that of the channel.
+            timeout: Float, for this message only; by default the channel's timeout.
 
         Raises:
-            Closed: If the other process has closed its end, or has died.
+            Closed: If the other process has closed its end or died.
         """
         self._socket.settimeout(self._timeout if timeout is None else timeout)
         (length,) = _LENGTH.unpack(self._read(bytearray(_LENGTH.size)))
@@ -110,7 +109,7 @@ class Channel:
 
 
 def encode(header, arrays=()):
-    """Returns the message of a dict and a list of NumPy arrays as bytes."""
+    """Returns a message of a dict and NumPy arrays as bytes."""
     return b"".join(_parts(header, arrays))
 
 
@@ -122,7 +121,7 @@ def _parts(header, arrays):
 
 
 class EpisodeWorker:
-    """Plays episodes in its own environments, at the request of a pool.
+    """Plays a pool's episodes in its own environments.
 
     Args:
         channel: `Channel` to the pool.
@@ -164,7 +163,7 @@ class EpisodeWorker:
                 self._channel.send(header, getattr(error, "inputs", []))
 
     def close(self):
-        """Closes the environments; returns a list of texts, one for each error."""
+        """Closes the environments; returns a text for each error."""
         if self._envs is None:
             return []
         self._report.words[batched_envs.STATE] = batched_envs.CLOSING
@@ -204,7 +203,7 @@ class EpisodeWorker:
                 self._queue.extend(header["numbers"])
 
     def _play(self):
-        """Plays the episodes that the pool has named, until none is left."""
+        """Plays the queued episodes until none is left."""
         while self._queue:
             specs, act, states, options = self._collection
             share = host_loop.QueueScheduler(self._queue)
@@ -244,10 +243,10 @@ class EpisodeWorker:
 
 
 class EpisodeQueue(collections.deque):
-    """The numbers of episodes that the pool has named, and no environment has started.
+    """Numbers of the episodes that the pool wants and no environment has started.
 
     Args:
-        channel: `Channel` to the pool, which may name further episodes.
+        channel: `Channel` to the pool, which may add further ones.
     """
 
     def __init__(self, channel):
@@ -255,7 +254,7 @@ class EpisodeQueue(collections.deque):
         self._channel = channel
 
     def take(self):
-        """Removes and returns the first number, or returns `None` if none is named."""
+        """Removes and returns the first number, or returns `None` if there is none."""
         while not self and select.select([self._channel], [], [], 0)[0]:
             header, _ = self._channel.receive()
             if header["kind"] != "episodes":  # the pool stops the worker
@@ -265,20 +264,20 @@ class EpisodeQueue(collections.deque):
 
 
 class _Terminated(BaseException):
-    """The exception with which a worker process reacts to the signal SIGTERM."""
+    """Ends a worker process after the signal SIGTERM."""
 
 
 def _terminate(*_):
-    """Raises `_Terminated` at the first signal SIGTERM; later ones have no effect."""
+    """Raises `_Terminated` at the first SIGTERM; later ones have no effect."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise _Terminated
 
 
 def to_episode_arrays(header, arrays):
-    """Returns the `host_loop.EpisodeArrays` in a message of an `EpisodeWorker`.
+    """Returns the `host_loop.EpisodeArrays` in an `EpisodeWorker`'s message.
 
-    Observations, actions and rewards are lists of blocks of rows, which the pool can free
-    one by one. The list `arrays` is emptied.
+    Observations, actions and rewards are lists of row blocks, which the pool can free one
+    by one; for the same reason, `arrays` is emptied.
     """
     first, blocks = arrays[:4], iter(arrays[4:])
     arrays.clear()
@@ -293,11 +292,11 @@ def to_episode_arrays(header, arrays):
 
 
 def main(channel_fd, progress_fd, first_index):
-    """Runs a worker process, with the file descriptors that its pool has opened.
+    """Runs a worker process, given file descriptors that its pool has opened.
 
     Args:
-        channel_fd: Int, the descriptor of a connected socket.
-        progress_fd: Int, the descriptor of the file of an `batched_envs.Progress`.
+        channel_fd: Int, for a connected socket.
+        progress_fd: Int, for the file of a `batched_envs.Progress`.
         first_index: Int, as for `EpisodeWorker`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process of the pool handles Ctrl-C
@@ -335,11 +334,11 @@ def main(channel_fd, progress_fd, first_index):
 
 
 def _end_with_pool(channel_fd, ending):
-    """Ends the process group of this process if the process of the pool dies.
+    """Ends this process group if the pool's process dies.
 
     Args:
         channel_fd: Int, the descriptor of the socket to the pool.
-        ending: `threading.Event`, set if this process itself closes the socket.
+        ending: `threading.Event`, set when this process itself closes the socket.
     """
     poll = select.poll()
     poll.register(channel_fd, 0)  # the end of the other process is always reported

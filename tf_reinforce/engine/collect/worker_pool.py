@@ -1,9 +1,8 @@
-"""Collects the episodes of an update in several worker processes.
+"""Collects an update's episodes in several worker processes.
 
-Each worker process has its own environments, and selects the actions itself. For given
-weights and a given seed, an episode depends only on its number. The result of a
-collection therefore does not depend on which worker plays which episode, nor on workers
-that died and were replaced.
+Each worker has its own environments and selects actions itself. For given weights and
+seed, an episode depends only on its number, so it does not matter which worker plays it,
+or whether workers died and were replaced.
 """
 
 import collections
@@ -35,16 +34,16 @@ _ERRORS = {
 class WorkerPool(environments.HostEnvironments):
     """Collects episodes in several processes, which also select the actions.
 
-    The worker processes start at the first collection, as fresh processes that do not
-    import TensorFlow. A worker that dies is replaced while the others go on.
+    They start at the first collection, as fresh processes without TensorFlow. When one
+    dies, it is replaced while the others go on.
 
     Args:
         closed_envs: `batched_envs.SyncEnvs` of one closed environment, from which the
             pool reads the spaces.
-        factory: `batched_envs.EnvFactory`, which the workers receive.
+        factory: `batched_envs.EnvFactory`, sent to the workers.
         sizes: List of positive ints, the number of environments of each worker.
-        launcher: `local_worker.LocalLauncher`, or another launcher with its methods,
-            which starts the workers.
+        launcher: Starts the workers: `local_worker.LocalLauncher`, or an object with its
+            methods.
     """
 
     def __init__(self, closed_envs, factory, sizes, launcher):
@@ -116,10 +115,9 @@ class WorkerPool(environments.HostEnvironments):
             log.warning("%s", text) if interrupted else environments.warn_of_close(text)
 
     def _start(self):
-        """Starts the worker processes, which make their environments side by side.
+        """Starts the workers, which make their environments in parallel.
 
-        Workers that wait for a machine of a cluster may become ready later, if there is
-        at least one other worker.
+        Once one worker is ready, those that wait for a cluster's machine may join later.
         """
         self.close()
         self._busy = True
@@ -151,7 +149,7 @@ class WorkerPool(environments.HostEnvironments):
         return one
 
     def _program_message(self, actor, program):
-        """Returns the number of an acting program, and the message that sends it."""
+        """Returns an acting program's number, and the message that sends it."""
         if program not in self._programs:
             parts = actor.acting_specs(), program.layout, program.model
             blob = np.frombuffer(cloudpickle.dumps(parts), "uint8")
@@ -162,9 +160,9 @@ class WorkerPool(environments.HostEnvironments):
         return self._programs[program]
 
     def _collect_message(self, request):
-        """Returns the message that starts a collection, with its weights and settings.
+        """Returns the message that starts a collection, with weights and settings.
 
-        Initial recurrent states can be learned. Therefore every collection sends them.
+        Initial recurrent states may be learned, so they are sent every time.
         """
         settings, _ = _encode_of_user(request.settings, repr(request.settings))
         states = request.weights.states
@@ -183,9 +181,8 @@ class WorkerPool(environments.HostEnvironments):
         """Collects episodes until the dispatcher needs no more.
 
         Returns:
-            List of `host_loop.EpisodeArrays`, the sum over the workers of the seconds
-            that resets and steps took, and a dict from episode numbers to
-            `host_loop.Faults`.
+            List of `host_loop.EpisodeArrays`; the seconds in resets and steps, summed
+            over the workers; and a dict from episode numbers to `host_loop.Faults`.
         """
         shares, stepping, faults = [], 0.0, {}
         dispatcher = self._dispatcher
@@ -209,7 +206,7 @@ class WorkerPool(environments.HostEnvironments):
         return shares, stepping, faults
 
     def _employ_idle_workers(self):
-        """Hands out episodes to all workers that have none, if there are any."""
+        """Hands out episodes to all ready workers that have none."""
         running = self._dispatcher.running
         idle = [x for x in self._workers if x.ready and not running(x.number)]
         for waiting, one in zip(range(len(idle), 0, -1), idle):
@@ -234,7 +231,10 @@ class WorkerPool(environments.HostEnvironments):
             self._replace(one, error)
 
     def _receive(self, busy):
-        """Waits for messages of workers; returns a list of workers and their messages."""
+        """Waits for messages; returns pairs of a worker and its message.
+
+        Lost workers are replaced.
+        """
         interval = min(1.0, self._launcher.step_timeout / 4)
         ready, messages = self._launcher.wait(busy, interval), []
         is_check_due = time.monotonic() - self._last_check > interval or not ready
@@ -250,7 +250,7 @@ class WorkerPool(environments.HostEnvironments):
         return messages
 
     def _replace(self, one, error):
-        """Starts another worker in place of one that is lost."""
+        """Starts another worker in place of a lost one."""
         is_host = isinstance(error, local_worker.HostLost)
         restarts = self._launcher.restarts_lost_hosts if is_host else self._restarts
         lost = self._dispatcher.lose(one.number) if self._dispatcher else []
@@ -266,7 +266,7 @@ class WorkerPool(environments.HostEnvironments):
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles an object of the user, and lists the Keras models in it."""
+    """Pickles a user's object, and lists the Keras models in it."""
 
     def __init__(self, file):
         super().__init__(file)
@@ -279,11 +279,11 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _encode_of_user(value, received):
-    """Returns an object as an array of bytes, and the list of the Keras models in it.
+    """Returns an object as an array of bytes, and the Keras models in it.
 
     Args:
-        value: Object that contains objects of the user.
-        received: String for an error: the received arguments.
+        value: Object that contains the user's own objects.
+        received: String, the received arguments, for an error.
     """
     file = io.BytesIO()
     pickler = _Pickler(file)
@@ -299,12 +299,12 @@ def _encode_of_user(value, received):
 
 
 def _lost_error(one, error, repeated):
-    """Returns the `EnvironmentFault` for a worker that is lost.
+    """Returns the `EnvironmentFault` for a lost worker.
 
     Args:
         one: The worker.
         error: `local_worker.WorkerLost`.
-        repeated: List of strings, what has now lost too many workers.
+        repeated: List of strings, the episodes or workers with too many losses.
     """
     remedy = (
         'Correct the environment, or pass on_env_error="restart" to replace the worker '
@@ -321,9 +321,9 @@ def _lost_error(one, error, repeated):
 
 
 def _expect_no_error(one, message):
-    """Returns a message of a worker, or raises the error that the message reports.
+    """Returns a worker's message, or raises the error that it reports.
 
-    The cause of the error contains the traceback of the worker.
+    The error's cause contains the worker's traceback.
     """
     header, arrays = message
     if header["kind"] != "error":
@@ -339,14 +339,14 @@ def _expect_no_error(one, message):
 
 
 def _merge_shares(shares, steps):
-    """Returns the episodes of all workers as one `EpisodeArrays`, in starting order.
+    """Returns all workers' episodes as one `EpisodeArrays`, in starting order.
 
     Args:
-        shares: List of `host_loop.EpisodeArrays` from the workers, which together contain
-            the episodes 0, 1, 2, …, each array as a list of blocks. The blocks are
-            removed, so that long episodes are not in memory twice.
-        steps: Int, or `None`. With an int, the result contains the first episodes in
-            starting order, until the episodes have at least `steps` steps.
+        shares: List of `host_loop.EpisodeArrays`, together the episodes 0, 1, 2, …. Their
+            observations, actions and rewards are lists of blocks, which are emptied to
+            keep long episodes from being in memory twice.
+        steps: Int, to return only the first episodes that together have at least this
+            many steps, or `None` for all.
     """
     parts = zip(*(share[:4] for share in shares), strict=True)
     numbers, lengths, *ends = map(np.concatenate, parts)
@@ -377,17 +377,16 @@ def _merge_shares(shares, steps):
 
 
 class EpisodeDispatcher:
-    """Hands out the numbers of the episodes of one collection to workers.
+    """Hands out one collection's episode numbers to workers.
 
-    For given weights and a given seed, an episode depends only on its number. Therefore
-    the result does not depend on which worker plays which episode. If few episodes are
-    left, they are handed out one at a time, so that no worker waits for another one.
+    An episode depends only on its number, so any worker may play it. When few are left,
+    workers receive none in advance, so that none waits for another.
 
     Args:
         sizes: List of positive ints, the number of environments of each worker.
         episodes: Int, the number of episodes to collect, or `None`.
-        steps: Int, the number of steps to collect, if `episodes` is `None`. The
-            collection then needs the first episodes that have this many steps together.
+        steps: Int, used if `episodes` is `None`: collect until the first episodes
+            together have this many steps.
         mean_length: Float, the mean length of earlier episodes, or `None`.
     """
 
@@ -406,8 +405,7 @@ class EpisodeDispatcher:
 
         Args:
             worker: Int, the index of the worker.
-            waiting: Int, the number of workers, this one included, that have not yet
-                received an episode in this collection.
+            waiting: Int, how many workers, including this one, have no episode yet.
         """
         left, size = self._num_left(), self._sizes[worker]
         ahead = min(size, left // (2 * len(self._sizes)))
@@ -424,25 +422,25 @@ class EpisodeDispatcher:
         self._lengths.update(zip(numbers, lengths))
 
     def lose(self, worker):
-        """Notes that a worker has died; returns the numbers of its episodes."""
+        """Takes back the episodes of a worker that died, and returns their numbers."""
         lost = sorted(self._running[worker])
         self.put_back(worker, lost)
         return lost
 
     def put_back(self, worker, numbers):
-        """Notes that a worker has not received episodes that `take` returned for it."""
+        """Takes back episodes from `take` that did not reach their worker."""
         self._running[worker].difference_update(numbers)
         self._lost = sorted([*self._lost, *numbers])
 
     def running(self, worker=None):
-        """Returns the number of episodes that a worker, or all workers, play now."""
+        """Returns how many episodes one worker, or all of them, are playing."""
         if worker is not None:
             return len(self._running[worker])
         return sum(map(len, self._running))
 
     @property
     def complete(self):
-        """Returns whether no episode runs, and no further episode is needed."""
+        """Returns whether no episode is running and no further one is needed."""
         return not self.running() and self._num_left() <= 0
 
     def _take_one(self):
@@ -452,7 +450,7 @@ class EpisodeDispatcher:
         return self._next - 1
 
     def _num_left(self):
-        """Returns the number of episodes to hand out, an estimate if steps are wanted."""
+        """Returns how many episodes to hand out; an estimate if steps are wanted."""
         if self._episodes is not None:
             return len(self._lost) + self._episodes - self._next
         steps, mean_length = sum(self._lengths.values()), self._mean_length
