@@ -1,1 +1,1 @@
-"""Trains agents: the epoch loop, updates, checkpoints and signals."""
+"""Training: the epoch loop, updates, checkpoints and signals."""

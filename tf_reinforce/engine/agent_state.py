@@ -1,4 +1,4 @@
-"""Lists all variables of an agent, and the properties that equal agents share."""
+"""All variables of an agent, and the properties that equal agents share."""
 
 import keras
 
@@ -7,7 +7,7 @@ from tf_reinforce.settings import config
 
 
 def variables(agent):
-    """Returns all Keras variables of an agent that an update reads or changes."""
+    """Returns every Keras variable of an agent that an update reads or changes."""
     found = [*agent.variables]
     for optimizer in optimizers(agent):
         found += optimizer.variables
@@ -15,16 +15,16 @@ def variables(agent):
 
 
 def optimizers(agent):
-    """Returns the optimizer of a model, and that of its baseline if it has one."""
+    """Returns a model's optimizer, and that of its baseline if it has one."""
     baseline = getattr(agent, "baseline", None)
     both = agent.optimizer, getattr(baseline, "optimizer", None)
     return [optimizer for optimizer in both if optimizer is not None]
 
 
 def signature(agent):
-    """Returns a dict of the properties of an agent that do not change in training.
+    """Returns the properties of an agent that do not change in training, as a dict.
 
-    Two agents with equal signatures differ at most in the values of their variables, in
+    Agents with equal signatures differ at most in the values of their variables, in
     names, and in seeds and initializers of layers.
     """
     parts = {"policy": agent.policy, "head": agent.head, "baseline": agent.baseline}
@@ -40,7 +40,7 @@ def signature(agent):
 
 
 def configs(model, parts):
-    """Returns the configs of all layers of some parts of a model, and its optimizers.
+    """Returns the configs of a model's layers, part by part, and of its optimizers.
 
     Args:
         model: Compiled Keras model.
@@ -59,7 +59,7 @@ def configs(model, parts):
 
 
 def _comparable(layer_config):
-    """Returns a Keras config without the entries in which equal agents may differ."""
+    """Drops the entries of a Keras config in which equal agents may differ."""
     if isinstance(layer_config, dict):
         if layer_config.get("class_name") == "__lambda__":
             return "__lambda__"  # the code contains the path of its file

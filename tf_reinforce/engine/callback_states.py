@@ -1,4 +1,4 @@
-"""Saves and restores the states of Keras callbacks, and the lengths of their logs."""
+"""States of Keras callbacks and lengths of their logs, in checkpoints."""
 
 import collections
 import contextlib
@@ -19,7 +19,7 @@ log = logging.getLogger("tf_reinforce")
 
 # The attribute with the values of all others before the first training.
 _BEFORE = "_attributes_before_training"
-# Attributes that belong to a process or to a call of `fit`, and not to a training.
+# Attributes of a process or of a call of `fit`, not of a training.
 _OF_PROCESS = {*vars(keras.callbacks.Callback()), "_is_tracing", "_profiler_started"}
 _OF_PROCESS |= {_BEFORE}
 # Keras' callbacks with a monitor set this function, and negate `min_delta`, at the end of
@@ -28,16 +28,17 @@ _MONITOR = "monitor_op"
 
 
 class CallbackStates:
-    """The states of the callbacks of one training.
+    """Saves and restores the callbacks of one training.
 
-    The state of a callback is the result of its method `get_state`. Without this method,
-    it consists of all attributes that the training has changed: numbers, texts, arrays,
-    and lists, tuples, sets and dicts of them. Other objects, such as files and functions,
-    are no state. Texts and paths that the constructor received are options.
+    The state of a callback is what its `get_state` returns. Without this method, it is
+    all
+    attributes that training has changed and that are data: numbers, texts, arrays, and
+    lists, tuples, sets and dicts of them. Texts and paths that the constructor received
+    are options, and not restored.
 
-    A state belongs to the callback of the same class, and of the same number among the
-    callbacks of this class. The order of the calls is `check`, `restore_logs`, `begin`
-    (after `on_train_begin`, which resets callbacks and empties logs), `set`.
+    States are matched by class, and within a class by order. Call `check`,
+    `restore_logs`, `begin` (after `on_train_begin`, which resets callbacks and empties
+    logs), and `set`, in this order.
 
     Args:
         callbacks: List of Keras callbacks, before `on_train_begin`.
@@ -64,11 +65,10 @@ class CallbackStates:
         self._appending = {}
 
     def check(self, states):
-        """Raises a `ValueError` if a log file is no regular file, or has lost rows.
+        """Raises `ValueError` if a log file is no regular file, or has lost rows.
 
         Args:
-            states: Result of `get` at a checkpoint. A training without a checkpoint
-                passes an empty list.
+            states: Result of `get` at a checkpoint, or an empty list without one.
         """
         sizes = {state["name"]: state.get("log_bytes") or 0 for state in states}
         for name, callback in self._callbacks.items():
@@ -87,9 +87,10 @@ class CallbackStates:
                 )
 
     def restore_logs(self, states):
-        """Removes log rows after a checkpoint, and lets callbacks append further rows.
+        """Removes log rows after a checkpoint, and lets callbacks append further ones.
 
-        Changes of an earlier call, in a notebook, to the same callbacks are undone.
+        If the same callbacks were used before, as in a notebook, what that call changed
+        is undone.
         """
         for callback in self._used:
             for name, (value, _) in copy.deepcopy(vars(callback)[_BEFORE]).items():
@@ -116,7 +117,7 @@ class CallbackStates:
                 }
 
     def set(self, states):
-        """Restores the states. A state without a callback is named in the log."""
+        """Restores the states, and warns of those without a callback."""
         for state in states:
             if state["name"] in self._callbacks:
                 _set_state(self._callbacks[state["name"]], state)
@@ -129,12 +130,11 @@ class CallbackStates:
             )
 
     def get(self):
-        """Returns the states of all callbacks that have a state.
-
-        Log files are flushed to the disk, and their lengths are a part of the state.
+        """Returns the states of all callbacks that have one, after flushing log files.
 
         Returns:
-            List of dicts of JSON values and NumPy arrays.
+            List of dicts of JSON values and NumPy arrays. The lengths of log files are
+            part of it.
         """
         states = []
         for name, callback in self._callbacks.items():
@@ -193,7 +193,7 @@ def _check_methods(callback):
 
 
 def _attributes(callback):
-    """Returns a dict of the attributes that may be a state, as `(value, digest)`."""
+    """Returns the attributes that may be a state, as a dict of `(value, digest)`."""
     result = {}
     for name, value in vars(callback).items():
         if name in _OF_PROCESS or _is_option(callback, name):
@@ -217,7 +217,7 @@ def _digest(value):
 def _is_option(callback, name):
     """Returns whether an attribute is a text or path that the constructor received.
 
-    A checkpoint of a stranger could otherwise make a callback write to another file.
+    Otherwise, a stranger's checkpoint could make a callback write to another file.
     """
     is_text = isinstance(getattr(callback, name, None), (str, os.PathLike))
     return is_text and _is_parameter(callback, name)
@@ -260,7 +260,7 @@ def _set_attribute(callback, name, value):
 
 
 def _fill(current, value):
-    """Gives a dict the content of another one; the dicts in it remain the same."""
+    """Gives a dict the content of another; the dicts in it remain the same objects."""
     kept = {k: x for k, x in current.items() if isinstance(x, dict)}
     current.clear()
     for key, new in value.items():
@@ -271,7 +271,7 @@ def _fill(current, value):
 
 
 def _log_path(callback):
-    """Returns the path of the log file that a callback appends rows to, or `None`."""
+    """Returns the log file that a callback appends rows to, or `None`."""
     has_log = hasattr(callback, "append") and hasattr(callback, "filename")
     return callback.filename if has_log else None
 

@@ -1,4 +1,4 @@
-"""Writes and reads checkpoints, which contain the state of a whole training."""
+"""Checkpoints, each with everything that a training needs to continue."""
 
 import collections
 import contextlib
@@ -36,16 +36,16 @@ log = logging.getLogger("tf_reinforce")
 
 
 class NewerFormat(ValueError):
-    """The error that a newer version of the package wrote a checkpoint."""
+    """A newer version of the package wrote the checkpoint."""
 
 
 class Checkpoint(NamedTuple):
-    """The content of a checkpoint.
+    """What was read from one checkpoint.
 
     Attributes:
-        path: `pathlib.Path` of the folder of the checkpoint.
-        header: Dict of JSON values that describe the training: see `recorder.Recorder`.
-        state: The state, nested dicts and lists of JSON values and NumPy arrays.
+        path: `pathlib.Path` of its folder.
+        header: Dict of JSON values that describe the training (`recorder.Recorder`).
+        state: Nested dicts and lists of JSON values and NumPy arrays.
     """
 
     path: pathlib.Path
@@ -54,34 +54,32 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """A folder with checkpoints of one training, for the argument `resume` of `fit`.
+    """A folder of checkpoints, from which `fit(resume=…)` continues a training.
 
-    A checkpoint contains everything on which the rest of a training depends: weights,
-    optimizer states, observation normalizer, baseline, running scales, counters, learning
-    rates, the states of callbacks, and the lengths of log files. A training that
-    continues from a checkpoint gives the same weights and logs, to the bit, as a training
-    that was never interrupted. An environment has no state in a checkpoint, because every
-    episode starts with `reset` and a seed of its own.
+    An interrupted training that continues gives the same weights and logs, to the bit, as
+    one that ran through. For this, a checkpoint contains all that the rest of it depends
+    on: weights, optimizer states, observation normalizer, baseline, running scales,
+    counters, learning rates, the states of callbacks, and the lengths of log files. An
+    environment has no state in it, because every episode starts with a `reset` and a seed
+    of its own.
 
-    A checkpoint is the folder `checkpoints/N` after N epochs, with the file
-    `manifest.json` (sizes, SHA-256 digest, package versions, TensorFlow flags, spaces,
-    seed) and the file `arrays.bin`. A checkpoint is written to a temporary folder,
-    flushed to the disk, and renamed. If the newest checkpoint is damaged, training
-    continues from the checkpoint before.
+    After N epochs, `checkpoints/N` contains `manifest.json` (sizes, SHA-256 digest,
+    package versions, TensorFlow flags, spaces, seed) and `arrays.bin`. It is written to a
+    temporary folder, flushed to the disk, and renamed. If the newest one is damaged,
+    training continues from the one before.
 
     Args:
-        path: Path of the folder of the training, which is created if it does not exist.
-        every_seconds: Float ≥ 0, the smallest number of seconds from one checkpoint to
-            the next. Zero writes a checkpoint after every update. A last checkpoint is
-            written when training ends.
-        every_updates: Int, the number of updates from one checkpoint to the next, instead
-            of `every_seconds`.
-        keep: Int of at least 2, the number of checkpoints that are kept.
+        path: Path of the training's folder, which is created if need be.
+        every_seconds: Float ≥ 0, the least time between two checkpoints. Zero writes one
+            after every update. Another is written when training ends.
+        every_updates: Int, the number of updates between checkpoints, instead of
+            `every_seconds`.
+        keep: Int of at least 2, how many checkpoints to keep.
         agent_path: Path of a `.keras` file to which the agent is saved with every
             checkpoint, or `None`.
-        grace_seconds: Float ≥ 0. After the signal SIGTERM, training makes a last
-            checkpoint after the current update. The process ends at the latest after
-            `grace_seconds`.
+        grace_seconds: Float ≥ 0. On SIGTERM, training finishes the current update and
+            writes a last checkpoint. The process ends after this time at the latest, even
+            if the checkpoint is not complete.
 
     Example:
 
@@ -147,9 +145,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def open_for_training(self) -> Iterator["Checkpoints"]:
-        """Opens the folder as `open` does, for one training at a time.
-
-        The folder may already be open, but not for another training.
+        """Opens the folder for one training at a time, even if it is already open.
 
         Raises:
             locks.FolderLocked: If another training or another process uses the folder.
@@ -189,10 +185,10 @@ class Checkpoints:
         )
 
     def write(self, epoch: int, header: dict, state: Any) -> None:
-        """Writes a checkpoint, and removes checkpoints that are no longer kept.
+        """Writes a checkpoint, and removes those that are no longer kept.
 
         Args:
-            epoch: Int, the number of epochs that training has completed.
+            epoch: Int, the number of completed epochs.
             header: Dict of JSON values that describe the training.
             state: Nested dicts and lists of JSON values and NumPy arrays.
         """
@@ -207,10 +203,10 @@ class Checkpoints:
         self._last_time, self._last_epoch = time.monotonic(), epoch
 
     def newest(self) -> Checkpoint | None:
-        """Returns the newest `Checkpoint` that is complete, or `None` if there is none.
+        """Returns the newest complete `Checkpoint`, or `None` if there is none.
 
         Raises:
-            ValueError: If there are checkpoints, and all of them are damaged.
+            ValueError: If there are checkpoints, but all are damaged.
         """
         problems = []
         for path in reversed(self._paths()):
@@ -233,7 +229,7 @@ class Checkpoints:
         return None
 
     def _paths(self):
-        """Returns the paths of all checkpoints, the oldest first."""
+        """Returns the paths of all checkpoints, oldest first."""
         if not self._folder.is_dir():
             return []
         return sorted(
@@ -248,11 +244,11 @@ def open_checkpoints(resume, strategy=None):
     Args:
         resume: Path of a folder, `Checkpoints`, or `None`.
         strategy: `tf.distribute.Strategy` of the agent, or `None`. Of several learner
-            processes, only the chief writes checkpoints, and the others read them.
+            processes, only the chief writes checkpoints; the others read them.
 
     Returns:
-        Context manager that yields an open `Checkpoints`, or `None` for `None`. A second
-        training with the same `Checkpoints` raises `locks.FolderLocked`.
+        Context manager that yields an open `Checkpoints`, or `None` for `None`. It raises
+        `locks.FolderLocked` if another training uses them.
     """
     if resume is None:
         return contextlib.nullcontext()
@@ -265,7 +261,7 @@ def open_checkpoints(resume, strategy=None):
 
 
 def write_state(folder, header, state):
-    """Writes the files `manifest.json` and `arrays.bin`, which `read` reads.
+    """Writes `manifest.json` and `arrays.bin`, which `read` reads.
 
     Args:
         folder: Path of an existing folder.
@@ -288,10 +284,10 @@ def write_state(folder, header, state):
 
 
 def read(path):
-    """Returns the `Checkpoint` in a folder.
+    """Reads the `Checkpoint` in a folder.
 
     Raises:
-        ValueError: If the checkpoint is damaged, or was written by a newer version.
+        ValueError: If it is damaged, or was written by a newer version.
     """
     path = pathlib.Path(path)
     try:
@@ -352,7 +348,7 @@ def _spec(name, shape):
     """Returns the NumPy dtype and the shape of an array in a manifest.
 
     Raises:
-        TypeError, ValueError: If the name or the shape is invalid.
+        TypeError, ValueError: If one of them is invalid.
     """
     dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
     if dtype.hasobject or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
@@ -377,7 +373,7 @@ def encode(state, arrays):
         arrays: List, to which NumPy arrays are appended.
 
     Raises:
-        TypeError: If the state is another object, or contains one.
+        TypeError: If the state contains any other object.
     """
 
     def encoded(value):

@@ -1,4 +1,4 @@
-"""Stops a training after the current update when SIGINT or SIGTERM arrives."""
+"""SIGINT and SIGTERM, which stop a training after its current update."""
 
 import contextlib
 import logging
@@ -14,27 +14,26 @@ log = logging.getLogger("tf_reinforce")
 
 
 class Terminated(SystemExit):
-    """The exception with which a training ends after SIGTERM, with exit code 143."""
+    """Ends a training after SIGTERM, with exit code 143."""
 
     def __init__(self):
         super().__init__(128 + signal.SIGTERM)
 
 
 class GracefulStop:
-    """Stops a training after the current update when SIGINT or SIGTERM arrives.
+    """Lets a training finish its current update after SIGINT or SIGTERM.
 
-    The training stops if the list `received` is not empty. After SIGTERM, the process
-    ends at the latest after `grace_seconds`. A second SIGINT raises `KeyboardInterrupt`,
-    or ends the process if there are `last_words`.
+    Training stops once `received` is not empty. After SIGTERM, the process has
+    `grace_seconds` left. A second SIGINT raises `KeyboardInterrupt`, or ends the process
+    if there are `last_words`.
 
-    Outside of the main thread, `GracefulStop` does nothing, because Python handles
-    signals in the main thread.
+    Outside the main thread, this does nothing, because Python handles signals there.
 
     Args:
         grace_seconds: Float, the seconds after SIGTERM after which the process ends.
-        last_words: String that is printed when a second SIGINT ends the process, also
-            while TensorFlow or an environment computes. Python's `finally` blocks do not
-            run. With `None`, a second SIGINT does not end the process.
+        last_words: String to print when a second SIGINT ends the process, which it then
+            does even while TensorFlow or an environment computes, without Python's
+            `finally` blocks. With `None`, a second SIGINT does not end the process.
 
     Attributes:
         received: List of the numbers of the received signals.
@@ -48,8 +47,8 @@ class GracefulStop:
     def __enter__(self):
         self._handlers = {}
         if threading.current_thread() is threading.main_thread():
-            # A handler of Python runs only between two instructions of Python. The
-            # thread reads signals also while the main thread is in a long call.
+            # Python runs a handler only between two of its instructions. The thread reads
+            # signals even while the main thread is in a long call.
             self._read_end, self._write_end = socket.socketpair()
             self._write_end.setblocking(False)
             self._previous_fd = signal.set_wakeup_fd(
@@ -70,7 +69,7 @@ class GracefulStop:
             self._write_end.close()  # ends the thread
 
     def raise_if_received(self, *texts):
-        """Raises `KeyboardInterrupt(*texts)` or `Terminated` if a signal was received."""
+        """Raises `KeyboardInterrupt(*texts)` or `Terminated` after a signal."""
         if self.received:
             is_terminated = self.received[0] == signal.SIGTERM
             raise Terminated if is_terminated else KeyboardInterrupt(*texts)
@@ -82,9 +81,9 @@ class GracefulStop:
         log.warning("Finishing the update, then saving a checkpoint …")
 
     def _watch(self):
-        """Ends the process after the grace period of SIGTERM, or after a second SIGINT.
+        """Ends the process after the grace period, or after a second SIGINT.
 
-        A second SIGINT ends the process only if there are `last_words`.
+        The latter only if there are `last_words`.
         """
         timer = threading.Timer(self.grace_seconds, _end_process, [signal.SIGTERM])
         timer.daemon = True
@@ -102,7 +101,7 @@ class GracefulStop:
 
 
 def _print_last(text):
-    """Prints a text, unless standard output is closed; ends the process if it blocks."""
+    """Prints a text; ends the process if standard output blocks."""
     timer = threading.Timer(1.0, _end_process, [signal.SIGINT])
     timer.daemon = True
     timer.start()
@@ -117,8 +116,8 @@ def _end_process(number):
     os._exit(128 + number)
 
 
-# The descriptors to which signals are written. A forked process must not write its own
-# signals to the descriptor of its parent.
+# The descriptors to which signals are written. A forked process must not write its
+# signals to its parent's.
 _wakeup_fds: set[int] = set()
 
 

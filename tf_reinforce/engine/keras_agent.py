@@ -1,4 +1,4 @@
-"""Builds, saves and loads an agent as a Keras model."""
+"""An agent as a Keras model: building, saving and loading."""
 
 import dataclasses
 import math
@@ -54,14 +54,14 @@ _FIXED_ATTRIBUTES = frozenset(
 
 
 class KerasAgent(keras.Model):
-    """Implements build, save and load of an agent as a Keras model.
+    """Builds, saves and loads an agent as a Keras model.
 
-    The subclass `Reinforce` has one argument for each option, and adds the methods that
-    train and act.
+    `Reinforce` derives from it. It has one argument for each option, and adds the methods
+    that train and act.
 
     Args:
         policy, head, baseline: As in `Reinforce`.
-        options: `config.AgentOptions`. Each option becomes an attribute of the agent.
+        options: `config.AgentOptions`, each of which becomes an attribute.
         **kwargs: Keyword arguments of `keras.Model`.
     """
 
@@ -94,7 +94,7 @@ class KerasAgent(keras.Model):
         self._weights_lock = threading.RLock()  # an update holds it
 
     def __repr__(self) -> str:
-        """Returns the parts, changed options and training counts of the agent as text."""
+        """Shows parts, changed options, and how much the agent has been trained."""
         policy = f"<{type(self.policy).__name__} {self.policy.name!r}>"
         parts = [f"policy={policy}", f"head={self.head!r}"]
         parts += [f"baseline={type(self.baseline).__name__}"]
@@ -177,7 +177,7 @@ class KerasAgent(keras.Model):
         return spec
 
     def _normalized_arrays(self):
-        """Returns whether each array of the observation space is normalized."""
+        """Returns, for each array of the observation space, whether to normalize it."""
         if self.observation_space is None:
             return []
         if self.normalizer is None:
@@ -188,7 +188,7 @@ class KerasAgent(keras.Model):
         )
 
     def _build_model(self, model, observations_shape, name):
-        """Builds the policy or the value model, unless it is already built."""
+        """Builds the policy or the value model, unless it is built already."""
         if not model.built:
             spec = self.observation_space and tensor_specs.with_floats(
                 tensor_specs.observation_spec(self.observation_space, "float32"),
@@ -249,7 +249,7 @@ class KerasAgent(keras.Model):
 
     @property
     def policy_variables(self) -> list[keras.Variable]:
-        """Returns the trainable weights of policy and head for the optimizer."""
+        """Returns the trainable weights of policy and head, for the optimizer."""
         return self.trainer.estimator.variables
 
     @property
@@ -257,8 +257,8 @@ class KerasAgent(keras.Model):
     def trainer(self):
         """Returns the `engine.trainer.Trainer` of a built agent.
 
-        It is a new one if a constant of its traced programs has changed, for example by a
-        call of `adapt` of a normalization layer of the policy.
+        It is renewed when a constant of its traced programs has changed, for example by
+        calling `adapt` of a normalization layer of the policy.
         """
         constants = acting.constants(*self._models)
         if constants != self._constants:
@@ -283,7 +283,7 @@ class KerasAgent(keras.Model):
 
     @property
     def _models(self):
-        """Returns a list of the policy, and of a value model if the baseline has one."""
+        """Returns a list of the policy, and of the baseline's model if it has one."""
         value_model = getattr(self.baseline, "model", None)
         return [self.policy] if value_model is None else [self.policy, value_model]
 
@@ -291,7 +291,7 @@ class KerasAgent(keras.Model):
         """Builds a compiled agent, and its optimizer, for an environment.
 
         Args:
-            env: Object with the attributes `observation_space` and `action_space`.
+            env: Object with `observation_space` and `action_space`.
 
         Raises:
             ValueError: If the agent is not compiled, or was built for other spaces.
@@ -309,7 +309,7 @@ class KerasAgent(keras.Model):
     def build_for_spaces(
         self, observation_space: gym.Space, action_space: gym.Space
     ) -> None:
-        """Builds the agent for two spaces; raises if it was built for other spaces.
+        """Builds the agent for two spaces; raises if it was built for others.
 
         Args:
             observation_space, action_space: `gymnasium.Space`.
@@ -334,7 +334,7 @@ class KerasAgent(keras.Model):
             raise
 
     def _trainer_for(self, episodes):
-        """Returns the trainer; builds the agent for `episodes` if it is not built."""
+        """Returns the trainer, and builds the agent from `episodes` before if need be."""
         validation.instance("episodes", episodes, records.Episodes)
         if not self.built:
             self.build(
@@ -380,13 +380,11 @@ class KerasAgent(keras.Model):
     ) -> None:
         """Writes the agent to a `.keras` file, with all weights and optimizer states.
 
-        Saving is atomic: it succeeds completely, or leaves an existing file unchanged.
-        From the argument `env_kwargs` of `for_env`, `save` stores only numbers and
-        booleans. After loading the agent, pass `env_kwargs` of other types to `fit`
-        again.
+        An error leaves an existing file unchanged. Of the `env_kwargs` of `for_env`, only
+        numbers and booleans are stored; pass others to `fit` again after loading.
 
-        A warning names each class of a layer that cannot be made from its configuration,
-        for example because `__init__` has no `**kwargs`.
+        A warning names each layer class that cannot be made from its configuration, for
+        example because `__init__` has no `**kwargs`.
 
         Raises:
             ValueError: If the file name does not end in `.keras`, or the agent is not
@@ -483,8 +481,8 @@ class KerasAgent(keras.Model):
     def jit_compile(self):
         """Returns the argument `jit_compile` of `compile`: True, False or `"auto"`.
 
-        Without a GPU, Keras would replace `"auto"` by False, but XLA makes updates of
-        many gradient steps several times faster.
+        Without a GPU, Keras would replace `"auto"` by False, although XLA makes updates
+        of many gradient steps several times faster.
         """
         return "auto" if self._jit_compile is None else self._jit_compile
 

@@ -1,7 +1,7 @@
-"""Coordinates the processes of a multi-worker strategy, which train one agent together.
+"""Several processes that train one agent together, with a multi-worker strategy.
 
-Every process runs the same `fit`. The processes collect the same episodes, and split the
-computation of the gradients. The chief, process 0, writes all files.
+Every process runs the same `fit` and collects the same episodes. They split the
+computation of the gradients, and the chief, process 0, writes all files.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 _PROBE_SECONDS = 2.0  # the time in which a running process accepts a connection
-# A process that has lost another stays alive for some seconds, so that the remaining
-# processes do not regard it as lost.
+# A process that has lost another stays alive for some seconds, or the others would
+# regard it as lost.
 _LINGER_SECONDS = 5.0
 
-# The errors of a collective operation if a process has ended or does not respond.
+# Errors of a collective operation when a process has ended or does not respond.
 _LOST_ERRORS = (
     tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
@@ -41,7 +41,7 @@ _WRITERS = (
 
 
 class LearnerLost(RuntimeError):
-    """The error that another process of the training has ended or does not respond."""
+    """Another process of the training has ended or does not respond."""
 
 
 def get(strategy):
@@ -60,10 +60,10 @@ def get(strategy):
 
 
 class SingleProcess:
-    """The processes of a training in one process, which needs no coordination.
+    """A training in one process, which needs no coordination.
 
     Attributes:
-        is_chief: Bool, whether the current process writes the files of the training.
+        is_chief: Bool, whether the current process writes the training's files.
     """
 
     is_chief = True
@@ -81,8 +81,8 @@ class LearnerProcesses:
 
     Args:
         strategy: `tf.distribute.MultiWorkerMirroredStrategy`.
-        hosts: List of strings `"host:port"`, the host and port of each process.
-        number: Int, the number of the current process.
+        hosts: List of `"host:port"` strings, one for each process.
+        number: Int, which of them is the current one.
     """
 
     def __init__(self, strategy, hosts, number):
@@ -95,10 +95,10 @@ class LearnerProcesses:
     def own_callbacks(self, callbacks):
         """Returns the callbacks that the current process calls.
 
-        Only the chief calls callbacks that write files.
+        Callbacks that write files are called by the chief only.
 
         Raises:
-            ValueError: If a callback is a BackupAndRestore.
+            ValueError: If there is a BackupAndRestore.
         """
         if any(isinstance(x, keras.callbacks.BackupAndRestore) for x in callbacks):
             raise ValueError(
@@ -114,7 +114,7 @@ class LearnerProcesses:
         ]
 
     def agree_on_end(self, stopped, signal, get_facts):
-        """Returns the arguments of all processes, so that they end after one update.
+        """Exchanges reasons to stop, so that all processes end after the same update.
 
         Args:
             stopped: Bool, whether a callback of this process has set `stop_training`.
@@ -123,7 +123,8 @@ class LearnerProcesses:
                 equal in all processes.
 
         Returns:
-            Whether a callback of any process has, and the largest number of a signal.
+            Whether a callback of any process has stopped the training, and the largest
+            number of a signal.
 
         Raises:
             ValueError: If the numbers or arrays differ between the processes.
@@ -143,7 +144,7 @@ class LearnerProcesses:
         return bool(rows[:, 1].any()), int(rows[:, 2].max())
 
     def gather(self, values):
-        """Returns `[R, K]` int64, the K ints of each of the R replicas."""
+        """Returns `[R, K]` int64, K ints from each of the R replicas."""
         if self._gather is None:
             spec = [tf.TensorSpec((len(values),), tf.int64)]
             traced = tf.function(self._gathered, input_signature=spec, autograph=False)
