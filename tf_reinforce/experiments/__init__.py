@@ -1,1 +1,1 @@
-"""Manages run directories, trains many seeds, and draws and compares runs."""
+"""Run directories, training of many seeds, learning curves, comparisons and searches."""

@@ -1,4 +1,4 @@
-"""Compares runs by interquartile means over seeds, with confidence intervals."""
+"""Comparison of runs by interquartile means over seeds, with confidence intervals."""
 
 import collections
 from typing import NamedTuple
@@ -8,11 +8,11 @@ import numpy as np
 from tf_reinforce.experiments import curves
 from tf_reinforce.support import extras
 
-_LAST = 0.1  # share of the updates whose episodes are the last ones
+_LAST = 0.1  # share of the updates that counts as the end of training
 
 
 class Interval(NamedTuple):
-    """An estimate, and the ends of its 95 % interval; NaN with fewer than two seeds."""
+    """An estimate and the ends of its 95 % interval, NaN with fewer than two seeds."""
 
     estimate: np.ndarray
     low: np.ndarray
@@ -20,10 +20,10 @@ class Interval(NamedTuple):
 
 
 def iqm(values, axis=0):
-    """Returns the interquartile mean: the mean without the lower and the upper quarter.
+    """Returns the interquartile mean: the mean without the lowest and highest quarters.
 
-    Of n values, floor(n / 4) are left out on each side. With fewer than four values, the
-    result is the mean (Agarwal et al. 2021, section 4.3).
+    It leaves out floor(n / 4) of n values on each side, so it is the plain mean of fewer
+    than four (Agarwal et al. 2021, section 4.3).
     """
     return extras.load("scipy.stats", "plot").trim_mean(values, 0.25, axis=axis)
 
@@ -31,14 +31,15 @@ def iqm(values, axis=0):
 def iqm_interval(values, reference=None):
     """Returns the interquartile mean over seeds with a percentile bootstrap interval.
 
+    With fewer than ten seeds, the interval is too narrow for a confidence of 95 %.
+
     Args:
-        values: Array `[seeds, ...]`, or list of floats.
+        values: `[seeds, ...]` array, or list of floats.
         reference: Values of other seeds, whose interquartile mean is subtracted. Seeds
             are not paired.
 
     Returns:
-        `Interval` of arrays `[...]`. With fewer than ten seeds, the interval is narrower
-        than its confidence of 95 % says.
+        `Interval` of `[...]` arrays.
     """
     groups = [np.asarray(x, np.float64) for x in (values, reference) if x is not None]
     estimate = _iqm_or_difference(*groups)
@@ -60,21 +61,24 @@ def _iqm_or_difference(values, *reference, axis=0):
     return iqm(values, axis) - (iqm(*reference, axis) if reference else 0.0)
 
 
-# What a comparison states about a run; see `compare`.
+# One run in a comparison; see `compare`.
 Row = collections.namedtuple(
     "Row", "name env seeds env_steps seconds last_return evaluation difference"
 )
 
 
 def compare(runs):
-    """Returns a list of `Row`s, one for each `curves.Run`.
+    """Returns a `Row` for each `curves.Run`.
 
-    A row has name, environment id and number of seeds of the run, the mean environment
-    steps and seconds of a training, and three `Interval`s: of the mean return of the
-    episodes in the last tenth of the updates; of the evaluation after training, `None` if
-    not all seeds have one; and of the difference of the evaluation to the first run, or
-    of the last tenth if a run has no evaluation. The difference is `None` for the first
-    run, and for a run with another environment.
+    Steps and seconds are means over the trainings. The other results are `Interval`s:
+
+    - `last_return`: mean return of the episodes in the last tenth of the updates.
+    - `evaluation`: mean return in the evaluation after training.
+    - `difference`: how much the evaluation exceeds that of the first run.
+
+    If a run was not evaluated for every seed, its `evaluation` is `None`, and all
+    differences compare `last_return` instead. The first run has no difference, nor do
+    runs in another environment.
     """
     complete = [len(run.evaluations) == len(run.curves) for run in runs]
     lasts = [[_last_return(curve) for curve in run.curves] for run in runs]
@@ -107,7 +111,7 @@ def _last_return(curve):
 
 
 def table(rows):
-    """Returns a comparison as text, a line for each run."""
+    """Returns a comparison as text, one line per run."""
     titles = "run", "environment", "seeds", "steps", "seconds"
     lines = [[*titles, "return of the last 10 %", "evaluation", "difference"]]
     for row in rows:
@@ -125,7 +129,7 @@ def table(rows):
 
 
 def _format(interval):
-    """Returns a text such as "487 [462, 500]", or an empty text for `None`."""
+    """Formats an interval like "487 [462, 500]", and `None` as an empty text."""
     if interval is None:
         return ""
     estimate, low, high = map(float, interval)
@@ -134,7 +138,7 @@ def _format(interval):
 
 
 def align(rows):
-    """Returns rows of texts as lines with aligned columns."""
+    """Joins rows of texts to lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(x.ljust(n) for x, n in zip(row, widths)).rstrip() for row in rows]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Reads learning curves, settings and evaluations of runs, without TensorFlow."""
+"""Learning curves, settings and evaluations of runs, read without TensorFlow."""
 
 import dataclasses
 import json
@@ -26,12 +26,12 @@ _MAX_BYTES = 2**28  # of a file of a run, which may come from an untrusted sourc
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """The log of one training, with a row for each update.
+    """The log of one training, one row per update.
 
     Attributes:
         path: Path of the log file.
-        seed: Int, or `None` if the run states no seed.
-        columns: Dict from log keys to float64 arrays `[updates]`.
+        seed: Int, or `None` if unknown.
+        columns: Dict from log keys to `[updates]` float64 arrays.
     """
 
     path: pathlib.Path
@@ -39,7 +39,7 @@ class Curve:
     columns: dict
 
     def x(self, axis):
-        """Returns the values of a key of `X_AXES` after each update, an array."""
+        """Returns the position of each update on an axis in `X_AXES`."""
         if axis == "updates":
             return 1.0 + np.arange(len(self.columns["epoch"]))
         if axis == "episodes":
@@ -50,7 +50,7 @@ class Curve:
         return np.cumsum(np.diff(steps, prepend=0.0) / self.column("steps_per_second"))
 
     def column(self, key):
-        """Returns the values of a log key, an array; raises `ValueError` without it."""
+        """Returns the values of a log key, or raises `ValueError` if there are none."""
         if key not in self.columns:
             raise ValueError(
                 f"{self.path} has no column {key!r}. Expected: one of "
@@ -61,14 +61,14 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The trainings with the same settings and different seeds.
+    """Trainings with the same settings and different seeds.
 
     Attributes:
         name: String, the name of the folder.
-        env: String, the environment id, or `None` if the run states none.
-        curves: List of `Curve`s, one for each seed.
-        evaluations: List of the mean returns of the evaluations after training, one for
-            each seed that has one.
+        env: String, the environment id, or `None` if unknown.
+        curves: List of `Curve`s, one per seed.
+        evaluations: List of mean returns after training, one for each seed that was
+            evaluated.
     """
 
     name: str
@@ -78,18 +78,19 @@ class Run:
 
 
 def read(folder):
-    """Reads a run directory, or a folder that contains run directories of several seeds.
+    """Reads a run directory, or a folder with a run directory for each seed.
 
     Args:
-        folder: Path of a run directory, which contains `log.csv`, or of a folder whose
-            folders are run directories with the same environment.
+        folder: Path of a folder that contains `log.csv`, or whose subfolders do. These
+            must have the same environment and settings.
 
     Returns:
         A `Run`.
 
     Raises:
-        FileNotFoundError: If the folder contains no log.
-        ValueError: If a log is no table of numbers, or environments or settings differ.
+        FileNotFoundError: If there is no log.
+        ValueError: If a log is not a table of numbers, or environments or settings
+            differ.
     """
     folder = pathlib.Path(folder)
     run_config.expect_path(folder)
@@ -117,17 +118,16 @@ def read(folder):
 
 
 def read_all(folders):
-    """Reads several folders as `read` does, and skips those without a log.
+    """Reads several folders like `read`, and skips those without a log.
 
-    A pattern such as `runs/*` also selects folders of runs that wrote no log, for example
-    of a search.
+    A pattern such as `runs/*` also selects runs that wrote none, for example searches.
 
     Returns:
-        List of `Run`s, and the list of the skipped folders.
+        List of `Run`s, and list of the skipped folders.
 
     Raises:
-        FileNotFoundError: If a folder does not exist, or no folder contains a log.
-        ValueError: As `read`.
+        FileNotFoundError: If a folder does not exist, or none contains a log.
+        ValueError: As for `read`.
     """
     skipped = [x for x in folders if os.path.isdir(x) and not _folders_of_logs(x)]
     skipped = [] if len(skipped) == len(folders) else skipped
@@ -135,14 +135,14 @@ def read_all(folders):
 
 
 def _folders_of_logs(folder):
-    """Returns the folder if it contains a log, else its folders that contain one."""
+    """Returns the folder itself if it contains a log, else the subfolders that do."""
     folder = pathlib.Path(folder)
     found = [folder / LOG] if (folder / LOG).exists() else sorted(folder.glob(f"*/{LOG}"))
     return [path.parent for path in found]
 
 
 def _settings(config):
-    """Returns a text of what runs of several seeds have in common."""
+    """Returns what the seeds of a run must have in common, as text."""
     common = {name: config.get(name) for name in ("env", "env_kwargs", "agent")}
     fit = config.get("fit", {}).items()
     common["fit"] = {name: x for name, x in fit if name not in run_config.MAY_DIFFER}
@@ -150,9 +150,9 @@ def _settings(config):
 
 
 def _read_log(path, seed):
-    """Returns the list of the `Curve`s of a log file, in which rows may name seeds.
+    """Reads the `Curve`s in a log file, more than one if it has a column of seeds.
 
-    A last row without its end is left out: the training may still write it.
+    An unfinished last line is dropped: the training may still be writing it.
     """
     files.expect_regular_file(path, _MAX_BYTES)
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -177,7 +177,7 @@ def _read_log(path, seed):
 
 
 def _read_evaluations(path):
-    """Returns the mean returns in the evaluation of a run, one for each seed."""
+    """Returns the mean return of each seed in the evaluation of a run."""
     content = run_config.read_json(path)
     tables = [content] if "episode_return" in content else content.values()
     try:
@@ -187,11 +187,14 @@ def _read_evaluations(path):
 
 
 def results(folders):
-    """Returns the results of the trainings that have ended.
+    """Returns the results of those trainings that have ended.
+
+    Args:
+        folders: Dict from seeds to run directories.
 
     Returns:
-        Dict with `returns` (dict from each seed to the mean return of its evaluation),
-        `env_steps` and `seconds` of training (of all seeds together).
+        Dict with `returns` (from each seed to its mean return in the evaluation),
+        `env_steps` and `seconds` of training (totals over seeds).
     """
     returns, steps, seconds = {}, 0, 0.0
     for seed, folder in folders.items():
@@ -204,14 +207,14 @@ def results(folders):
 
 
 def smooth(values, window):
-    """Returns the mean of each value and the values before it in a window.
+    """Returns a moving mean over each value and those before it.
 
     Args:
-        values: Array `[N]`. Values that are not finite are left out of the means.
-        window: Positive int, the number of values in a mean, fewer at the start.
+        values: `[N]` array. Values that are not finite are left out.
+        window: Positive int, the number of values in a mean; the first means have fewer.
 
     Returns:
-        Array `[N]`, NaN where no value in the window is finite.
+        `[N]` array, NaN where a window contains no finite value.
     """
     finite = np.isfinite(values)
     totals = np.cumsum([np.where(finite, values, 0.0), finite], axis=1)
@@ -227,12 +230,12 @@ def on_common_grid(curves, key, axis, window=1, points=200):
         curves: List of `Curve`s.
         key: String, a log key.
         axis: String, a key of `X_AXES`.
-        window: Positive int, argument of `smooth`.
+        window: Positive int, as for `smooth`.
         points: Int, the number of positions.
 
     Returns:
-        Positions `[points]`, from the largest first to the smallest last position of the
-        curves, and values `[seeds, points]`.
+        `[points]` positions on the range that all curves cover, and `[seeds, points]`
+        values.
     """
     drawn = []
     for curve in curves:
@@ -248,21 +251,22 @@ def on_common_grid(curves, key, axis, window=1, points=200):
 
 
 def default_window(curves):
-    """Returns a fiftieth of the updates of the longest curve, at least one."""
+    """Returns a fiftieth of the longest curve's updates, at least one."""
     return max(1, max(len(curve.columns["epoch"]) for curve in curves) // 50)
 
 
 def info(path, max_bytes=saving.MAX_BYTES):
-    """Returns what the files of a run state, or the settings in an agent file.
+    """Returns what is known about a run, or the settings in an agent file.
+
+    The files may come from an untrusted source.
 
     Args:
-        path: Path of a run directory, of a folder of several seeds, or of an agent file.
-            Its content may come from an untrusted source.
-        max_bytes: Int, the largest size of an agent file.
+        path: Path of a run directory, a folder of several seeds, or an agent file.
+        max_bytes: Int, the largest allowed size of an agent file.
 
     Returns:
         Dict of JSON values: `settings`; `log`, the last number in each column; and
-        `evaluation`. For several seeds, `log` and `evaluation` have an entry for each.
+        `evaluation`. With several seeds, `log` and `evaluation` have an entry for each.
 
     Raises:
         FileNotFoundError: If there is neither a run nor an agent file.
@@ -285,7 +289,7 @@ def info(path, max_bytes=saving.MAX_BYTES):
 
 
 def _last_row(path):
-    """Returns the last finite number in each column of a log, or a dict from seeds."""
+    """Returns each column's last finite number, by seed if the log has several."""
     rows = {}
     for curve in read(path).curves if (path / LOG).exists() else ():
         finite = {key: x[np.isfinite(x)] for key, x in curve.columns.items()}
@@ -294,7 +298,7 @@ def _last_row(path):
 
 
 def _agent(path, max_bytes):
-    """Returns the configuration in an agent file, and the classes of its parts."""
+    """Returns the settings in an agent file, with classes in place of nested parts."""
     config, _ = saving.read(os.fspath(path), max_bytes)
     parts = config.get("config") if isinstance(config, dict) else None
     if not isinstance(parts, dict):
@@ -306,9 +310,9 @@ def _agent(path, max_bytes):
 
 
 def info_table(facts):
-    """Returns the facts as lines of text, one fact in each line.
+    """Formats the result of `info`, one fact per line.
 
-    Control characters are replaced, because the facts may come from an untrusted file.
+    Control characters become question marks, because the file may be untrusted.
 
     Example:
 

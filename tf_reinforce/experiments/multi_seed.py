@@ -1,4 +1,4 @@
-"""Trains several seeds in one program."""
+"""Training of several seeds in one program."""
 
 import itertools
 import threading
@@ -24,24 +24,22 @@ from tf_reinforce.support import compilation
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
 
-_POLL_SECONDS = 0.1  # between two looks at signals and at the time of a checkpoint
-_MIN_SEEDS = 8  # per program: fewer seeds are not worth the compilation of a program
+_POLL_SECONDS = 0.1  # between checks for signals and due checkpoints
+_MIN_SEEDS = 8  # per program: fewer are not worth compiling one
 
 
 class SeedResults:
-    """The results of `train_seeds`, for `K` agents that were trained together.
+    """What `train_seeds` returns for its `K` agents.
 
     Attributes:
-        seeds: List of `K` ints, the seeds of the agents.
-        history: Dict from log keys, except `steps_per_second`, to float64 arrays
-            `[epochs, K]`. If an update of an agent is not finite, the logs of this agent
-            are NaN for this update and all later updates.
-        failures: Dict from a seed to the number of the first update of its agent that was
-            not finite. An update that is not finite does not change the agent.
-            `agent(seed).fit(env, seed=seed)` repeats the failed update, and raises an
-            error that names the cause.
-        env_steps: Int, the total number of environment steps that all agents learned
-            from.
+        seeds: List of `K` ints.
+        history: Dict from log keys, except `steps_per_second`, to `[epochs, K]` float64
+            arrays. After an update that is not finite, all further logs of its agent are
+            NaN, beginning with this update.
+        failures: Dict from seeds to the index of the first update that was not finite.
+            Such an update leaves the agent unchanged. To see the cause,
+            `agent(seed).fit(env, seed=seed)` repeats it and raises the error.
+        env_steps: Int, the environment steps that all agents together learned from.
     """
 
     def __init__(self, make, programs, history, failures, env_steps):
@@ -74,36 +72,35 @@ def train_seeds(
     max_episode_steps: int | None = None,
     resume: Any = None,
 ) -> SeedResults:
-    """Trains one agent for each seed, all agents at once on all cores.
+    """Trains one agent per seed, all at once on all cores.
 
-    To collect episodes together, the weights of many agents are stacked, and one batched
-    matrix product computes the outputs of all their policies. Each agent makes its own
-    updates. The result for a seed equals `make(seed).fit(env, epochs=…, seed=seed)`, up
-    to the rounding of batched matrix products. Training many seeds is faster if each
-    TensorFlow operation uses one thread, because each core runs its own program. For one
-    thread per operation, call `tf.config.threading.set_intra_op_parallelism_threads(1)`
-    at the start of the process.
+    The agents act together: their weights are stacked, and one batched matrix product
+    computes the outputs of all policies. Updates are separate. Each result equals
+    `make(seed).fit(env, epochs=…, seed=seed)` up to the rounding of batched matrix
+    products.
+
+    Training is faster with one thread per TensorFlow operation, because every core runs
+    its
+    own program: call `tf.config.threading.set_intra_op_parallelism_threads(1)` when the
+    process starts.
 
     Args:
-        make: Function from a seed to a compiled agent, `Reinforce`. The agents may differ
-            only in their weights, and in the state and the learning rate of their
-            optimizers.
-        env: `tfr.envs.TensorEnv`, the environment of all agents.
-        seeds: List of distinct ints, one seed for each agent.
-        epochs: Int, the number of updates of each agent. If `make` compiles the agents
-            with `steps_per_execution=U`, one TensorFlow call makes U updates.
-        episodes_per_epoch: Int, the number of episodes of each update.
-        max_episode_steps: Int, the time limit in steps. `max_episode_steps` defaults to
-            the time limit of the environment.
+        make: Function from a seed to a compiled `Reinforce`. The agents may differ only
+            in weights, optimizer state and learning rate.
+        env: `tfr.envs.TensorEnv`, shared by all agents.
+        seeds: List of distinct ints.
+        epochs: Int, the number of updates of each agent. If they are compiled with
+            `steps_per_execution=U`, one TensorFlow call makes U of them.
+        episodes_per_epoch: Int, the number of episodes per update.
+        max_episode_steps: Int, the time limit in steps; the environment's by default.
         resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in `fit`.
 
     Returns:
         `SeedResults`.
 
     Raises:
-        ValueError: If the weights of a policy layer cannot be stacked, for example those
-            of a convolution, or if agents differ in more than weights, optimizer state
-            and learning rate.
+        ValueError: If a policy layer cannot be stacked, for example a convolution, or
+            agents differ in anything but the above.
         EnvironmentFault, FloatingPointError: If no agent could make its first update.
 
     Example:
@@ -166,15 +163,14 @@ def train_seeds(
 
 
 def _train(programs, epochs, folder, header):
-    """Trains all programs, and writes checkpoints in between.
+    """Trains all programs, pausing them for checkpoints.
 
-    The programs stop between two updates for a checkpoint. The numbers of updates that
-    the programs have made may differ then.
+    Programs pause between two updates, and not necessarily after the same number.
 
     Args:
         programs: List of `_SeedProgram`.
         epochs: Int, the number of updates of each program.
-        folder: `checkpoints.Checkpoints`, which is open, or `None`.
+        folder: Open `checkpoints.Checkpoints`, or `None`.
         header: Dict of JSON values that describe the training.
     """
     if folder is None:
@@ -232,9 +228,9 @@ def _build_agent(make, seed, batched_env):
 
 
 def _partition(seeds, checkpoint):
-    """Splits the seeds into parts of nearly equal size, at most one part per core.
+    """Splits the seeds into nearly equal parts, at most one per core.
 
-    If there is a checkpoint, the parts are those of the checkpoint.
+    A checkpoint keeps the parts it was written with.
     """
     if checkpoint is not None:
         partition = checkpoint.header["settings"].get("partition", [])
@@ -250,11 +246,10 @@ def _partition(seeds, checkpoint):
 
 
 class _SeedProgram:
-    """The stacked weights of `K` agents, and the program that trains the agents.
+    """The stacked weights of `K` agents, and the program that trains them.
 
-    The traced function contains only the variables of the first agent. To update another
-    agent, the function copies the weights of that agent into the variables of the first
-    agent. After the update, the function copies the weights back.
+    The traced function contains only the first agent's variables. To update another
+    agent, it copies that agent's weights into them, and back afterwards.
     """
 
     def __init__(self, batched_env, make, seeds, num_episodes):
@@ -268,7 +263,7 @@ class _SeedProgram:
             _check_alike(first, agent)
             states.append([x.numpy() for x in agent_state.variables(agent)])
         self._stacks = [tf.Variable(np.stack(values)) for values in zip(*states)]
-        self._outputs = []  # for each call of the graph, the outputs of its updates
+        self._outputs = []  # of each call of the graph
         self._first_updates = self.counters()[:, 0].tolist()
         actor = first.trainer.actor
         stacks = {id(v): x for v, x in zip(self._variables, self._stacks, strict=True)}
@@ -284,10 +279,9 @@ class _SeedProgram:
         )
 
     def trace(self):
-        """Traces the program that trains the agents.
+        """Traces the training program, which takes seconds.
 
-        Tracing takes seconds. `train_seeds` calls `trace` after all agents have been made
-        and checked, so that an invalid agent raises its error at once.
+        All agents must have been made and checked before, so an invalid one fails early.
         """
         num_agents = self.rollout.num_agents
         keys = tf.TensorSpec((None, num_agents, 4, 2), tf.uint32)
@@ -305,21 +299,21 @@ class _SeedProgram:
             variable.assign(stack[index])
 
     def counters(self):
-        """Returns the numbers of updates, episodes and steps of K agents, `[K, 3]`."""
+        """Returns the `[K, 3]` numbers of updates, episodes and steps."""
         is_counters = [v is self.first_agent.counters for v in self._variables]
         return self._stacks[is_counters.index(True)].numpy()
 
     @property
     def num_updates(self):
-        """Returns the number of updates that the program has made of each agent."""
+        """Returns how many updates the program has made of each agent."""
         return sum(len(arrays[0]) for arrays in self._outputs)
 
     def train(self, epochs, stop):
-        """Trains until each of the K agents has made `epochs` updates.
+        """Trains until each agent has made `epochs` updates, or `stop` is set.
 
         Args:
-            epochs: Int, the number of updates of each agent, including earlier updates.
-            stop: `threading.Event`. If it is set, training ends after the next updates.
+            epochs: Int, including earlier updates.
+            stop: `threading.Event`, read after each call of the graph.
         """
         while self.num_updates < epochs and not stop.is_set():
             update = self.num_updates
@@ -340,19 +334,19 @@ class _SeedProgram:
             self._outputs.append([tensor.numpy() for tensor in tensors])
 
     def outputs(self):
-        """Returns a list of arrays `[updates, K, …]`, the outputs of all updates.
+        """Returns the outputs of all updates, `[updates, K, …]` arrays.
 
-        They are those of `update_program.run_updates`.
+        Their meanings are those of `update_program.run_updates`.
         """
         return [np.concatenate(parts) for parts in zip(*self._outputs, strict=True)]
 
     def state(self):
-        """Returns the state of the program for a checkpoint."""
+        """Returns what a checkpoint stores."""
         outputs = self.outputs() if self._outputs else None
         return {"outputs": outputs, "weights": [stack.numpy() for stack in self._stacks]}
 
     def restore(self, state):
-        """Restores the result of the method `state`."""
+        """Restores what `state` returned."""
         self._outputs = [] if state["outputs"] is None else [state["outputs"]]
         for stack, value in zip(self._stacks, state["weights"], strict=True):
             stack.assign(value)
@@ -361,12 +355,11 @@ class _SeedProgram:
         """Makes U updates of each of the K agents, in the graph.
 
         Args:
-            keys: `[U, K, 4, 2]` uint32, the random keys of each update of each agent,
-                from `seeding.rollout_keys`.
-            active: `[K]` bool, False for an agent that makes no more updates.
+            keys: `[U, K, 4, 2]` uint32, from `seeding.rollout_keys`.
+            active: `[K]` bool, False for agents that make no more updates.
 
         Returns:
-            List of tensors `[U, K, …]`, the outputs of all updates.
+            List of `[U, K, …]` tensors, the outputs of all updates.
         """
         step = self.first_agent.trainer.train_step(self.rollout)
         return update_program.run_updates(
@@ -399,13 +392,12 @@ def _check_alike(first, agent):
 
 
 def _history(metrics, episode_returns, lengths):
-    """Returns a dict from log keys to arrays `[epochs, K]`, for K agents.
+    """Returns a dict from log keys to `[epochs, K]` arrays.
 
     Args:
-        metrics: `[epochs, K, 1 + M]`, for each update of each agent: 1 if the update was
-            finite, else 0, and then the M metrics of the update.
-        episode_returns, lengths: `[epochs, K, B]`, the returns and lengths of the B
-            episodes of each update.
+        metrics: `[epochs, K, 1 + M]`. The first number is 1 if the update was finite,
+            else 0; the M metrics follow.
+        episode_returns, lengths: `[epochs, K, B]`, of the B episodes of each update.
     """
     finite = metrics[:, :, 0] > 0
     columns = np.moveaxis(metrics[:, :, 1:], 2, 0)

@@ -1,4 +1,4 @@
-"""Draws the learning curves of runs."""
+"""Plots of learning curves."""
 
 import pathlib
 
@@ -9,31 +9,31 @@ from tf_reinforce.experiments import curves
 from tf_reinforce.support import extras
 from tf_reinforce.support import files
 
-# Visible on white and on dark pages; the first ones differ also for the color-blind.
+# Visible on white and dark pages; the first ones also suit the color-blind.
 COLORS = "#2f81f7", "#e8710a", "#1fa35c", "#d6409f", "#8e6bd8", "#b08800", "#0e9aa7"
 GRAY = "#7d8590"
-_MAX_LINES = 2  # with so many seeds, each one is drawn, in place of an interval
+_MAX_LINES = 2  # more seeds are drawn as an interval
 FORMATS = "png", "svg", "pdf"
 
 
 def draw(runs, keys=("episode_return",), axis="steps", window=None):
-    """Draws log keys of runs, one panel for each key and one line for each run.
+    """Draws learning curves, one panel per log key and one line per run.
 
-    With three or more seeds, a line is the interquartile mean over seeds, and an area is
-    its 95 % bootstrap interval. With one or two seeds, there is a line for each seed.
+    With three or more seeds, the line is their interquartile mean, inside its 95 %
+    bootstrap interval. One or two seeds are drawn separately.
 
     Args:
         runs: List of `curves.Run`s.
         keys: Sequence of log keys.
         axis: String, a key of `curves.X_AXES`.
-        window: Positive int, the number of updates whose mean is drawn, or `None` for a
-            fiftieth of the updates.
+        window: Positive int, the number of updates to average over, or `None` for a
+            fiftieth of them.
 
     Returns:
         A `matplotlib.figure.Figure` with a transparent background.
 
     Raises:
-        ImportError: Without matplotlib, or SciPy.
+        ImportError: Without matplotlib or SciPy.
         ValueError: If a run does not have a key.
     """
     size = 8.0, 1.0 + 3.2 * len(keys)
@@ -67,15 +67,12 @@ def _draw_run(panel, run, key, axis, window, color):
 
 
 def panels(rows, columns, size, **options):
-    """Makes a figure with a transparent background, and an array of its panels.
+    """Returns a figure with a transparent background, and an array of its panels.
 
     Args:
         rows, columns: Ints, the numbers of panels.
         size: Pair of floats, width and height in inches.
         **options: Arguments of `matplotlib.figure.Figure.subplots`.
-
-    Raises:
-        ImportError: Without matplotlib.
     """
     figure = _matplotlib("figure").Figure(figsize=size, layout="constrained")
     figure.patch.set_alpha(0.0)
@@ -83,7 +80,7 @@ def panels(rows, columns, size, **options):
 
 
 def style(panel, label):
-    """Labels a panel, with colors that are visible on light and on dark pages."""
+    """Labels a panel, in colors that are visible on light and dark pages."""
     panel.set_ylabel(label, color=GRAY)
     panel.patch.set_alpha(0.0)
     panel.tick_params(which="both", colors=GRAY)
@@ -93,7 +90,7 @@ def style(panel, label):
 
 
 def save(figure, path):
-    """Writes a figure as a PNG, SVG or PDF file, which its extension selects."""
+    """Writes a figure as PNG, SVG or PDF, according to the file's extension."""
     kind = check_path(path)
     # Without the time, equal figures make equal files.
     times = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -102,7 +99,7 @@ def save(figure, path):
 
 
 def check_path(path):
-    """Returns the format that the extension of a path names; raises `ValueError`."""
+    """Returns the format that a path's extension names, or raises `ValueError`."""
     kind = pathlib.Path(path).suffix.removeprefix(".").lower()
     if kind not in FORMATS:
         raise ValueError(

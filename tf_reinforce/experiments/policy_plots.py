@@ -1,4 +1,4 @@
-"""Draws the policy of an agent over its observations, or along an episode."""
+"""Plots of a policy over its observations, or along an episode."""
 
 import colorsys
 import math
@@ -29,34 +29,32 @@ _POINTS = {1: 401, 2: 121}  # points of a real axis, for one and for two axes
 _MAX_PANELS = 24  # parts of an action that are drawn
 _MAX_STEPS = 200  # of an episode
 _MAX_LEGEND = 20  # values of an action that are listed
-_MAX_CELLS = 200  # cells of a grid of states in which the action is written
-# Standard normal numbers of the trapezoidal rule, whose error is far below 1e-6 for
-# smooth functions, and small also for clipped and rounded actions.
+_MAX_CELLS = 200  # of a grid of states, to write the action in each
+# Standard normal nodes of the trapezoidal rule. Its error is far below 1e-6 for smooth
+# functions, and also small for clipped and rounded actions.
 _NODES = np.linspace(-6.0, 6.0, 121)
-_SAMPLES = 256  # samples of a custom head, from which mean and deviation are estimated
+_SAMPLES = 256  # for the mean and deviation of a custom head
 
 
 def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
-    """Draws the policy of an agent.
+    """Draws an agent's policy.
 
-    If an observation has one or two numbers, the picture is a map of the policy over all
-    observations. With discrete actions, the map shows the most likely action by its color
-    and the probability of this action by the strength of the color. With real actions, it
-    shows their means. If a bound of an observation is infinite, the map covers the range
-    that ten episodes with sampled actions have visited.
+    If observations have one or two numbers, the result is a map over all of them. For
+    discrete actions, the color shows the most likely one, and its strength the
+    probability; for real actions, the map shows means. Where a bound is infinite, the map
+    covers the range visited in ten episodes with sampled actions.
 
-    If an observation has more numbers, the policy is recurrent, or the environment
-    reports action masks in `info`, the picture shows the policy along the first 200 steps
-    of one episode with sampled actions, above the rewards and the return: the
-    probabilities of discrete actions, or mean and standard deviation of real actions with
-    the actions taken.
+    For larger observations, recurrent policies and action masks in `info`, the result is
+    the policy along the first 200 steps of one episode with sampled actions, above its
+    rewards and its return. Panels show the probabilities of discrete actions; for real
+    ones, mean and standard deviation with the numbers taken.
 
     Args:
         agent: `Reinforce`.
         env: Environment, in any form that `Reinforce.evaluate` accepts.
         seed: Int. The episodes are the first ones of `Reinforce.evaluate` with this seed
             and `deterministic=False`.
-        env_kwargs: Dict of keyword arguments for the constructor of the environment.
+        env_kwargs: Dict of keyword arguments for the environment's constructor.
         max_episode_steps: Positive int, the time limit in steps.
 
     Returns:
@@ -85,7 +83,7 @@ def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
 
 
 def _draw_episode(estimator, episodes, title):
-    """Draws the parts of the policy along an episode, its rewards and its return."""
+    """Draws the policy along an episode, its rewards and its return."""
     steps = estimators.valid_steps(episodes)
     outputs, _ = estimator.outputs_at(steps, episodes.observations, steps)
     outputs = estimator.mask_outputs(outputs, steps, episodes.masks)
@@ -109,7 +107,7 @@ def _draw_episode(estimator, episodes, title):
 
 
 def _draw_map(agent, visited, title, cells):
-    """Draws the parts of the policy over all observations of one or two numbers."""
+    """Draws the policy over all observations of one or two numbers."""
     space = agent.observation_space
     visited = [np.reshape(x, [len(x), -1]) for x in keras.tree.flatten(visited)]
     visited = np.concatenate(visited, axis=1, dtype="float64")
@@ -149,7 +147,7 @@ def _figure(heights, **options):
 
 
 def _draw_along(panel, x, part, step=None):
-    """Draws one part of the action over the steps or over one number of observations."""
+    """Draws one part of the action over the steps, or over one number observed."""
     if isinstance(part, Choices):
         colors = _colors(len(part.values))
         panel.stackplot(x, part.probs.T, colors=colors, step=step, linewidth=0)
@@ -211,10 +209,10 @@ def _write_values(panel, part, cells):
 
 
 def _cells_of_states(env, env_kwargs):
-    """Returns `[rows, columns]` texts, if the states of an environment are such cells.
+    """Returns `[rows, columns]` texts if the states are cells of a grid, else `None`.
 
-    The map `desc` of FrozenLake contains a letter for each state. CliffWalking only has
-    a `shape`, and its texts are empty. For other environments the result is `None`.
+    FrozenLake's map `desc` has a letter for each state. CliffWalking only has a `shape`,
+    so its texts are empty.
     """
     if not isinstance(env, (str, gym.envs.registration.EnvSpec)):
         return None
@@ -237,7 +235,7 @@ class Axis(NamedTuple):
 
 
 def _numbers_of(space):
-    """Yields name, low, high and whether it is an integer, of each number of a space."""
+    """Yields the name, bounds and integrality of each number of a space."""
     nested = spaces.to_nest(space)
     for leaf, name in zip(*map(keras.tree.flatten, (nested, spaces.names(nested)))):
         bounds = spaces.category_bounds(leaf) or (leaf.low, leaf.high)
@@ -255,14 +253,14 @@ def _is_small(space):
 
 
 def find_axes(space, visited):
-    """Returns a list of one or two `Axis`, one for each number of an observation.
+    """Returns one or two `Axis`, one for each number of an observation.
 
-    The ends of an axis are the bounds of the space. If a bound is infinite, they are
-    the ends of the range of `visited`, moved outwards by a twentieth of the range.
+    They end at the bounds of the space. If these are infinite or more than 1e6 apart, the
+    ends come from the range of `visited`, widened by a twentieth on each side.
 
     Args:
         space: Gymnasium space of the observations.
-        visited: `[N, numbers]`, the observations of episodes.
+        visited: `[N, numbers]`, observations of episodes.
     """
     axes = []
     for (name, low, high, is_whole), column in zip(_numbers_of(space), visited.T):
@@ -291,9 +289,9 @@ def make_grid(space, axes):
 
 
 def _most_likely(part):
-    """Returns `[N, 4]` colors with opacities: the most likely value and its probability.
+    """Returns `[N, 4]` colors of the most likely values, more opaque if more probable.
 
-    A probability of one is opaque. A uniform choice has three tenths of the opacity.
+    The opacity is 0.3 for a uniform choice, and 1 for a certain one.
     """
     count = len(part.values)
     colors = np.array(_colors(count))[part.probs.argmax(1)]
@@ -311,7 +309,7 @@ def _colors(count):
 
 
 def _list_values(panel, part):
-    """Adds a legend of the values of a discrete action, if there are not too many."""
+    """Adds a legend of a discrete action's values if there are not too many."""
     if len(part.values) > _MAX_LEGEND:
         return
     for value, color in zip(part.values, _colors(len(part.values))):
@@ -321,7 +319,7 @@ def _list_values(panel, part):
 
 
 class Choices(NamedTuple):
-    """The probabilities of the K values of a discrete action, at N observations."""
+    """The probabilities of a discrete action's K values at N observations."""
 
     name: str
     values: list  # of K texts
@@ -329,9 +327,9 @@ class Choices(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Mean and standard deviation of one real number of an action, at N observations.
+    """Mean and standard deviation of one real number of an action at N observations.
 
-    All numbers are in the units of the environment, after clipping and rounding.
+    All numbers are in the environment's units, after clipping and rounding.
     """
 
     name: str
@@ -343,16 +341,16 @@ class Numbers(NamedTuple):
 def describe(head, outputs, actions=None):
     """Returns the parts of the action distribution, a list of `Choices` and `Numbers`.
 
-    A distribution over categories or flags has one `Choices` for each of its actions;
-    that of a `Multinomial` contains the expected shares of its categories. Any other
-    head has one `Numbers` for each number. Mean and deviation of a Gaussian head are
-    integrals over its noise, computed by the trapezoidal rule. Those of a `Beta` are
-    closed forms, and those of a custom head are estimated from 256 samples.
+    Each categorical or binary action gives one `Choices`, which for a `Multinomial` holds
+    the expected shares of its categories. All other heads give one `Numbers` per number.
+    Mean and deviation are closed forms for a `Beta`, integrals over the noise
+    (trapezoidal rule) for a Gaussian head, and estimates from 256 samples for a custom
+    head.
 
     Args:
         head: A built `heads.Head`.
-        outputs: `[N, P]` float tensor, the masked policy outputs for N observations.
-        actions: N raw actions, nested like the actions of the head, or `None`.
+        outputs: `[N, P]` float tensor, masked policy outputs.
+        actions: N raw actions, nested like the head's, or `None`.
     """
     if not isinstance(head, heads.Composite):
         return _parts("action", head, outputs, actions)
@@ -383,7 +381,7 @@ def _parts(name, head, outputs, actions):
 
 
 def _choices(name, head, distribution):
-    """Returns a `Choices` for each action of a distribution over categories or flags."""
+    """Returns a `Choices` for each action of a categorical or binary distribution."""
     probs = distribution.probs_parameter().numpy()
     if isinstance(distribution, tfp.distributions.Bernoulli):
         probs = np.stack([1.0 - probs, probs], axis=-1)
@@ -420,7 +418,7 @@ def _moments(head, outputs):
 
 
 def _to_rows(head, actions):
-    """Returns raw actions as `[N, A]` float64, in the units of the environment."""
+    """Returns raw actions as `[N, A]` float64 in the environment's units."""
     env_actions = np.asarray(head.to_environment(tf.convert_to_tensor(actions)))
     return env_actions.reshape(len(env_actions), -1).astype("float64")
 

@@ -1,4 +1,4 @@
-"""Records videos of episodes that an agent plays.
+"""Videos of episodes that an agent plays.
 
 Worker processes import this module, so it must not import TensorFlow.
 """
@@ -35,17 +35,17 @@ def record(
     env_kwargs=None,
     max_episode_steps=None,
 ):
-    """Plays episodes, and writes an MP4 video of each, with one picture per step.
+    """Plays episodes and writes an MP4 video of each, one picture per step.
 
     The episodes are the first ones of `Reinforce.evaluate` with the same seed. If one
     fails, existing files stay unchanged.
 
     Args:
         agent: `Reinforce`.
-        env: Environment id; `EnvSpec`; or callable, for example a class, that accepts
+        env: Environment id, `EnvSpec`, or a callable such as a class that accepts
             `render_mode="rgb_array"`.
-        path: Path of the video, with the extension .mp4. See `video_paths`.
-        episodes: Positive int, the number of episodes.
+        path: Path of the video, ending in .mp4. See `video_paths` for several episodes.
+        episodes: Positive int.
         seed, deterministic, env_kwargs, max_episode_steps: As in `Reinforce.evaluate`.
         workers: Positive int, the number of processes that play and render. They do not
             import TensorFlow: beside it, MuJoCo dies if it renders without a GPU. Pass 1
@@ -56,7 +56,7 @@ def record(
 
     Raises:
         ValueError: If an argument is invalid, or the environment renders no pictures.
-        ImportError: If imageio-ffmpeg is not installed.
+        ImportError: Without imageio-ffmpeg.
         EnvironmentFault: If the environment fails, also while it renders.
     """
     ffmpeg = extras.load("imageio_ffmpeg", "video")
@@ -125,7 +125,7 @@ class _RecordedEnv(gym.Wrapper):
 
     Args:
         env: `gymnasium.Env` with `render_mode="rgb_array"`.
-        paths: Dict from the reset seed of each episode to the path of its video.
+        paths: Dict from reset seeds to paths of videos.
     """
 
     def __init__(self, env, paths):
@@ -167,7 +167,7 @@ class _RecordedEnv(gym.Wrapper):
         self._video = None
 
     def _render(self):
-        """Returns the picture of the environment, `[H, W, 3]` uint8."""
+        """Returns the environment's picture, `[H, W, 3]` uint8."""
         picture = np.asarray(self.env.render(), order="C")
         if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
             raise ValueError(
