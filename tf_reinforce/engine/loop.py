@@ -1,4 +1,4 @@
-"""Runs the epochs of `fit` and calls Keras callbacks."""
+"""The epoch loop of `fit`, with its Keras callbacks."""
 
 import contextlib
 import operator
@@ -68,19 +68,19 @@ def run_loop(
         envs: `environments.Environments`.
         seed: Int, the master seed of all random numbers of training.
         options: `config.FitOptions`.
-        callbacks: List of Keras callbacks. A method `updates_until_due` receives the
-            number of the epoch that begins, and returns how many updates the next call of
-            TensorFlow may make before the callback reads the agent, at least 1.
+        callbacks: List of Keras callbacks. One with a method `updates_until_due` is
+            asked, with the number of the epoch that begins, how many updates (at least 1)
+            may follow in one call of TensorFlow before it reads the agent.
         validate: Function without arguments that returns the logs of a validation, or
-            `None` if there is no validation.
-        freq: Int n for a validation after every n-th epoch, or list of the epochs after
-            which validations follow, counted from 1 as in Keras.
-        initial_epoch, verbose: Arguments of `fit`.
+            `None` for no validation.
+        freq: Int n to validate after every n-th epoch, or list of epochs, counted from 1
+            as in Keras.
+        initial_epoch, verbose: As in `fit`.
         folder: `checkpoints.Checkpoints`, or `None` to record nothing.
-        settings: Dict with the name of the environment and its `env_kwargs`.
+        settings: Dict with the environment's name and its `env_kwargs`.
 
     Returns:
-        Keras' `History` object of the training.
+        Keras' `History`.
 
     Raises:
         KeyboardInterrupt, interruption.Terminated: If a signal has arrived while
@@ -143,15 +143,15 @@ def _has_ended(agent, processes, record, get_facts):
 
 
 class LinearRates(NamedTuple):
-    """Learning rates of the next updates of a training.
+    """Learning rates that change linearly until a training ends.
 
     Attributes:
-        schedules: Tuple of `(optimizer, first, last)`: the attribute path of an optimizer
-            of the agent, for example `"baseline.optimizer"`, and its first and its last
-            learning rate.
-        end: Int, the number of updates or of environment steps of the agent at which the
-            learning rates reach `last`.
-        by_steps: Bool, whether `end` is a number of environment steps.
+        schedules: Tuple of `(optimizer, first, last)`: an optimizer's attribute path in
+            the agent, for example `"baseline.optimizer"`, and its first and last learning
+            rate.
+        end: Int, the agent's number of updates, or of environment steps, at which `last`
+            is reached.
+        by_steps: Bool, whether `end` counts environment steps.
     """
 
     schedules: tuple = ()
@@ -164,9 +164,9 @@ class LinearRates(NamedTuple):
 
         Args:
             agent: `Reinforce`.
-            epochs, epoch: Ints, the numbers of the last epoch and of that which begins,
-                unless `end_env_steps` is given.
-            end_env_steps: Int, the environment steps of the agent at which training ends.
+            epochs, epoch: Ints, the last epoch and the one that begins. Without effect if
+                `end_env_steps` is given.
+            end_env_steps: Int, the agent's environment steps at which training ends.
         """
         if not agent._learning_rates:
             return cls()
@@ -195,8 +195,8 @@ class LinearRates(NamedTuple):
 
         Args:
             agent: Object with the attributes that the schedules name.
-            progress, end: Scalar int64 tensors, the number of updates or of environment
-                steps of the agent, and the attribute `end`.
+            progress, end: Scalar int64 tensors, the agent's updates or environment steps
+                so far, and the attribute `end`.
         """
         share = tf.minimum(tf.cast(progress, tf.float64) / tf.cast(end, tf.float64), 1.0)
         for path, first, last in self.schedules:
@@ -209,9 +209,9 @@ class CallbackList(keras.callbacks.CallbackList):
     """A Keras callback list that also notifies `EpisodeCallback`s.
 
     Args:
-        callbacks: List of the Keras callbacks that the current process calls.
-        of_all_processes: List of the callbacks of the process that calls all.
-        **kwargs: Further arguments of the base class.
+        callbacks: List of the callbacks that the current process calls.
+        of_all_processes: List of all callbacks, also those left to another process.
+        **kwargs: As in the base class.
     """
 
     def __init__(self, callbacks, of_all_processes, **kwargs):
@@ -229,14 +229,14 @@ class CallbackList(keras.callbacks.CallbackList):
             raise
 
     def updates_until_due(self, epoch, epochs, freq):
-        """Returns the number of updates, from an epoch on, that one call may make.
+        """Returns how many updates one call of TensorFlow may make.
 
-        All processes must make equal calls, also processes that leave out a callback.
+        All processes must make equal calls, so callbacks of other processes count too.
 
         Args:
             epoch: Int, the number of the epoch that begins.
             epochs: Int, the number of the last epoch, or `None`.
-            freq: Argument of `run_loop`, or `None` if there is no validation.
+            freq: As in `run_loop`, or `None` for no validation.
         """
         result = _updates_until_validation(epoch, epochs, freq)
         for callback in self._of_all_processes:
@@ -250,14 +250,13 @@ class CallbackList(keras.callbacks.CallbackList):
         return result
 
     def notifier(self, name):
-        """Returns a function that calls a method of each callback that overrides it.
+        """Returns a function that calls one method of all callbacks that override it.
 
         Args:
             name: String, the name of a method of `EpisodeCallback`.
 
         Returns:
-            Function with the arguments of the method, or `None` if no callback
-            overrides the method.
+            Function with the method's arguments, or `None` if no callback overrides it.
         """
         methods = [_own_method(callback, name) for callback in self.callbacks]
         methods = [method for method in methods if method is not None]
@@ -277,7 +276,7 @@ def _own_method(callback, name):
 
 
 class _EpochCalls:
-    """Calls the callbacks at the begin and at the end of each epoch.
+    """Calls the callbacks at the beginning and end of each epoch.
 
     Attributes:
         notify: Function that receives the episodes of an update, or `None`.
@@ -295,10 +294,9 @@ class _EpochCalls:
         self._facts = {}
 
     def facts(self):
-        """Returns numbers and arrays that are equal in all processes, as a dict.
+        """Returns a dict of what must be equal in all processes.
 
-        Before the first update, these are the weights of the agent. After an update,
-        these are its logs that do not depend on the time.
+        Before the first update, it is the weights; after one, all logs but the speed.
         """
         if self._facts:
             return self._facts
@@ -312,7 +310,7 @@ class _EpochCalls:
         self.callbacks.on_train_batch_begin(0)
 
     def end(self, logs, episodes):
-        """Reports the episodes and the logs of an update, and counts the epoch."""
+        """Reports the episodes and logs of an update, and counts the epoch."""
         logs = self._with_failures(logs, "success")
         for episode in episodes if self._notify_end is not None else ():
             self._notify_end(*episode)
@@ -329,17 +327,17 @@ class _EpochCalls:
         self.progress.epoch, self.logs = epoch + 1, logs
 
     def _with_failures(self, logs, key):
-        """Returns logs with a success rate of 0 if only earlier epochs reported success.
+        """Adds a success rate of 0 to logs without one, if earlier epochs had one.
 
-        An environment that reports success only when the goal is reached reports nothing
-        in an epoch of failures.
+        Some environments report success only when the goal is reached, and nothing in an
+        epoch of failures.
         """
         reported = key in logs or key not in self.callbacks.model.history.history
         return logs if reported else {**logs, key: 0.0}
 
 
 def _callback_list(agent, processes, callbacks, budget, verbose):
-    """Returns a `CallbackList`; raises if `epochs` is `None` but a callback needs it."""
+    """Returns a `CallbackList`; raises if a callback needs `epochs`, which is `None`."""
     epochs, steps = budget
     swaps = [x for x in callbacks if isinstance(x, keras.callbacks.SwapEMAWeights)]
     if epochs is None and any(callback.swap_on_epoch for callback in swaps):

@@ -1,4 +1,4 @@
-"""Records the state of a training in checkpoints, and restores it."""
+"""Recording a training in checkpoints, and restoring it."""
 
 import contextlib
 import dataclasses
@@ -34,13 +34,12 @@ class Progress:
     """How far a training has come.
 
     Attributes:
-        epoch: Int, the number of the next epoch, or of an epoch that has begun.
-        first_step: Int, the environment steps of an agent before the training.
-        first_optimizer_step: Int, the steps of the optimizer before the training.
+        epoch: Int, the number of the next epoch, or of one that has begun.
+        first_step: Int, an agent's environment steps before the training.
+        first_optimizer_step: Int, the optimizer's steps before the training.
         stopped: Bool, whether a callback has ended the training.
-        step: Int, the number of steps of an epoch that has begun.
-        updates: Int, the number of updates of the training; zero for an agent, whose
-            epochs are its updates.
+        step: Int, the number of steps in an epoch that has begun.
+        updates: Int, the updates so far; zero for an agent, whose epochs are its updates.
         data_seed: Int, which determines the order of the data.
     """
 
@@ -67,14 +66,14 @@ class Recorder:
     """Writes the state of a training to checkpoints, and restores the newest one.
 
     Args:
-        checkpoints: `checkpoints.Checkpoints`, which is open, or `None` for a training
-            without `resume`: nothing is then restored, written or received.
+        checkpoints: `checkpoints.Checkpoints`, open. With `None`, as in a training
+            without `resume`, nothing is restored or written, and signals are not handled.
         model: The Keras model that the callbacks receive.
         callbacks: List of all Keras callbacks of the training, before `on_train_begin`.
         describe: Function that returns a dict of JSON values which describe the training.
-            A checkpoint of a training with another description is refused.
+            Checkpoints with another description are refused.
         variables: Function that returns a list of all variables that the training reads
-            or changes. Both functions are called when the model is built.
+            or changes. It and `describe` are called once the model is built.
 
     Attributes:
         stop: Context manager that receives the signals which end the training.
@@ -100,7 +99,7 @@ class Recorder:
         return int(self._received[0]) if self._received else 0
 
     def interrupt(self, number):
-        """Stops the training as after a signal of another process, unless it is zero."""
+        """Stops the training as a signal would, unless `number` is zero."""
         if number and not self._received:
             self._received.append(number)
 
@@ -113,10 +112,10 @@ class Recorder:
             )
 
     def read(self, progress):
-        """Returns `Progress` from which the training continues; changes nothing.
+        """Returns the `Progress` from which the training continues; changes nothing.
 
         Args:
-            progress: `Progress` of a training that starts from the beginning.
+            progress: `Progress` at the beginning, for a training without a checkpoint.
 
         Raises:
             ValueError: If all checkpoints are damaged.
@@ -131,7 +130,7 @@ class Recorder:
     def restore(self, progress):
         """Restores variables and logs from the newest checkpoint, if there is one.
 
-        The method checks the whole checkpoint before it changes anything.
+        It is checked as a whole before anything changes.
 
         Args:
             progress: As in `read`.
@@ -170,7 +169,7 @@ class Recorder:
         return result
 
     def assign_variables(self):
-        """Gives all variables their values in the checkpoint."""
+        """Assigns the checkpoint's values to all variables."""
         values = self._checkpoint.state["variables"]
         for variable, value in zip(self.variables(), values, strict=True):
             variable.assign(value)
@@ -178,8 +177,8 @@ class Recorder:
     def restore_callbacks(self):
         """Restores the states of callbacks, after `on_train_begin` has reset them.
 
-        If the training continues within an epoch, `on_epoch_begin` comes first, in which
-        callbacks make what they need in an epoch. It may change variables.
+        If training continues within an epoch, `on_epoch_begin` comes first too, where
+        callbacks make what they need in an epoch, and which may change variables.
         """
         if self.checkpoints is None:
             return
@@ -197,7 +196,7 @@ class Recorder:
                 )
 
     def announce(self, epochs, verbose):
-        """Prints where a training continues that was restored, unless `verbose` is 0."""
+        """Prints where a restored training continues, unless `verbose` is 0."""
         progress = self._written
         if verbose and progress is not None:
             text = f"continuing after update {progress.number}"
@@ -209,10 +208,10 @@ class Recorder:
     def checkpoint_if_interrupted(self, progress):
         """Writes a checkpoint if a signal has ended the collection of episodes.
 
-        A terminal sends SIGINT also to the processes of environments, which then fail.
+        A terminal sends SIGINT to the environments' processes too, which then fail.
 
         Args:
-            progress: `Progress` before the update for which the episodes are collected.
+            progress: `Progress` before the update for which episodes are collected.
         """
         updates = self.checkpoints and int(self.model.updates)
         try:
@@ -229,7 +228,7 @@ class Recorder:
             self.write(progress)
 
     def write(self, progress):
-        """Writes a checkpoint unless the newest checkpoint has the same progress."""
+        """Writes a checkpoint unless the newest one has the same progress."""
         if self.checkpoints is None or not self.checkpoints.is_writer:
             return
         if progress == self._written:
@@ -248,7 +247,7 @@ class Recorder:
 
 
 def of_agent(checkpoints, agent, callbacks, settings, options):
-    """Returns the `Recorder` of a training of an agent.
+    """Returns the `Recorder` of an agent's training.
 
     Args:
         checkpoints, callbacks: As in `Recorder`.
@@ -278,7 +277,7 @@ def env_name(env):
 
 
 def describe(agent, settings):
-    """Returns a description of a training of an agent, with these other settings."""
+    """Describes an agent's training with these other settings, as a dict."""
     description = {
         "settings": settings,
         "observation space": spaces.to_config(agent.observation_space),
@@ -306,7 +305,7 @@ def _to_plain(description):
 
 
 def _learning_rates(model):
-    """Returns the constant learning rates of the optimizers of a model."""
+    """Returns the constant learning rates of a model's optimizers."""
     inner = [getattr(x, "inner_optimizer", x) for x in agent_state.optimizers(model)]
     rates = [optimizer.get_config()["learning_rate"] for optimizer in inner]
     return [rate for rate in rates if isinstance(rate, float)]
@@ -315,12 +314,12 @@ def _learning_rates(model):
 def check_same_training(path, expected, received):
     """Raises an error if a checkpoint belongs to another training.
 
-    Other versions of packages and other TensorFlow flags give a warning only. An option
-    that the checkpoint of an earlier version lacks had its default.
+    Other package versions and TensorFlow flags only give a warning. Options that an
+    earlier version did not store had their defaults.
 
     Args:
         path: Path of the checkpoint.
-        expected: Dict, the manifest of the checkpoint.
+        expected: Dict, its manifest.
         received: Dict, the description of the training that would continue.
     """
     for part, current in received.items():
@@ -336,7 +335,7 @@ def check_same_training(path, expected, received):
 
 
 def _check_state(checkpoint):
-    """Raises a `ValueError` unless a state that was read from a file can be restored."""
+    """Raises `ValueError` unless a state from a file can be restored."""
     path, _, state = checkpoint
     if not (
         isinstance(state, dict)
@@ -365,7 +364,7 @@ def _invalid(path):
 
 
 def _without_later(old, new):
-    """Returns `[class, config]` of a layer without arguments that an old config lacks."""
+    """Drops the arguments in a layer's `[class, config]` that an old config lacks."""
     is_layer = isinstance(old, list) and len(old) == 2 and isinstance(old[1], dict)
     if not is_layer or not isinstance(new, list) or not isinstance(new[-1], dict):
         return new
@@ -373,9 +372,9 @@ def _without_later(old, new):
 
 
 def _compare(path, name, old, new, may_differ=False):
-    """Raises an error, or writes a warning, if a part of a header differs.
+    """Raises an error, or logs a warning, if a part of a header differs.
 
-    Other versions and flags may round results differently. All other differences would
+    Other versions and flags may round results differently. Any other difference would
     continue another training.
     """
     if json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True):

@@ -1,4 +1,4 @@
-"""Collects episodes and makes updates from them: what an epoch of `fit` does."""
+"""What an epoch of `fit` does: collect episodes, and update from them."""
 
 import functools
 import numbers
@@ -49,7 +49,7 @@ class UpdateResult(NamedTuple):
 
 
 class UpdateNotFinite(FloatingPointError):
-    """The error for an update with a number that is not finite.
+    """A number of the update is not finite.
 
     Attributes:
         episodes: `Episodes` of NumPy arrays, from which the update was computed.
@@ -63,23 +63,23 @@ class UpdateNotFinite(FloatingPointError):
 class Trainer:
     """What a built agent acts and learns with: actor, estimator and traced programs.
 
-    A program contains Python constants of the agent's layers. When such a constant
-    changes, `renewed` returns a trainer without programs.
+    Programs contain Python constants of the agent's layers. When one of these changes,
+    `renewed` returns a trainer without programs.
 
     Args:
         agent: A built `Reinforce`.
         observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
         recurrent_policy: `recurrent.RecurrentPolicy`, or `None`.
-        updating_layers: The result of `models.check_call_modes`.
+        updating_layers: Result of `models.check_call_modes`.
 
     Attributes:
         actor: `actor.ActorPolicy`.
         estimator: `estimator.PolicyGradientEstimator`.
-        programs: Dict from results of `environments.Environments.program_key` to the
-            programs that collect episodes. The last entry was used last.
+        programs: Dict from `Environments.program_key` to the programs that collect
+            episodes, last used last.
         graphs: Dict from names to traced functions, each with the key of its trace.
-        xla_note: String, which tells the gradient steps of the last update that XLA has
-            compiled, or an empty string for an update of few gradient steps.
+        xla_note: String that tells which gradient steps of the last update XLA has
+            compiled; empty for an update of few gradient steps.
     """
 
     def __init__(self, agent, observation_spec, recurrent_policy, updating_layers):
@@ -140,7 +140,7 @@ class Trainer:
 
         Raises:
             ValueError: If the baseline needs groups of episodes with equal reset seeds,
-                which the request would not collect.
+                which these arguments do not give.
         """
         size = self.estimator.baseline.reset_group_size
         incomplete = steps or (episodes or 0) % size or envs.is_vector_env
@@ -158,7 +158,7 @@ class Trainer:
         )
 
     def program(self, envs, request):
-        """Returns the cached program for a `CollectionRequest`, or makes a new one."""
+        """Returns the program for a `CollectionRequest`, from the cache or a new one."""
         key = envs.program_key(request)
         with self._weights_lock:
             program = self.programs.pop(key, None)
@@ -175,14 +175,14 @@ class Trainer:
             return self.program(envs, request), request
 
     def play(self, envs, request):
-        """Collects the requested episodes; returns `CollectedEpisodes`."""
+        """Collects the requested episodes, as `CollectedEpisodes`."""
         return envs.collect(self.actor, *self._prepared(envs, request))
 
     def collect(self, envs, seed, *counts):
         """Collects the episodes of the next update, as `Episodes`.
 
         Args:
-            envs, seed, *counts: Arguments of `training_request`.
+            envs, seed, *counts: As in `training_request`.
         """
         with self._weights_lock:  # the request contains the number of the update
             request = self.training_request(envs, seed, *counts)
@@ -190,15 +190,14 @@ class Trainer:
         return envs.collect(self.actor, *prepared).episodes
 
     def evaluate(self, envs, key, episodes, settings, deterministic=True):
-        """Collects episodes, and returns their `episode_statistics.batch_metrics`.
+        """Plays episodes, and returns their `episode_statistics.batch_metrics`.
 
         Args:
             envs: `environments.Environments`.
             key: `seeding.StreamKey`, which determines all random numbers.
             episodes: Int, the number of episodes.
             settings: `config.EnvSettings`.
-            deterministic: Bool, whether to take the most likely actions instead of random
-                actions.
+            deterministic: Bool, whether to take the most likely actions.
         """
         request = environments.CollectionRequest(
             key,
@@ -218,16 +217,15 @@ class Trainer:
             envs: `environments.Environments`.
             seed: Int, the master seed of all random numbers of training.
             counts: The further arguments of `training_request`.
-            max_updates: Int, the largest number of updates in one program.
-            max_env_steps: Int, the number of steps after which no update starts, or
-                `None`.
-            notify: `None`, or function that is called with the `Episodes` and logs before
-                an update is made.
+            max_updates: Int, the most updates in one program.
+            max_env_steps: Int, the steps after which no update starts, or `None`.
+            notify: Function that receives the `Episodes` and logs before an update is
+                made, or `None`.
             rates: `loop.LinearRates` for a program of several updates.
 
         Returns:
-            Iterator with one pair for each update: the logs of the update, and an
-            iterator of `(episode, logs)` from `episode_statistics.episode_logs`.
+            Iterator with a pair for each update: its logs, and an iterator of
+            `(episode, logs)` from `episode_statistics.episode_logs`.
         """
         update, first_episode, _ = self.totals
         request = self.training_request(envs, seed, *counts)
@@ -283,10 +281,9 @@ class Trainer:
                 train on, by default from the method `permutations`.
 
         Raises:
-            UpdateNotFinite: If a number of the update is not finite. After this error,
-                all weights are unchanged.
-            ValueError: If `episodes` is invalid, or XLA cannot compile a layer. All
-                weights are unchanged.
+            UpdateNotFinite: If a number of the update is not finite.
+            ValueError: If `episodes` is invalid, or XLA cannot compile a layer. After
+                either error, all weights are unchanged.
         """
         episodes = self.check_episodes(episodes)
         if permutations is None:
@@ -303,7 +300,7 @@ class Trainer:
 
     @locks.between_updates
     def update_from_rollout(self, rollout, collected, seed):
-        """Makes the next update of a program from episodes that were collected before.
+        """Makes a tensor environment's next update from episodes collected before.
 
         Args:
             rollout: `xla_rollout.Rollout` that has collected the episodes.
@@ -346,9 +343,9 @@ class Trainer:
     def _update_in_program(self, rollout, seed, max_updates, max_env_steps, rates):
         """Makes up to `max_updates` updates, each from new episodes, in one program.
 
-        The program ends before an update with a number that is not finite. Only if that
-        is the first update, the method raises `UpdateNotFinite`. The first update uses
-        the learning rates that the optimizers already have.
+        It ends before an update with a number that is not finite, and raises
+        `UpdateNotFinite` only if that is the first one. The first update uses the
+        learning rates that the optimizers already have.
 
         Args:
             rollout: `xla_rollout.Rollout`, which collects the episodes of each update.
@@ -401,7 +398,7 @@ class Trainer:
         return results
 
     def permutations(self, episodes, seed):
-        """Returns `[num_permutations, N]` int32, random orders of N steps to train on.
+        """Returns random orders of N steps to train on, `[num_permutations, N]`.
 
         Args:
             episodes: `Episodes` of NumPy arrays, validated.
@@ -441,7 +438,7 @@ class Trainer:
 
     @locks.between_updates
     def step_statistics(self, episodes):
-        """Returns `inspection.step_statistics` of each step, as NumPy arrays."""
+        """Returns `inspection.step_statistics`, as NumPy arrays."""
         graph = self._graph(
             "step_statistics",
             lambda: functools.partial(inspection.step_statistics, self.estimator),
@@ -457,7 +454,7 @@ class Trainer:
     def _allows_parts(self):
         """Returns whether a gradient may be the sum over parts of the steps.
 
-        A recurrent policy reads whole episodes, and would do so for every part. A loss
+        A recurrent policy would read the whole episodes again for each part, and a loss
         that a layer adds may be a sum over the rows of a call.
         """
         has_losses = compilation.has_losses_of_inputs(self.estimator.policy)
@@ -475,15 +472,17 @@ class Trainer:
         return step
 
     def _compiled_networks(self, steps):
-        """Returns the networks whose gradient steps XLA compiles, and sets `xla_note`.
+        """Chooses the networks whose gradient steps XLA compiles, and sets `xla_note`.
 
-        The names are `"policy"` and `"value network"`. The compilation takes a few
-        seconds, and pays if an update makes many gradient steps. The choice follows from
-        the agent, the number of steps and the devices, so a training can be repeated and
-        resumed to the bit.
+        Compilation takes a few seconds, which pays if an update makes many gradient
+        steps. The choice follows from the agent, the number of steps and the devices, so
+        a training can be repeated and resumed to the bit.
 
         Args:
             steps: Int, the number of time steps of the batch.
+
+        Returns:
+            List with `"policy"` and `"value network"`, one of them, or none.
         """
         setting = self.agent.jit_compile
         least = 1 if setting is True else _MIN_COMPILED_STEPS
@@ -501,7 +500,7 @@ class Trainer:
         return [name for name, obstacle in obstacles.items() if not obstacle]
 
     def _obstacle(self, network, setting):
-        """Returns why XLA does not compile the gradient steps of a network."""
+        """Returns why XLA does not compile a network's gradient steps, or nothing."""
         estimator, is_policy = self.estimator, network == "policy"
         if setting is False:
             return "jit_compile=False"
@@ -524,17 +523,17 @@ class Trainer:
         return records.specs(actor.observation_spec, actor.action_spec, actor.mask_size)
 
     def _graph(self, name, make_function, signature, parts=()):
-        """Returns a concrete TensorFlow function from the cache, or traces the function.
+        """Returns a concrete TensorFlow function from the cache, or traces it.
 
-        The search of `tf.function` for a trace would take longer than a small update. A
+        `tf.function` would take longer to find a trace than a small update takes. A
         function is traced again if a trained variable, an optimizer or a rollout was
         replaced, or if a Python constant of an optimizer has changed.
 
         Args:
             name: String, the name of the function.
-            make_function: Function without arguments that returns the function to trace.
-                It is called only if the cache contains no valid trace.
-            signature: Tuple of `tf.TensorSpec`, the specs of the arguments.
+            make_function: Function without arguments that returns the function to trace,
+                called only if the cache has no valid trace.
+            signature: Tuple of `tf.TensorSpec`, one for each argument.
             parts: Tuple of the optimizers and other objects that the function uses.
         """
         baseline = self.estimator.baseline
@@ -552,7 +551,7 @@ class Trainer:
 
 
 def _logs(results, others, update, first_episode):
-    """Yields the logs of each update, and the logs of the episodes of the update."""
+    """Yields the logs of each update, and those of its episodes."""
     for metrics, *columns in results:
         # `env_steps` of the update, of all updates so far, replaces that of the episodes.
         statistics = episode_statistics.metrics(*columns[:2])
@@ -575,8 +574,8 @@ def _constants(optimizer):
 def _schedule(rate):
     """Returns the constants of a learning rate or entropy coefficient, as a tuple.
 
-    If a learning rate is a variable and not a schedule, the traced function reads the
-    variable, and does not contain the learning rate as a constant.
+    A learning rate that is a variable is read by the traced function, and so is no
+    constant of it.
     """
     if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return (id(rate),)
@@ -584,7 +583,7 @@ def _schedule(rate):
 
 
 def _tensor(array):
-    """Returns an array as a tensor, which shares the memory of large observations."""
+    """Returns an array as a tensor, without copying large observations."""
     is_large = getattr(array, "nbytes", 0) > 2**20 and array.dtype.kind in "fiu"
     # TensorFlow requires the alignment.
     if is_large and array.flags.carray and array.ctypes.data % 64 == 0:
@@ -595,7 +594,7 @@ def _tensor(array):
 def _call_compiled(step, graph, *arguments):
     """Calls the traced function of an update, whose gradient steps XLA compiles.
 
-    XLA compiles during the call, after other operations of the update. If XLA cannot
+    That happens during the call, after other operations of the update. If XLA cannot
     compile a layer, all weights are restored. An interruption arrives after the whole
     update, which is kept.
     """
