@@ -1,1 +1,1 @@
-"""Provides default policies, recurrent policies, normalization and action selection."""
+"""Policies: default and recurrent networks, normalization and action selection."""

@@ -1,4 +1,4 @@
-"""Selects actions with normalizer, policy, recurrent state, mask and head."""
+"""Action selection: normalizer, policy, recurrent state, action mask and head."""
 
 import dataclasses
 import threading
@@ -16,34 +16,30 @@ from tf_reinforce.data import tensor_noise
 
 @dataclasses.dataclass(eq=False)
 class ActorPolicy:
-    """Computes actions from observations in TensorFlow operations.
+    """Selects actions for observations, in TensorFlow operations.
 
     Args:
-        step: Function from N observations `[N, …]` and a list of recurrent states to
-            the policy outputs, `[N, P]` with P numbers per observation, and the list of
-            next recurrent states.
-        head: A built `heads.Head`, which samples actions from the policy outputs.
-        observation_spec: `tf.TensorSpec` of one observation, or a structure of
-            `tf.TensorSpec`s.
+        step: Function from N observations `[N, …]` and a list of recurrent states to the
+            policy outputs, `[N, P]`, and the list of next states.
+        head: The built `heads.Head` that samples actions from the policy outputs.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
         dtype: Float type of the policy outputs.
         variables: The Keras variables that the actions depend on.
-        mask_source: `action_masks.MaskPath` of the action masks in `info` or in the
+        mask_source: `action_masks.MaskPath` of the action mask in `info` or in the
             observation, or `None` if every action is always legal.
         recurrent: `recurrent.RecurrentPolicy`, or `None` for a policy without state.
-        lock: The lock that a thread holds while it reads or changes `variables`.
-        centers: List with an entry for each array of an observation, from
-            `RunningNormalization.centers`, or `None` without a normalizer.
+        lock: Lock that a thread holds while it reads or changes `variables`.
+        centers: List from `RunningNormalization.centers`, with an entry for each array of
+            an observation, or `None` without a normalizer.
 
     Attributes:
-        action_spec: `tf.TensorSpec` of one raw action, or a structure of
-            `tf.TensorSpec`s. A raw action is a sample of the head, before its conversion
-            to environment units.
-        noise_specs: List of `NoiseSpec`, the specs of the random numbers from which the
-            head samples one action.
-        mask_size: Int, `M`, the number of entries of an action mask, or zero without
-            action masks.
-        state_spec: List of `tf.TensorSpec`, the specs of the recurrent state of one
-            episode, or an empty list for a policy without state.
+        action_spec: `tf.TensorSpec` of one raw action, or a structure of them. Raw
+            actions are samples of the head, not yet in environment units.
+        noise_specs: List of `NoiseSpec`, the random numbers that the head needs for one
+            action.
+        mask_size: Int, `M`, the number of entries of an action mask; zero without masks.
+        state_spec: List of `tf.TensorSpec`, the recurrent state of one episode; empty for
+            a policy without state.
     """
 
     step: Callable
@@ -66,7 +62,7 @@ class ActorPolicy:
             self.centers = [None] * len(keras.tree.flatten(self.observation_spec))
 
     def acting_specs(self):
-        """Returns the `ActingSpecs`, with which a process without TensorFlow can act."""
+        """Returns the `ActingSpecs` that a process without TensorFlow needs to act."""
 
         def array_specs(specs):
             leaves = keras.tree.flatten(specs)
@@ -81,27 +77,25 @@ class ActorPolicy:
         )
 
     def mask_reader(self):
-        """Returns a `MaskReader` for action masks, or `None` without action masks."""
+        """Returns a `MaskReader` for action masks, or `None` if there are none."""
         source = self.mask_source
         return source and action_masks.MaskReader(source, self.head.mask_layout)
 
     def initial_state(self, count):
-        """Returns the recurrent states for the start of `count` episodes, as a list."""
+        """Returns the list of recurrent states with which `count` episodes start."""
         return [] if self.recurrent is None else self.recurrent.initial_state(count)
 
     def outputs(self, observations, mask, states):
         """Returns policy outputs, masked policy outputs, and next recurrent states.
 
         Args:
-            observations: Tensor `[N, …]`, or a structure of tensors, the N observations.
-            mask: `[N, M]` int8, one action mask of M entries for each of N observations,
-                or `None` without action masks.
+            observations: Tensor `[N, …]`, or a structure of tensors.
+            mask: `[N, M]` int8, one action mask per observation, or `None` without masks.
             states: List of tensors `[N, …]`, the recurrent states.
 
         Returns:
-            The policy outputs, `[N, P]` with P numbers for each of N observations; the
-            policy outputs under the action mask, `[N, P]`; and the list of next
-            recurrent states.
+            The outputs, `[N, P]`; the same under the action mask; and the list of next
+            states.
         """
         outputs, states = self.step(observations, states)
         if mask is None:
@@ -110,12 +104,12 @@ class ActorPolicy:
         return outputs, self.head.mask_outputs(outputs, mask), states
 
     def select_actions(self, outputs, noise=None):
-        """Returns raw actions, which are not yet converted to environment units.
+        """Returns raw actions, not yet converted to environment units.
 
         Args:
-            outputs: `[N, P]` float tensor, P policy outputs for each of N actions.
-            noise: List of tensors `[N, …]`, one for each of `noise_specs`, from which the
-                actions are sampled. `noise=None` selects the most likely actions.
+            outputs: `[N, P]` float, the policy outputs.
+            noise: List of tensors `[N, …]`, one for each of `noise_specs`, from which
+                actions are sampled, or `None` for the most likely actions.
         """
         if noise is None:
             return self.head.mode(outputs)
@@ -123,11 +117,11 @@ class ActorPolicy:
         return self.head.sample(outputs, nested)
 
     def sample_noise(self, seed, count):
-        """Returns a list of tensors, the random noise from which actions are sampled.
+        """Returns the noise from which `count` actions are sampled, as a list of tensors.
 
         Args:
             seed: Scalar int tensor that determines the noise.
-            count: Int or scalar int tensor, the number of actions.
+            count: Int or scalar int tensor.
         """
         return [
             tensor_noise.stateless_noise(
@@ -138,10 +132,10 @@ class ActorPolicy:
 
 
 def float_type(policy):
-    """Returns the float type of the observations, outputs and actions of a built policy.
+    """Returns the float type of a built policy's observations, outputs and actions.
 
-    It is `"float64"` if at least one weight is float64, else `"float32"`, even if all
-    weights are in half precision.
+    It is `"float64"` if any weight is float64, else `"float32"`, even for weights in half
+    precision.
     """
     has_float64 = any(weight.dtype == "float64" for weight in policy.weights)
     return "float64" if has_float64 else "float32"
@@ -151,7 +145,7 @@ def constants(*models):
     """Returns what traced programs contain of Keras models, as a tuple to compare.
 
     These are the ids of the variables, which Keras' `enable_lora` extends, and the
-    statistics that `adapted_layers` returns.
+    statistics from `adapted_layers`.
     """
     variable_ids = [id(v) for model in models for v in model.variables]
     statistics = [(name, array.tobytes()) for name, array in adapted_layers(*models)]
@@ -161,8 +155,8 @@ def constants(*models):
 def adapted_layers(*models):
     """Returns the statistics of layers with `adapt`, as a list of `(name, array)`.
 
-    Keras layers with `adapt`, for example `Normalization`, store their statistics (such
-    as mean and variance) twice: as weights, and as plain tensors that `call` reads.
+    Such layers, for example `Normalization`, store their mean and variance twice: as
+    weights, and as plain tensors that `call` reads.
     """
     return [
         (name, np.asarray(value))

@@ -1,4 +1,4 @@
-"""Finds what the layers of a model do in training and in inference."""
+"""What the layers of a model do in training mode and in inference mode."""
 
 import collections
 import contextlib
@@ -23,7 +23,7 @@ _PASSING = (
 
 
 class CallModes(NamedTuple):
-    """What a Keras model computes in a call, as the operations of its graph show."""
+    """What a Keras model computes when it is called, read from the graph's operations."""
 
     is_random: bool  # whether the outputs depend on random numbers in inference mode
     differing: list  # names of the layers whose outputs differ in training mode
@@ -35,8 +35,8 @@ def call_modes(model, observation_spec):
 
     Args:
         model: Keras model.
-        observation_spec: `tf.TensorSpec` of one input of the model without batch axis, or
-            a structure of `tf.TensorSpec`s.
+        observation_spec: `tf.TensorSpec` of one input without batch axis, or a structure
+            of them.
     """
     layers = list(model._flatten_layers())
     if all(map(_is_known, layers)):  # a graph takes longer to make than most models
@@ -66,7 +66,7 @@ def call_modes(model, observation_spec):
 
 
 def _is_known(layer):
-    """Returns whether a layer of Keras draws no numbers and has no training mode."""
+    """Returns whether a layer is Keras' own, not random, and without a training mode."""
     module = type(layer).__module__
     if module.startswith("keras.src.models"):
         return True
@@ -81,7 +81,7 @@ def _is_known(layer):
 
 @contextlib.contextmanager
 def training_mode(layers):
-    """Calls layers in training mode, inside a model that runs in inference mode."""
+    """Runs the given layers in training mode while their model runs in inference mode."""
 
     def train(call):
         return lambda *args, **kwargs: call(*args, **{**kwargs, "training": True})
@@ -105,7 +105,7 @@ class _Graph:
         model, observation_spec: As in `call_modes`.
 
     Attributes:
-        used: Counter of the operations, with constants, on which the outputs depend.
+        used: Counter of the operations, with constants, that the outputs depend on.
         assigns: Bool, whether the model changes a variable.
     """
 
@@ -124,17 +124,17 @@ class _Graph:
         self.assigns = any("Assign" in x for part in texts.values() for x in part)
 
     def is_random(self):
-        """Returns whether the outputs of the model depend on random numbers.
+        """Returns whether the outputs depend on random numbers.
 
-        An operation without state draws other numbers only if its seed is a variable that
-        the model changes.
+        A stateless operation draws new numbers only if its seed is a variable that
+        changes.
         """
         operations = [text.partition(" ")[0] for text in self.used]
         drawn = [x for x in operations if _RANDOM.search(x)]
         return any(self.assigns or not x.startswith("Stateless") for x in drawn)
 
     def _texts(self, node):
-        """Yields a text for a node, and for all nodes of the functions that it calls."""
+        """Yields a text for a node, and for each node in the functions that it calls."""
         value = node.attr["value"].tensor if node.op == "Const" else ""
         yield f"{node.op} {value}"
         for attribute in node.attr.values():
@@ -145,7 +145,7 @@ class _Graph:
 
 
 def _reachable(nodes, outputs):
-    """Returns the names of the nodes whose values the outputs use."""
+    """Returns the names of the nodes that the outputs depend on."""
     names, waiting = set(), list(outputs)
     while waiting:
         name = waiting.pop()

@@ -1,4 +1,4 @@
-"""Builds the default policy network for an observation space."""
+"""The default policy network for an observation space."""
 
 import contextlib
 import itertools
@@ -18,11 +18,11 @@ _MIN_IMAGE_SIZE = 7  # rows and columns; the size of MiniGrid's observations
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class OneHot(keras.layers.Layer):
-    """Encodes discrete numbers one-hot, with one entry for each possible value.
+    """Encodes discrete numbers one-hot, with an entry for each possible value.
 
     Args:
         sizes: List of positive ints, the number of values of each discrete number.
-        starts: List of ints, the smallest value of each discrete number.
+        starts: List of ints, the smallest of these values.
 
     Example:
 
@@ -34,8 +34,7 @@ class OneHot(keras.layers.Layer):
         super().__init__(**kwargs)
         self.sizes = list(sizes)
         self.starts = list(starts)
-        # Entry i of the output is one if input number `_indices[i]` has the value
-        # `_values[i]`.
+        # Entry i of the output is one if input `_indices[i]` equals `_values[i]`.
         self._indices = np.repeat(np.arange(len(self.sizes)), self.sizes)
         ranges = [np.arange(n) + start for n, start in zip(self.sizes, self.starts)]
         self._values = np.concatenate(ranges)
@@ -60,9 +59,9 @@ class OneHot(keras.layers.Layer):
 
 @contextlib.contextmanager
 def _float_policy():
-    """Applies `keras.config.set_floatx("float64")`, also after Keras has made a layer.
+    """Applies `keras.config.set_floatx("float64")` also after a layer has been made.
 
-    Keras remembers the type of the first layer, and later makes inputs of another type.
+    Keras remembers the type at the first layer, and would give later inputs another one.
     """
     before = keras.config.dtype_policy()
     is_default = before.name == "float32"
@@ -83,52 +82,48 @@ def default_policy(
     name="policy",
     is_normalized=False,
 ):
-    """Builds a policy with dense tanh layers for the arrays of an observation.
+    """Builds a network of dense tanh layers for any observation space.
 
-    Each array of an observation has a branch, which converts the array to features. The
-    policy concatenates the features of all branches.
+    Each array of an observation is first turned into features, depending on its space;
+    the dense layers receive all of them concatenated.
 
-    | array | its branch |
+    | array | features |
     |---|---|
-    | `Box` of reals | flattens the numbers |
-    | `Discrete`, `MultiDiscrete` | encodes one-hot, with an entry for each value |
-    | `MultiBinary`, `Box` of bools | flattens zeros and ones |
-    | `Box` of uint8 or bools that is an image | scales to [0, 1], convolves, flattens |
-    | any other `Box` of integers | scales from the bounds to [-1, 1], flattens |
+    | `Box` of reals | the numbers |
+    | `Discrete`, `MultiDiscrete` | one-hot, with an entry for each value |
+    | `MultiBinary`, `Box` of bools | zeros and ones |
+    | `Box` of uint8 or bools that is an image | scaled to [0, 1], then convolutions |
+    | any other `Box` of integers | scaled from the bounds to [-1, 1] |
 
-    Integers are scaled because layers with tanh learn best from inputs around zero. The
-    scaling of an image keeps zero, which is usually the value of borders and empty cells.
-    If the bounds of integers are infinite or at least 1e7 apart, the integers are not
-    scaled. Infinite or distant bounds of integers are usually the limits of the number
-    type, and contain no information about the observation.
+    Tanh layers learn best from inputs around zero; images keep their zero, which is
+    usually the value of borders and empty cells. Integers with infinite bounds, or bounds
+    at least 1e7 apart, stay unscaled: these are usually only the limits of the number
+    type.
 
-    A `Box` of uint8 or bools is an image if its height and width are at least 7. An image
-    of height H and width W has the shape `[H, W]`, or with C channels `[H, W, C]` or
-    `[C, H, W]`. A stack of S images with at most four channels has the shape
-    `[S, H, W, C]`. Gray frames that Gymnasium's FrameStackObservation stacks count as
-    channels. If two adjacent axes of an image with three axes have equal sizes, the
-    remaining axis contains the channels. If an image with three axes has no adjacent axes
-    of equal sizes, the smaller of the first and the last axis contains the channels.
-    After a first convolution, the policy applies convolutions with stride two to an
-    image, until fewer than six rows or columns remain.
+    A `Box` of uint8 or bools counts as an image if its height H and width W are at least
+    7. Its shape may be `[H, W]`, `[H, W, C]` or `[C, H, W]` with C channels, or
+    `[S, H, W, C]` for a stack of S images with at most four channels. Gray frames from
+    Gymnasium's FrameStackObservation count as channels. If two adjacent axes of three are
+    equal, the third holds the channels; otherwise the smaller of the first and the last
+    does. After a first convolution, others with stride two follow until fewer than six
+    rows or columns remain.
 
     Args:
         space: A Gymnasium observation space.
         hidden: Positive ints, the sizes of the hidden layers.
         outputs_size: Positive int, `P`, the number of policy outputs.
-        seed: Int, which determines the initial weights.
-        output_scaling: Pair of the offsets and the scales of the policy outputs, from
-            `heads.Head.output_scaling`. The last layer of the model multiplies the
-            outputs by the scales and adds the offsets.
+        seed: Int that determines the initial weights.
+        output_scaling: Pair of offsets and scales, from `heads.Head.output_scaling`. The
+            last layer multiplies the outputs by the scales and adds the offsets.
         name: String, the name of the model.
         is_normalized: Bool, whether the agent normalizes observations. A `Box` of
-            integers that is no image is then treated as a `Box` of reals.
+            integers other than an image is then treated as reals.
 
     Returns:
-        Keras model from N observations `[N, …]` to policy outputs `[N, P]`, with
-        orthogonal initial weights. The weights of the last dense layer are scaled by
-        0.01, so that the initial policy hardly depends on the observation. If an
-        observation is a dict, each input of the model has the name of its key.
+        Keras model from observations `[N, …]` to policy outputs `[N, P]`, with orthogonal
+        initial weights. Those of the last dense layer are scaled by 0.01, so the initial
+        policy hardly depends on the observation. For a dict of observations, the inputs
+        are named after its keys.
 
     Raises:
         ValueError: If a one-hot encoding would have more than 100,000 entries.
@@ -178,8 +173,7 @@ def default_policy(
 
 def _branch(space, x, orthogonal):
     """Converts one array of N observations, `[N, …]`, to F features each, `[N, F]`."""
-    # A dot in the names of layers keeps the names different from the keys of an
-    # observation.
+    # A dot in the layers' names keeps them different from the observation's keys.
     name = spaces.safe_name(x.name)
     flatten = keras.layers.Flatten(name=f"{name}.flat")
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
@@ -217,12 +211,9 @@ def _to_unit(space):
 
 
 def _image_axes(shape):
-    """Returns the axes of an image in the order that puts channels last.
+    """Returns the axes of an image with the channels last, or `None` for other shapes.
 
-    The first axis of the image is axis 1, because axis 0 is the batch.
-
-    Returns:
-        Tuple of ints, the axes, or `None` if the shape is not that of an image.
+    They count from 1, as axis 0 is the batch.
     """
     if len(shape) == 2:
         axes = (1, 2)
@@ -239,11 +230,10 @@ def _image_axes(shape):
 
 
 def _convolutions(space, x, axes, orthogonal):
-    """Applies convolutions to N images, until fewer than six rows or columns remain.
+    """Applies convolutions to N images until fewer than six rows or columns remain.
 
-    LiteRT, which selects the actions, processes one image at a time, and reads all
-    weights for each image. In LiteRT, a dense layer on a convolution output with six or
-    more rows and columns would take more time than the convolutions.
+    LiteRT selects actions one image at a time and reads all weights for each. A dense
+    layer on larger outputs would take it longer than the convolutions.
     """
     name, layers = spaces.safe_name(x.name), keras.layers
     height, width = (space.shape[axis - 1] for axis in axes[:2])

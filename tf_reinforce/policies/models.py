@@ -1,4 +1,4 @@
-"""Builds Keras models, and checks that they fit head, baseline and spaces."""
+"""Building Keras models, and checking that they fit head, baseline and spaces."""
 
 import inspect
 import warnings
@@ -15,16 +15,16 @@ from tf_reinforce.support import validation
 
 
 def build(model, shapes, spec, name):
-    """Builds a Keras model for observations, and thereby creates its weights.
+    """Creates a Keras model's weights for the given observations.
 
-    A subclassed model without a method `build` is built by a call. The method that the
-    model inherits from Keras would only mark it as built.
+    A subclassed model without its own `build` is called instead, because the inherited
+    method would only mark it as built.
 
     Args:
         model: Keras model that is not built.
-        shapes: Shape of the observations with the batch axis, or a structure of shapes.
+        shapes: Shape of the observations with batch axis, or a structure of shapes.
         spec: Spec of an observation of the policy, or `None` if only shapes are known.
-        name: String that describes the model in an error message.
+        name: String for the model in error messages.
 
     Raises:
         ValueError: If the model cannot take the observations.
@@ -37,18 +37,17 @@ def build(model, shapes, spec, name):
 
 
 def call_on_examples(policy, observation_spec, recurrent_policy=None, name="policy"):
-    """Returns the outputs of a policy for two observations: random floats, other zeros.
+    """Returns a policy's outputs for two observations of random floats and zero integers.
 
     Args:
-        policy: Keras model of the policy.
-        observation_spec: `tf.TensorSpec` of one observation, or a structure of
-            `tf.TensorSpec`s.
-        recurrent_policy: `recurrent.RecurrentPolicy` if the policy is recurrent. For a
-            recurrent policy, `call_on_examples` computes one step.
-        name: String that describes the model in an error message.
+        policy: Keras model.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
+        recurrent_policy: `recurrent.RecurrentPolicy` of a recurrent policy, which runs
+            for one step.
+        name: String for the model in error messages.
 
     Raises:
-        ValueError: If the policy cannot take observations of the spec.
+        ValueError: If the policy cannot take such observations.
     """
     rng = np.random.default_rng(0)
 
@@ -61,8 +60,7 @@ def call_on_examples(policy, observation_spec, recurrent_policy=None, name="poli
     errors = ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError, UserWarning
     try:
         with warnings.catch_warnings():
-            # If the inputs have another structure, Keras only warns and assigns arrays to
-            # wrong inputs.
+            # If the structure differs, Keras only warns and mixes up the inputs.
             warnings.filterwarnings("error", ".*structure of `inputs`", UserWarning)
             if recurrent_policy is not None:
                 states = recurrent_policy.initial_state(2)
@@ -81,7 +79,7 @@ def call_on_examples(policy, observation_spec, recurrent_policy=None, name="poli
 def warn_bounded_logits(policy, head):
     """Warns if a policy whose outputs are logits ends in softmax or sigmoid.
 
-    A subclassed model is not inspected, because the order of its layers is not known.
+    A subclassed model is not inspected, because the order of its layers is unknown.
 
     Args:
         policy: A built Keras model.
@@ -116,9 +114,8 @@ def _bounded_ends(tensor, start, stop):
     """Yields `(layer name, activation, start, stop)` of each final softmax or sigmoid.
 
     Args:
-        tensor: A symbolic tensor that becomes columns `start` to `stop` of the policy
-            outputs.
-        start, stop: Ints, the range of columns of the policy outputs.
+        tensor: A symbolic tensor that becomes columns `start` to `stop` of the outputs.
+        start, stop: Ints.
     """
     operation, node_index, tensor_index = tensor._keras_history
     inputs = operation._inbound_nodes[node_index].input_tensors
@@ -146,12 +143,12 @@ _DEFAULTS = keras.Layer.from_config.__func__, keras.Model.from_config.__func__
 
 
 def warn_if_not_loadable(model):
-    """Warns about layers in a saved model that a file cannot restore as they are.
+    """Warns about layers that cannot be restored from a saved file as they are.
 
     Keras makes a layer from its configuration, which contains `name`, `trainable` and
-    `dtype`. A class with a `from_config` of its own is not checked. Of a subclass of
-    `keras.Model` without `get_config`, Keras 3.15 stores the default values of the
-    arguments, also if other values were passed.
+    `dtype`. For a subclass of `keras.Model` without `get_config`, Keras 3.15 stores the
+    arguments' defaults instead of the values passed. Classes with their own `from_config`
+    are not checked.
 
     Args:
         model: Keras model.
@@ -169,7 +166,7 @@ def warn_if_not_loadable(model):
 
 
 def _problem(layer):
-    """Returns why a layer cannot be made from its configuration, or `None`."""
+    """Returns why a layer cannot be made from its configuration, or `None` if it can."""
     signature = inspect.signature(type(layer))
     try:
         signature.bind(**layer.get_config())
@@ -185,15 +182,15 @@ def _problem(layer):
 
 
 def normalized_arrays(space, keras_models, with_integers):
-    """Returns whether `normalize_observations` normalizes each array of an observation.
+    """Returns a flag for each array of an observation: whether it is to be normalized.
 
-    Warns of integers that a model takes as integers, which would round normalized
-    numbers, and of observations without any array that can be normalized.
+    Warns if a model has an integer input for one, which would round the normalized
+    numbers, and if there is no array to normalize.
 
     Args:
         space: Gymnasium observation space.
         keras_models: List of the Keras models that receive the observations.
-        with_integers: Bool, False for agents of files that do not normalize integers.
+        with_integers: Bool, False for agents from files that do not normalize integers.
     """
     nest = spaces.to_nest(space)
     parts, names = keras.tree.flatten(nest), keras.tree.flatten(spaces.names(nest))
@@ -222,21 +219,20 @@ def normalized_arrays(space, keras_models, with_integers):
 
 
 def check_model_shapes(policy, head, baseline, observation_spec):
-    """Raises `ValueError` if a policy does not match its observations, head or baseline.
+    """Raises `ValueError` if a policy does not fit its observations, head or baseline.
 
     Args:
         policy: A built Keras model.
         head: `heads.Head` of the agent.
         baseline: `baselines.Baseline` of the agent.
-        observation_spec: `tf.TensorSpec` of one observation, or a structure of
-            `tf.TensorSpec`s.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
 
     Returns:
         `recurrent.RecurrentPolicy` if the policy is recurrent, else `None`.
 
     Raises:
-        ValueError: If the policy does not take the observations or returns random or
-            wrongly shaped outputs, or if a value model is recurrent or shares weights
+        ValueError: If the policy does not take the observations, or its outputs are
+            random or wrongly shaped; also if a value model is recurrent or shares weights
             with the policy.
     """
     recurrent_policy = None
@@ -277,9 +273,7 @@ def _random_outputs(model):
 
 
 def check_call_modes(keras_models, observation_spec, recurrent_policy):
-    """Checks how policy and value model behave in inference and in training mode.
-
-    Warns of layers that would compute something else in training mode.
+    """Warns of layers that differ in training mode, and refuses random outputs.
 
     Args:
         keras_models: List of the policy and, if the baseline has one, the value model.
@@ -287,11 +281,11 @@ def check_call_modes(keras_models, observation_spec, recurrent_policy):
         recurrent_policy: `recurrent.RecurrentPolicy`, or `None`.
 
     Returns:
-        List with, for each model, the list of its layers that in training mode only
-        change their own variables.
+        List with one list per model: the layers that in training mode only change their
+            own variables.
 
     Raises:
-        ValueError: If the outputs of a model are random.
+        ValueError: If a model's outputs are random.
     """
     differing, updating = [], []
     for index, model in enumerate(keras_models):

@@ -1,4 +1,4 @@
-"""Normalizes observations and scales with running statistics."""
+"""Normalization of observations, and scaling of numbers, by running statistics."""
 
 import math
 from typing import Any
@@ -25,18 +25,15 @@ class RunningNormalization(keras.layers.Layer):
 
         x' = clip((x - m) / √(v + ε), -c, c)
 
-    In the formula, m is the running mean, v the running variance, ε is `epsilon` and c is
-    `clip`. The running mean and variance are weights, so that the saved agent and its
-    export contain the running mean and variance. The agent calls
-    `RunningNormalization.update` at the end of each update, and no other method changes
-    the mean and the variance. The normalization of observations is constant during an
-    update of the agent. Before the first update, `RunningNormalization` returns
-    observations unchanged and unclipped.
+    Each number of an observation has its own mean m and variance v; ε is `epsilon` and c
+    is `clip`. Both statistics are weights, so they are saved and exported. Only `update`
+    changes them. The agent calls it at the end of each of its own updates, so
+    normalization is constant within one. Before the first, observations are returned
+    unchanged and unclipped.
 
-    Every number of an observation has its own mean and standard deviation. Float64
-    numbers and integers are rounded to the layer's float type only after the mean has
-    been subtracted, so small differences of large numbers remain. To exclude an array,
-    for example an image, build the layer with the empty shape `()` for it.
+    Float64 numbers and integers are rounded to the layer's float type only after
+    subtracting the mean, so small differences between large numbers remain. To exclude an
+    array, for example an image, build the layer with the empty shape `()` for it.
 
     Args:
         epsilon: Positive float that is added to the variance.
@@ -115,13 +112,13 @@ class RunningNormalization(keras.layers.Layer):
 
     @property
     def acting_variables(self) -> list[keras.Variable]:
-        """Returns the weights that `call` reads."""
+        """The weights that `call` reads."""
         return [*self.shifts, *self.factors, self.bound]
 
     def centers(self, observation_spec: Any) -> list:
-        """Returns weights of each array that `call` centers in float64, else `None`.
+        """Returns the weights for each array that `call` centers in float64, else `None`.
 
-        The weights are origin, mean, shift and factor. Origin plus mean is subtracted in
+        They are origin, mean, shift and factor. Origin plus mean is subtracted in
         float64; the shift is what `call` subtracts from float32 arrays.
 
         Args:
@@ -134,7 +131,7 @@ class RunningNormalization(keras.layers.Layer):
         return [entry if self._is_wide(leaf) else None for leaf, entry in entries]
 
     def _is_wide(self, leaf: Any) -> bool:
-        """Returns whether the layer's float type would round the numbers of an array."""
+        """Returns whether the layer's float type would round an array's numbers."""
         return leaf.dtype.is_integer or (
             leaf.dtype.size > tf.as_dtype(self.compute_dtype).size
         )
@@ -179,19 +176,18 @@ class RunningScale(keras.layers.Layer):
 
         x' = x / √(1/n Σᵢ (xᵢ - c)²),    c the mean, or zero
 
-    In the formula, the xᵢ are the n samples that `update` has received. With
-    `centered=True`, c is the mean of the samples, otherwise zero. The statistics of
-    `RunningScale` are weights, which only the method `update` changes. The agent calls
-    `RunningScale.update` at the end of each update. Before the first update, the divisor
-    is computed from the argument `samples` of `call`. After the first update, the divisor
-    does not depend on the values that are divided. If the divisor would be zero, because
-    all samples are equal or all are zero, values are returned unchanged.
+    The xᵢ are all n samples that `update` has received, and c is their mean if
+    `centered`. The statistics are weights that only `update` changes, which the agent
+    calls at the end of each of its own updates. Before the first, the divisor is computed
+    from `samples`; after it, the divisor does not depend on the values to be divided. If
+    it would be zero, because all samples are equal or zero, values are returned
+    unchanged.
 
     Args:
         centered: Bool, whether to divide by the standard deviation instead of the root
             mean square.
-        epsilon: Positive float. A divisor of at most `epsilon` times the absolute value
-            of the samples' mean is a rounding error, and counts as zero.
+        epsilon: Positive float. A divisor of at most `epsilon` times the absolute mean of
+            the samples is a rounding error, and counts as zero.
 
     Example:
 
@@ -225,9 +221,9 @@ class RunningScale(keras.layers.Layer):
 
         Args:
             values: Float tensor of any shape.
-            samples: `[N]` float, the N samples that the next call of `update` receives.
-                `samples` are used only before the first update, when no statistics are
-                stored. With `samples=None`, the stored statistics are always used.
+            samples: `[N]` float, the samples for the next `update`, whose scale is used
+                if there has been none yet. With `None`, the stored statistics are always
+                used.
         """
 
         def running_scale() -> tf.Tensor:
@@ -243,7 +239,7 @@ class RunningScale(keras.layers.Layer):
         return values / tf.cast(scale, values.dtype)
 
     def update(self, samples: tf.Tensor) -> None:
-        """Updates the running statistics with N more samples, `[N]` float."""
+        """Updates the statistics with N more samples, `[N]` float."""
         new = self._statistics_with(samples)
         for weight, value in zip((self.count, self.mean, self.squares), new, strict=True):
             weight.assign(value)
@@ -263,7 +259,7 @@ class RunningScale(keras.layers.Layer):
         return count, self.mean.value + difference * fraction, squares
 
     def _scale(self, count: tf.Tensor, mean: tf.Tensor, squares: tf.Tensor) -> tf.Tensor:
-        """Returns the divisor, or 1 if the standard deviation or mean square is zero."""
+        """Returns the divisor, or 1 where it would be zero."""
         variance = tf.math.divide_no_nan(squares, count)
         scale = tf.sqrt(variance if self.centered else variance + mean * mean)
         return tf.where(scale > self.epsilon * tf.abs(mean), scale, 1.0)

@@ -1,9 +1,9 @@
-"""Runs recurrent policies over whole sequences in updates, and step by step in acting.
+"""Recurrent policies, which learn from whole episodes and act step by step.
 
-A recurrent policy is a Keras model from sequences of observations to sequences of policy
-outputs. An update of the agent calls the policy with whole episodes. To act, the agent
-calls the policy with one observation at a time, and passes the recurrent state from step
-to step. Updating and acting use the same layers and weights, without a copy.
+The policy is a Keras model from sequences of observations to sequences of outputs. An
+update calls it on whole episodes; to act, it runs on one observation at a time, and the
+recurrent state is passed from step to step. Both use the same layers and weights, without
+a copy.
 """
 
 import contextvars
@@ -14,32 +14,27 @@ import tensorflow as tf
 
 from tf_reinforce.data import seeding
 
-# `_STEP` contains the recurrent states that the current step of a policy reads and
-# writes. Each thread has its own recurrent states.
+# The recurrent states that the current step reads and writes, separate in each thread.
 _STEP: contextvars.ContextVar = contextvars.ContextVar("step")
 
-# `_TOLERANCES` contains the accepted relative and absolute difference between the outputs
-# of a whole sequence and of its single steps. Whole sequences and single steps sum in
-# another order, and half precision has three digits.
+# Accepted relative and absolute differences between whole sequences and single steps,
+# which sum in another order. Half precision has three digits.
 _TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
 _CHECK_STEPS = 5  # episode length in `RecurrentPolicy.check`
 
 
 def is_recurrent(policy, observation_spec):
-    """Returns whether the output of a policy depends on earlier observations.
+    """Returns whether a policy's outputs depend on earlier observations.
+
+    They do if it contains a `keras.layers.RNN` that runs over time. One that runs along
+    an axis of the observation itself, for example over a stack of frames, does not count;
+    that is assumed if the inputs have only the batch axis and at least two observation
+    axes.
 
     Args:
-        policy: Keras model of the policy.
-        observation_spec: `tf.TensorSpec` of one observation, or a structure of
-            `tf.TensorSpec`s.
-
-    Returns:
-        Bool, whether the policy contains a `keras.layers.RNN` that runs over time. The
-        result is False if the recurrent layers run along an axis of the observation
-        itself, for example over a stack of frames. Recurrent layers run along an axis of
-        the observation if the policy inputs have only the batch axis and at least two
-        observation axes.
+        policy: Keras model.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
 
     Example:
 
@@ -55,16 +50,15 @@ def is_recurrent(policy, observation_spec):
 
 
 def remove_time_axis(spec, policy):
-    """Returns the spec of one observation from the spec of an observation or a sequence.
+    """Returns the spec of one observation, given that of an observation or a sequence.
 
     Args:
-        spec: `tf.TensorSpec`, or a structure of `tf.TensorSpec`s, of an observation or of
-            a sequence of observations, without the batch axis.
-        policy: Keras model of the policy.
+        spec: `tf.TensorSpec` without batch axis, or a structure of them.
+        policy: Keras model.
 
     Returns:
-        The spec without its first axis, if the first axis is the time axis (`None`) of a
-        policy with recurrent layers; otherwise the unchanged spec.
+        The spec without its first axis, if that is the time axis (`None`) of a policy
+        with recurrent layers, else the spec itself.
     """
     ranks = [leaf.shape.rank + 1 for leaf in keras.tree.flatten(spec)]
     if (
@@ -81,26 +75,22 @@ def remove_time_axis(spec, policy):
 class RecurrentPolicy:
     """Runs a recurrent policy as a function of one observation and a state.
 
-    The recurrent state is a list of the state arrays of all recurrent layers, in the
-    order in which the layers are called. A recurrent layer that is called twice in a step
-    has two states. The state of a recurrent layer with a Keras mask includes the last
-    output of the layer, which the layer repeats at a masked step.
+    The state is a list of arrays from all recurrent layers, in the order of their calls;
+    a layer that is called twice in a step has two. With a Keras mask, it also includes
+    the layer's last output, which is repeated at masked steps.
 
-    All layers of a `RecurrentPolicy` run in inference mode, in which dropout and
-    recurrent dropout are off.
+    All layers run in inference mode, in which dropout and recurrent dropout are off.
 
     Args:
         policy: Functional or Sequential Keras model from B sequences of T observations,
-            `[B, T, …]`, to P outputs per observation, `[B, T, P]`, or to a dict of
-            outputs.
-        observation_spec: `tf.TensorSpec` of one observation, or a structure of
-            `tf.TensorSpec`s.
+            `[B, T, …]`, to P outputs each, `[B, T, P]`, or to a dict of outputs.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
 
     Attributes:
-        state_spec: List of `tf.TensorSpec`, the specs of the recurrent state of one
-            episode, without the batch axis.
-        sequence_model: Keras model that applies the policy to any number of sequences of
-            any length.
+        state_spec: List of `tf.TensorSpec`, the recurrent state of one episode, without
+            batch axis.
+        sequence_model: Keras model that applies the policy to sequences of any number and
+            length.
 
     Raises:
         ValueError: If the policy cannot run one step at a time.
@@ -122,13 +112,12 @@ class RecurrentPolicy:
         _check_inputs(policy, observation_spec)
         self._policy = policy
         self._observation_spec = observation_spec
-        # The clone has the layer objects of the policy; only recurrent layers are
-        # wrapped.
+        # The clone shares the policy's layers; only recurrent ones are wrapped.
         self._step_model = keras.models.clone_model(
             policy, clone_function=_to_single_step, recursive=True
         )
         # In Keras 3.15, a TimeDistributed layer confuses the batch and the time axis if
-        # the number of steps is unknown. In an update, the number of steps is unknown.
+        # the number of steps is unknown, as it is in an update.
         self.sequence_model = policy
         if _contains(policy, keras.layers.TimeDistributed):
             self.sequence_model = keras.models.clone_model(
@@ -144,15 +133,14 @@ class RecurrentPolicy:
     def initial_state(self, batch_size):
         """Returns the recurrent state before the first observation of an episode.
 
-        The initial state of Keras' own recurrent cells is zero. The initial state of a
-        custom cell may be a weight. After an update of the agent, call `initial_state`
-        again, because the update may change a weight that is an initial state.
+        It is zero for Keras' own cells. A custom cell may use a weight; call this again
+        after an update of the agent, which may have changed it.
 
         Args:
             batch_size: Int or scalar int tensor, the number of episodes.
 
         Returns:
-            List of tensors `[batch_size, …]`, one tensor for each of `state_spec`.
+            List of tensors `[batch_size, …]`, one for each of `state_spec`.
         """
         states = []
         for layer, output_spec in self._calls:
@@ -165,34 +153,29 @@ class RecurrentPolicy:
     def step(self, observations, states):
         """Returns the policy outputs for one observation per episode, and new states.
 
-        The operations of `step` contain no loop. The operations of `step` can be traced,
-        converted to LiteRT, and run under a `keras.StatelessScope`.
+        There is no loop inside, so it can be traced, converted to LiteRT, and run under a
+        `keras.StatelessScope`.
 
         Args:
-            observations: Array `[N, …]`, or a structure of arrays, one observation for
-                each of N episodes.
-            states: List of tensors `[N, …]`, the recurrent states from `initial_state` or
-                from the previous step.
+            observations: Array `[N, …]`, or a structure of arrays, from N episodes.
+            states: List of tensors `[N, …]`, from `initial_state` or the previous step.
 
         Returns:
-            The policy outputs, `[N, P]` with P outputs for each of N observations, or a
-            dict of outputs if the policy returns a dict; and the list of new states.
+            The policy outputs, `[N, P]`, or a dict of outputs as the policy returns it;
+            and the list of new states.
         """
         return self._run(observations, _StepStates(states))
 
     def check(self):
         """Raises an error if single steps and whole sequences give different outputs.
 
-        `check` computes the outputs for two random episodes of five steps, once from
-        whole sequences and once step by step. The output of a single step depends on the
-        observation and the state only. If single steps and whole sequences give equal
-        outputs, no output depends on a later observation. `check` adds noise to the
-        weights, because all outputs would agree if the weights of the last layer were
-        zero.
+        Both are computed for two random episodes of five steps. Single steps know only
+        the observation and the state, so if the two agree, no output depends on a later
+        observation. Noise is added to the weights, because with zeros in the last layer
+        all outputs would agree.
 
         Raises:
-            ValueError: If the outputs of single steps differ from those of the whole
-                sequence.
+            ValueError: If the outputs differ.
         """
         rng = seeding.generator(0, "engine_comparison")
 
@@ -224,9 +207,8 @@ class RecurrentPolicy:
         """Returns the recurrent layers in the order of their calls.
 
         Returns:
-            List of one pair `(layer, output_spec)` for each call. `output_spec` is the
-            spec of the last output, if the state of the layer includes its last output,
-            else `None`.
+            List of one pair `(layer, output_spec)` per call. `output_spec` is the spec of
+            the last output if the layer's state includes it, else `None`.
         """
         zeros = keras.tree.map_structure(
             lambda leaf: tf.zeros([1, *leaf.shape], leaf.dtype), self._observation_spec
@@ -256,11 +238,11 @@ class RecurrentPolicy:
 
 
 class _StepStates:
-    """Holds the recurrent states of one step, in the order of the layer calls.
+    """The recurrent states of one step, in the order in which layers are called.
 
     Args:
-        states: List of tensors, the states before the step, or `None`. With
-            `states=None`, every layer starts from its initial state.
+        states: List of tensors, the states before the step, or `None` to start every
+            layer from its initial state.
     """
 
     def __init__(self, states):
@@ -269,7 +251,7 @@ class _StepStates:
         self.calls = []  # (recurrent layer, output spec in its state or None)
 
     def pop(self, initial):
-        """Removes and returns the next states, one for each of a list of initial ones."""
+        """Takes the next `len(initial)` states, or `initial` if none were given."""
         if self.old_states is None:
             return initial
         count = len(initial)
@@ -278,7 +260,7 @@ class _StepStates:
 
 
 class _SingleStepRNN(keras.layers.Layer):
-    """Runs a recurrent layer on sequences of one step, by one call of its cell."""
+    """Runs a recurrent layer on sequences of one step, by calling its cell once."""
 
     def __init__(self, rnn):
         super().__init__(name=rnn.name, dtype=rnn.dtype_policy)
@@ -315,7 +297,7 @@ class _SingleStepRNN(keras.layers.Layer):
         return sequence
 
     def initial_state(self, batch_size):
-        """Returns the initial state of the layer, nested like the state of its cell."""
+        """Returns the layer's initial state, nested like that of its cell."""
         return keras.tree.map_structure(
             lambda state: tf.cast(state, self.rnn.cell.compute_dtype),
             self.rnn.get_initial_state(batch_size),
@@ -350,12 +332,12 @@ class _BatchedTimeDistributed(keras.layers.Layer):
 
     @classmethod
     def replace(cls, layer):
-        """Returns a layer of this class for a TimeDistributed layer, else the layer."""
+        """Returns this layer in place of a TimeDistributed one, and others unchanged."""
         return cls(layer) if isinstance(layer, keras.layers.TimeDistributed) else layer
 
 
 def _to_single_step(layer):
-    """Returns a `_SingleStepRNN` for a recurrent layer, else the layer itself."""
+    """Returns a `_SingleStepRNN` in place of a recurrent layer, and others unchanged."""
     if isinstance(layer, keras.layers.Bidirectional):
         raise ValueError(
             f"The layer {layer.name!r} is Bidirectional. It also reads an episode from "
@@ -393,7 +375,7 @@ def _check_layer(layer):
 
 
 def _check_inputs(policy, observation_spec):
-    """Raises an error unless a policy accepts sequences of every length."""
+    """Raises an error unless a policy accepts sequences of any length."""
     leaves = keras.tree.flatten(observation_spec)
     shapes = [tuple(x.shape) for x in getattr(policy, "inputs", None) or ()]
     ranks = sorted(leaf.shape.rank + 2 for leaf in leaves)
@@ -435,14 +417,14 @@ def _compare(expected, received):
 
 
 def _add_noise(variable, rng):
-    """Returns a variable's value plus noise of the size of usual initial weights."""
+    """Returns a variable's value plus noise as large as usual initial weights."""
     fan_in = variable.shape[0] if len(variable.shape) > 1 else 4
     noise = rng.standard_normal(tuple(variable.shape)) / np.sqrt(fan_in)
     return variable.value + tf.cast(noise, variable.dtype)
 
 
 def _where(condition, new, old):
-    """Returns each of N rows of `new` if its `[N]` condition is True, else of `old`."""
+    """Selects each of N rows from `new` where `condition` is True, else from `old`."""
     return tf.where(tf.reshape(condition, [-1, *[1] * (new.shape.rank - 1)]), new, old)
 
 
@@ -453,7 +435,7 @@ def _contains(model, layer_class=keras.layers.RNN):
 
 
 def _input_ranks(policy):
-    """Returns the sorted ranks of a policy's inputs, or `None` if they are not known."""
+    """Returns the sorted ranks of a policy's inputs, or `None` if they are unknown."""
     inputs = getattr(policy, "inputs", None)
     return None if inputs is None else sorted(len(x.shape) for x in inputs)
 
