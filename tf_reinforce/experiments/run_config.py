@@ -1,4 +1,4 @@
-"""Reads and writes the file `config.json` of a run directory."""
+"""The file `config.json` of a run directory."""
 
 import json
 import numbers
@@ -19,7 +19,7 @@ _MAX_NAMED = 8  # runs that a message names
 
 
 def _next_seeds(name, seeds):
-    """Returns a list of seeds, one after the other, or raises `ValueError`."""
+    """Returns consecutive seeds, or raises `ValueError`."""
     count = len(seeds) if isinstance(seeds, list) else 0
     first = schema.check(name, schema.Seed, seeds[0] if count else None)
     if seeds != list(range(first, first + count)):
@@ -43,16 +43,16 @@ _HINTS = {
 }
 # Each seed has an environment of its own.
 MAX_SEEDS = options.FIT_LIMITS["num_envs"]
-# The arguments of `fit` that do not change the result of a training.
+# Arguments of `fit` that do not change a training's result.
 MAY_DIFFER = ("num_envs", "workers", "step_timeout")
 
 
 def find(run, name="agent.keras"):
-    """Returns the path of a file in a run directory, or `run` if `run` is a file.
+    """Returns the path of a file in a run directory, or `run` itself if it is a file.
 
     Raises:
-        FileNotFoundError: If the file does not exist. The message names a similar path,
-            or the run directories in the folder.
+        FileNotFoundError: If it does not exist. The message names a similar path, or run
+            directories in the folder.
     """
     run = pathlib.Path(run)
     if not run.is_dir():
@@ -85,17 +85,17 @@ def write_json(path, content):
 
 
 def write(directory, content):
-    """Writes `config.json` of a run or a search, with the version of the package."""
+    """Writes `config.json` of a run or a search, and adds the package version."""
     write_json(pathlib.Path(directory) / FILE_NAME, {**content, **version.stamp()})
 
 
 def read(directory):
-    """Returns the content of `config.json` of a run, or an empty dict without the file.
+    """Returns the content of `config.json`, or an empty dict without the file.
 
-    The file may come from an untrusted source: the tables are dicts, all else is unknown.
+    It may come from an untrusted source: only the tables are checked, to be dicts.
 
     Raises:
-        ValueError: If the file is not a JSON object, or a table has the wrong type.
+        ValueError: If the file is not a JSON object, or a table is not a dict.
     """
     path = pathlib.Path(directory) / FILE_NAME
     content = version.current("run", path, read_json(path))
@@ -120,7 +120,7 @@ def read_json(path):
 
 
 def flat(content, prefix=""):
-    """Returns a dict from the dotted names of nested settings to their values."""
+    """Flattens nested settings to a dict with dotted names."""
     result = {}
     for key, value in content.items():
         name, is_table = f"{prefix}{key}", isinstance(value, dict) and value
@@ -129,25 +129,23 @@ def flat(content, prefix=""):
 
 
 def read_env(run, env_kwargs=None):
-    """Returns the environment id of a run directory, and its evaluation options.
+    """Returns the environment id and the evaluation options of a run.
 
-    The config file of a run may come from an untrusted source. An id of the form
-    `module:Id` is not returned, because making the environment would import the module.
-    Keyword arguments of the environment's constructor may only be numbers and booleans,
-    unless the user has passed the same argument.
+    The file may come from an untrusted source. An id `module:Id` is therefore not
+    returned, because making the environment would import the module, and environment
+    arguments must be numbers or booleans, except those that the user passes as well.
 
     Args:
         run: Path of the run directory.
-        env_kwargs: Dict of the environment arguments that the user has passed. They
-            replace those in the file.
+        env_kwargs: Dict of the environment arguments that the user passed. They replace
+            those in the file.
 
     Returns:
-        The environment id, or `None` if no id may be returned; and a dict of keyword
+        The id, or `None` if there is none that may be returned; and a dict of keyword
         arguments for `Reinforce.evaluate`.
 
     Raises:
-        ValueError: If a keyword argument in the config file is neither a number nor a
-            bool.
+        ValueError: If an environment argument in the file is not allowed.
     """
     path, config = pathlib.Path(run) / FILE_NAME, read(run)
     env, in_file = config.get("env"), config.get("env_kwargs", {})
@@ -158,20 +156,19 @@ def read_env(run, env_kwargs=None):
 
 
 def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
-    """Returns the content of `config.json` with all settings of a training, checked.
+    """Returns all settings of a training in `config.json`, checked.
 
-    The file may come from an untrusted source. It must not start more processes,
-    environments, episodes or seeds than `config.FIT_LIMITS` allows, unless the user has
-    passed the number.
+    The file may come from an untrusted source: processes, environments, episodes and
+    seeds must stay within `config.FIT_LIMITS`, and environment arguments must be numbers
+    or booleans. Values that the user also passes are exempt.
 
     Args:
         directory: Path of the run directory.
-        env_kwargs: Dict of the environment arguments that the user has passed. They must
-            be equal to those in the file. In the file, all other environment arguments
-            must be numbers or booleans.
-        fit: Dict of the arguments of `fit` that the user has passed. They must be equal
-            to those in the file, except the arguments in `MAY_DIFFER`.
-        num_seeds: Int, the number of seeds that the user has passed, or `None`.
+        env_kwargs: Dict of the environment arguments that the user passed. They must
+            equal those in the file.
+        fit: Dict of the arguments of `fit` that the user passed. They must equal those in
+            the file, except for `MAY_DIFFER`.
+        num_seeds: Int, the number of seeds that the user passed, or `None`.
 
     Returns:
         Dict with the keys `env`, `engine`, `seed` or `seeds`, `target_return`, `preset`,
@@ -229,7 +226,7 @@ def check_settings(settings, place=""):
 
     Args:
         settings: Dict of tables, at least `agent` and `fit`.
-        place: String, the end of the name of a table in messages.
+        place: String that follows the name of a table in messages.
     """
     for table, hints in options.TABLES.items():
         schema.check_table(f"`{table}`{place}", hints, settings.get(table, {}))
@@ -242,9 +239,9 @@ def check_settings(settings, place=""):
 def resume_command(directory, config):
     """Returns the command that continues a run, quoted for a shell.
 
-    The command contains the settings that `read_training` takes from the user only: an
-    id `module:Id`, environment arguments that are neither finite numbers nor booleans,
-    the address of a Ray cluster, and numbers above their limits.
+    It repeats what `read_training` accepts only from the user: an id `module:Id`,
+    environment arguments that are neither finite numbers nor booleans, the address of a
+    Ray cluster, and numbers above their limits.
 
     Args:
         directory: Path of the run directory.
@@ -260,7 +257,7 @@ def resume_command(directory, config):
 
 
 def resume_words(directory, config):
-    """Returns the arguments of the command `resume_command`, a list of strings."""
+    """Returns the arguments of `resume_command`, a list of strings."""
     env = [config["env"]] if ":" in config["env"] else []
     words = ["train", *env, "--resume", str(directory)]
     words += env_arg_options(config["env_kwargs"])
@@ -278,7 +275,7 @@ def resume_words(directory, config):
 
 
 def env_arg_options(env_kwargs):
-    """Returns the options `--env-arg` for the arguments that no file may contain."""
+    """Returns `--env-arg` options for the arguments that may not come from a file."""
     words = []
     for name, value in env_kwargs.items():
         if not toml_files.is_safe(value):

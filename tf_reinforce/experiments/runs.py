@@ -1,4 +1,4 @@
-"""Trains in a run directory, which contains all files of one training."""
+"""Training in a run directory, the folder with all files of one training."""
 
 import contextlib
 import csv
@@ -27,8 +27,8 @@ from tf_reinforce.support import files
 from tf_reinforce.support import locks
 from tf_reinforce.support import version
 
-MAX_UPDATES = 300  # updates without a budget, if the target is not reached
-# The tables of a run with options of its evaluations, and their defaults.
+MAX_UPDATES = 300  # without a budget, if the target is not reached
+# The evaluation options in the tables of a run, and their defaults.
 _EVALUATION = {
     "evaluation": {"episodes": 100, "deterministic": True, "max_episode_steps": None},
     "fit": {"num_envs": 8, "workers": 1, "on_bad_env": "raise", "on_env_error": "raise"},
@@ -36,19 +36,20 @@ _EVALUATION = {
 EVALUATION_FREQ = 10  # updates from one evaluation to the next
 _VERSIONS, _COMMAND = "versions.json", "command.txt"
 _LOG, _EPISODES = "log.csv", "episodes.csv"
-# The files that a run writes before its first update ends.
+# Files written before the first update ends.
 _FIRST_FILES = (run_config.FILE_NAME, _VERSIONS, _COMMAND, _LOG, _EPISODES)
 
 
 @contextlib.contextmanager
 def new_directory(path, env, seed):
-    """Yields the folder of a new run, which must be new or empty.
+    """Yields the folder of a new run.
 
-    If the run fails before its first update ends, the files that the run has written are
-    removed, and the folder if the function has created it.
+    If the run fails before the end of its first update, the files it wrote are removed,
+    and so is the folder if it did not exist before.
 
     Args:
-        path: Path of the folder, or `None` for `runs/ENV/DATE_seedN` with the seed N.
+        path: Path of a new or empty folder, or `None` for `runs/ENV/DATE_seedN` with the
+            seed N.
         env: String, the environment id.
         seed: Int, the seed of the run.
 
@@ -76,7 +77,7 @@ def new_directory(path, env, seed):
 
 
 def default_directory(env, suffix):
-    """Returns the path `runs/ENV/DATE_SUFFIX` of a new run directory."""
+    """Returns the path `runs/ENV/DATE_SUFFIX`."""
     date = datetime.datetime.now().strftime("%Y-%m-%d_%H%M%S")
     name = env.replace(":", "_").replace("/", "_")
     return pathlib.Path("runs") / name / f"{date}_{suffix}"
@@ -95,37 +96,35 @@ def train(
     run_callbacks=(),
     verbose=True,
 ):
-    """Trains and evaluates an agent, and saves the best and the last agent.
+    """Trains and evaluates an agent, and saves its best and its last state.
 
-    If the run directory contains checkpoints of this training, the training continues
-    from the newest checkpoint. SIGINT and SIGTERM end the training after the current
-    update and a last checkpoint. Of several learner processes, all train and evaluate,
-    and only the chief writes files.
+    If the folder contains checkpoints of this training, it continues from the newest.
+    SIGINT and SIGTERM end it after the current update and a last checkpoint. With several
+    learner processes, all train and evaluate, but only the chief writes files.
 
     Args:
         agent: A compiled `Reinforce`.
         env: String, the environment id.
         directory: `pathlib.Path` of an empty folder, or of the run to continue.
-        settings: Dict that is saved in `config.json`. The table `fit` of `settings`
-            contains the keyword arguments of `Reinforce.fit` for the amount of training
-            and for collecting episodes. The table `checkpoint` contains arguments of
-            `Checkpoints`. The docstring of `evaluation_options` explains `evaluation` and
-            `env_kwargs` of `settings`.
-        target: Float or `None`, the target return. If `settings` contains neither
-            `epochs` nor `steps`, training stops when an evaluation reaches `target`.
+        settings: Dict that is saved in `config.json`. Its table `fit` contains arguments
+            of `Reinforce.fit` for the budget and for collecting episodes; `checkpoint`,
+            those of `Checkpoints`. For `evaluation` and `env_kwargs`, see
+            `evaluation_options`.
+        target: Float or `None`, the target return. Training stops when an evaluation
+            reaches it, but only if `fit` has neither `epochs` nor `steps`.
         seed: Int, the master seed of the training.
-        twin: `envs.TensorEnv` to train on instead of `env`, or `None`. Evaluations use
-            `env` even if `twin` is set.
-        command: String, the command that starts the training, for `command.txt`, or
+        twin: `envs.TensorEnv` to train on instead of `env`, or `None`. Evaluations always
+            use `env`.
+        command: String for `command.txt`, the command that starts the training, or
             `None`.
         run_callbacks: Sequence of further Keras callbacks for `fit`.
         verbose: Bool, whether to print a progress line.
 
     Returns:
         Dict with `evaluation` (metrics of the best agent on new episodes, `None` after a
-        signal and in learner processes other than the chief), `updates`,
-        `env_steps`, `seconds` (duration of the training in this process), `evaluations`
-        (their number) and `exit_code` (130 after SIGINT, 143 after SIGTERM, else 0).
+        signal and in learner processes other than the chief), `updates`, `env_steps`,
+        `seconds` (of training in this process), `evaluations` (their number) and
+        `exit_code` (130 after SIGINT, 143 after SIGTERM, else 0).
     """
     fit = settings["fit"]
     has_budget = fit.get("epochs") is not None or fit.get("steps") is not None
@@ -182,9 +181,10 @@ def _signals(result):
 def _checkpoints(directory, config, command, is_chief=True):
     """Yields the open `Checkpoints` of a run, after the chief wrote its first files.
 
-    A run can be resumed as soon as `config.json` exists. Therefore it is the first file.
-    It does not name the workers on a cluster, because a file from a stranger must not
-    name a server to connect to.
+    `config.json` comes first, because a run can be resumed as soon as it exists. It does
+    not
+    name workers on a cluster: a file from a stranger must not choose a server to connect
+    to.
     """
     folder = checkpoints.Checkpoints(
         directory, agent_path=directory / "last.keras", **config.get("checkpoint", {})
@@ -202,7 +202,14 @@ def _checkpoints(directory, config, command, is_chief=True):
 
 
 def write_config(directory, config, command=None, **versions):
-    """Writes configuration, versions (also others) and command, unless they exist."""
+    """Writes the files of configuration, versions and command that do not exist yet.
+
+    Args:
+        directory: `pathlib.Path` of the run directory.
+        config: Dict, the content of `config.json`.
+        command: String, the command that starts the training, or `None`.
+        **versions: Strings, versions of further packages.
+    """
     is_ray = lambda x: isinstance(x, training_options.RayWorkers)  # noqa: E731
     fit = {name: x for name, x in config.get("fit", {}).items() if not is_ray(x)}
     config = {**config, "fit": fit}
@@ -212,7 +219,7 @@ def write_config(directory, config, command=None, **versions):
         run_config.write_json(directory / _VERSIONS, version.of_run() | versions)
     if command is not None and not (directory / _COMMAND).exists():
         with files.atomic_write(directory / _COMMAND) as temporary:
-            # The arguments of a command may be bytes that are no text.
+            # Arguments of a command may be bytes that are not text.
             text = f"{command}\n".encode(errors="surrogateescape")
             pathlib.Path(temporary).write_bytes(text)
 
@@ -220,9 +227,8 @@ def write_config(directory, config, command=None, **versions):
 def _finish(agent, evaluator, result, verbose):
     """Saves the best agent, and evaluates it unless a signal ended the training.
 
-    The metrics become `result["evaluation"]`. The file of a run that continues may come
-    from an untrusted source. Therefore its limit is the size of a file of the trained
-    agent.
+    The metrics become `result["evaluation"]`. In a continued run, the agent's file may
+    come from an untrusted source, so its size is limited by that of the trained agent.
     """
     path, options = evaluator.path, evaluator.options
     show = print if verbose else lambda *_, **__: None
@@ -243,25 +249,23 @@ def _finish(agent, evaluator, result, verbose):
 
 
 def train_seeds(make, env, directory, settings, twin, seeds, *, command=None):
-    """Trains many seeds at once, evaluates each agent, and saves the best agent.
+    """Trains many seeds at once, evaluates each agent, and saves the best.
 
-    If the run directory contains checkpoints of this training, the training continues
-    from the newest checkpoint.
+    If the folder contains checkpoints of this training, it continues from the newest.
 
     Args:
         make: Function from a seed to a compiled agent.
         env: String, the environment id for the evaluations.
         directory: `pathlib.Path` of an empty folder, or of the run to continue.
-        settings: Dict of the settings of a run, as for `train`. `settings["fit"]`
-            contains `epochs`, and may contain `episodes_per_epoch` and
-            `max_episode_steps`.
+        settings: Dict, as for `train`. Its table `fit` contains `epochs`, and may contain
+            `episodes_per_epoch` and `max_episode_steps`.
         twin: `envs.TensorEnv` to train on.
-        seeds: Ints, one seed for each agent.
-        command: String, the command that trains, as for `train`.
+        seeds: Ints, one per agent.
+        command: String, as for `train`.
 
     Returns:
-        Dict with `returns` (dict from each seed to its mean return), `env_steps` (of all
-        seeds together) and `seconds` (duration of the training in this process).
+        Dict with `returns` (from each seed to its mean return), `env_steps` (total over
+        seeds) and `seconds` (of training in this process).
 
     Raises:
         KeyboardInterrupt, Terminated: After SIGINT or SIGTERM, and a last checkpoint.
@@ -291,7 +295,7 @@ def train_seeds(make, env, directory, settings, twin, seeds, *, command=None):
 
 
 def _write_history(path, results):
-    """Writes one CSV row for each update of each seed, NaN for failed updates."""
+    """Writes one CSV row per update and seed, NaN for failed updates."""
     names = list(results.history)
     with files.atomic_write(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file)
@@ -302,13 +306,12 @@ def _write_history(path, results):
 
 
 def evaluation_options(settings):
-    """Returns the keyword arguments for `Reinforce.evaluate` from the settings of a run.
+    """Returns the keyword arguments for `Reinforce.evaluate` in a run's settings.
 
     Args:
-        settings: Dict of the settings of a run. `settings["env_kwargs"]` contains keyword
-            arguments of the environment's constructor. `settings["evaluation"]` may
-            contain `episodes`, `deterministic` and `max_episode_steps`. `settings["fit"]`
-            may contain `num_envs`, `workers`, `on_bad_env` and `on_env_error`.
+        settings: Dict of dicts. `env_kwargs` is required. `evaluation` may contain
+            `episodes`, `deterministic` and `max_episode_steps`; `fit` may contain
+            `num_envs`, `workers`, `on_bad_env` and `on_env_error`.
     """
     result = {
         name: settings[table].get(name, default)

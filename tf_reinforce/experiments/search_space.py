@@ -1,4 +1,4 @@
-"""Defines the ranges of a search for settings, and samples settings from them.
+"""The ranges from which a search draws settings.
 
 A range belongs to a setting in the table `agent` or `fit` of a preset. In a TOML file:
 
@@ -45,7 +45,7 @@ class Range:
             `("agent", "learning_rate")`.
         low: Smallest number, or `None` for choices.
         high: Largest number, or `None` for choices.
-        log: Bool, whether the logarithm of the number is uniform.
+        log: Bool, whether the logarithm is uniform instead of the number.
         choices: Sequence of TOML values, empty for numbers.
     """
 
@@ -62,7 +62,7 @@ class Range:
 
     @property
     def labels(self):
-        """Returns the list of texts for the choices, which Optuna stores."""
+        """Returns the texts that Optuna stores for the choices."""
         return [_label(choice) for choice in self.choices]
 
     def suggest(self, trial):
@@ -75,10 +75,10 @@ class Range:
         return self.rounded(suggest(self.name, self.low, self.high, log=self.log))
 
     def rounded(self, number):
-        """Returns a whole number, or a real number with few digits inside of the range.
+        """Rounds a number within the range, so presets are easy to read.
 
-        A preset file is then easy to read. There are four digits, or more if four would
-        distinguish few numbers between `low` and `high`.
+        Integers become whole. Real numbers keep four digits, or more if the range is so
+        narrow that four would distinguish few numbers.
         """
         if _number_type(self.path) is int:
             return round(number)
@@ -87,17 +87,16 @@ class Range:
         return min(max(float(f"{number:.{digits}g}"), self.low), self.high)
 
     def neighbors(self, number):
-        """Returns the numbers half of the way from a number to each end of the range.
+        """Returns the numbers halfway between a number and each end of the range.
 
-        The way is measured in logarithms if `log` is `True`. The list is empty for
-        choices.
+        With `log`, halfway is measured in logarithms. For choices, the list is empty.
         """
         ends = () if self.choices else (self.low, self.high)
         middles = [math.sqrt(number * x) if self.log else (number + x) / 2 for x in ends]
         return [x for x in dict.fromkeys(map(self.rounded, middles)) if x != number]
 
     def parameter(self, value):
-        """Returns the parameter of Optuna for a value, or `None` outside of the range."""
+        """Returns Optuna's parameter for a value, or `None` outside of the range."""
         if self.choices:
             return _label(value) if _label(value) in self.labels else None
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -118,10 +117,7 @@ def _number_type(path):
 
 
 def read(path):
-    """Returns the ranges in the table `ranges` of a TOML file.
-
-    Args:
-        path: Path of a file with the table `ranges`, or of a preset file.
+    """Reads the ranges in a preset file, or in a file that contains nothing else.
 
     Raises:
         ValueError, OSError: If the file or a range is invalid.
@@ -194,13 +190,14 @@ def _parse_table(path, table):
 
 
 def default_ranges(settings):
-    """Returns the ranges of a search without a file of ranges.
+    """Returns ranges around the settings of a training, for a search that names none.
 
-    The ranges contain the settings of the training: learning rates and the number of
-    episodes or steps per update vary around them by factors of ten and four.
+    Learning rates vary by a factor of ten in both directions, episodes or steps per
+    update by four. The discount and the hidden layers are choices, including the
+    training's own.
 
     Args:
-        settings: Dict with the tables `agent` and `fit` of a training.
+        settings: Dict with the tables `agent` and `fit`.
     """
     rates = {path: _value_at(settings, path) for path in _RATES}
     rates = {path: x for path, x in rates.items() if x and not isinstance(x, dict)}
@@ -220,10 +217,7 @@ def default_ranges(settings):
 
 
 def check(ranges, settings):
-    """Raises `ValueError` if a range is invalid for the settings of a training.
-
-    The function checks the settings at both ends of each range, and of all choices.
-    """
+    """Raises `ValueError` if a training rejects an end of a range, or a choice."""
     for item in ranges:
         for value in item.choices or (item.low, item.high):
             try:
@@ -233,11 +227,11 @@ def check(ranges, settings):
 
 
 def start_trials(ranges, settings):
-    """Returns the parameters of the first trials, which are close to the settings.
+    """Returns the parameters of the first trials, which stay close to the settings.
 
-    Good settings are more often close to settings that someone has selected than
-    elsewhere in the ranges. The first trial has the settings themselves. Each of the
-    others moves one number half of the way to one end of its range.
+    Good settings are more often found there than elsewhere in the ranges. The first trial
+    has the settings themselves. Each other one moves one number halfway to an end of its
+    range.
 
     Returns:
         List of dicts, empty if a setting is outside of its range.
@@ -250,7 +244,7 @@ def start_trials(ranges, settings):
 
 
 def _value_at(settings, path):
-    """Returns a setting, or the default of a baseline or of the number of episodes."""
+    """Returns a setting, or its default for baselines and the number of episodes."""
     if path == ("fit", "episodes_per_epoch"):
         return settings["fit"].get("episodes_per_epoch") or config.EPISODES_PER_EPOCH
     for depth, key in enumerate(path):
@@ -261,7 +255,7 @@ def _value_at(settings, path):
 
 
 def substitute(settings, values):
-    """Returns a copy of the settings of a training, with other values.
+    """Returns a copy of a training's settings with other values.
 
     Args:
         settings: Dict with the tables `agent` and `fit`.

@@ -1,4 +1,4 @@
-"""Trains several seeds in processes side by side, with a run directory for each seed."""
+"""Training of several seeds in parallel processes, each in its own run directory."""
 
 import contextlib
 import os
@@ -12,9 +12,9 @@ import time
 from tf_reinforce.experiments import run_config
 from tf_reinforce.support import files
 
-OUTPUT = "output.txt"  # the printed text of a process, in its run directory
+OUTPUT = "output.txt"  # what a process prints, in its run directory
 _POLL_SECONDS = 0.2
-_REPORT_SECONDS = 10.0  # from one report of the progress to the next
+_REPORT_SECONDS = 10.0  # between two progress reports
 _TAIL_BYTES = 4096
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 
@@ -22,14 +22,14 @@ _SIGNALS = signal.SIGINT, signal.SIGTERM
 def prepare(directory, config, seeds, command=None):
     """Creates the run directories `seed_N`, each with the configuration of its training.
 
-    The folder is created as a whole, so a process that is killed leaves either no
-    training or all trainings to continue.
+    The folder appears as a whole. If the process is killed, there are either no trainings
+    to continue, or all.
 
     Args:
-        directory: `pathlib.Path` of a folder that does not exist or is empty.
+        directory: `pathlib.Path` of a new or empty folder.
         config: Dict, the content of `config.json` without the seed.
-        seeds: Ints, the seeds.
-        command: String, the command that starts the trainings, for `command.txt`, or
+        seeds: Ints.
+        command: String for `command.txt`, the command that starts the trainings, or
             `None`.
 
     Raises:
@@ -48,7 +48,7 @@ def prepare(directory, config, seeds, command=None):
 
 
 def folders(directory):
-    """Returns the run directories of the seeds in a folder, as the dict `{seed: path}`.
+    """Returns the run directories in a folder of several seeds as `{seed: path}`.
 
     The dict is empty if the folder is a run directory itself.
     """
@@ -64,21 +64,21 @@ def folders(directory):
 
 
 def has_ended(folder):
-    """Returns whether the training in a run directory has ended with an evaluation."""
+    """Returns whether a training has ended with an evaluation."""
     return (folder / "evaluation.json").is_file()
 
 
 class Processes:
     """Runs the trainings of several seeds, at most `jobs` at the same time.
 
-    SIGINT and SIGTERM are sent on to the trainings, which end after their current update
-    and a last checkpoint. Then no further training starts.
+    It passes SIGINT and SIGTERM on to the trainings, which end after their current update
+    and a last checkpoint. No further training starts then.
 
     Args:
-        commands: Dict from seeds to lists of strings, the arguments of `tf-reinforce`.
-        folders: Dict from seeds to the `pathlib.Path`s of their run directories.
+        commands: Dict from seeds to arguments of `tf-reinforce`, lists of strings.
+        folders: Dict from seeds to the `pathlib.Path`s of run directories.
         jobs: Positive int.
-        report: Function of a text, which prints a line.
+        report: Function that prints a line of text.
     """
 
     def __init__(self, commands, folders, jobs, report):
@@ -88,15 +88,16 @@ class Processes:
         self._report = report
         self._running = {}
         self._signal, self._received = None, []
-        self._last_lines = {}  # from seeds to their last lines that were reported
-        self._starts = {}  # from seeds to the sizes of their output files at the start
+        self._last_lines = {}  # from seeds to the last lines reported
+        self._starts = {}  # from seeds to the initial sizes of output files
         self.exit_codes = {}
 
     def run(self):
         """Runs all trainings.
 
         Returns:
-            0, 130 after SIGINT, 143 after SIGTERM, or the first other exit code.
+            130 after SIGINT, 143 after SIGTERM, else the first exit code that is not 0,
+            or 0.
         """
         # `_running` may miss a process that starts when a signal arrives.
         receive = lambda number, _: self._received.append(number)  # noqa: E731
@@ -142,7 +143,7 @@ class Processes:
             )
 
     def _collect(self):
-        """Waits for a short time, and reports the trainings that have ended."""
+        """Waits briefly, then reports the trainings that have ended."""
         for process in list(self._running.values())[:1]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_SECONDS)
@@ -159,7 +160,7 @@ class Processes:
                 self._report(f"seed {seed}: {text}")
 
     def _report_progress(self):
-        """Reports the last lines that the trainings have printed, if they are new."""
+        """Reports the last line that each training has printed, if it is new."""
         for seed in self._running:
             line = (self._lines(seed) or [""])[-1]
             if line and line != self._last_lines.get(seed):
@@ -167,7 +168,7 @@ class Processes:
                 self._report(f"seed {seed}: {line}")
 
     def _lines(self, seed):
-        """Returns the last lines that the process of a seed has printed."""
+        """Returns the last lines printed by the process of a seed."""
         path = self._folders[seed] / OUTPUT
         with open(path, "rb") as file:
             file.seek(max(self._starts[seed], path.stat().st_size - _TAIL_BYTES))

@@ -1,4 +1,4 @@
-"""Searches settings of a training with Optuna, in a folder that contains all trials."""
+"""Search of settings with Optuna, in a folder that contains all trials."""
 
 import collections
 import concurrent.futures
@@ -33,28 +33,28 @@ from tf_reinforce.support import startup
 from tf_reinforce.support import version
 
 JOURNAL = "journal.log"  # the file of the trials
-NUM_FINALISTS = 5  # trials that are trained with further seeds at the end
+NUM_FINALISTS = 5  # trials that are confirmed with further seeds
 _NUM_RANDOM = 8  # trials before the sampler learns from earlier trials
 _NUM_UNPRUNED = 4  # complete trials before the pruner ends trials
-_WARMUP = 10  # no trial ends before this part of the budget of its first training
-_CONFIRMED = "confirmed {}"  # attribute of the study with the values of a trial
-_MAX_FAILURES = 5  # failed trials in a row that end the search
-_MAX_TRIES = 5  # how often a trial begins whose process dies or is interrupted
-_MAX_DEATHS = 10  # of child processes, which end the search
-# Trials of one process. TensorFlow keeps about 25 MB of the programs of each trial.
+_WARMUP = 10  # no trial is pruned in the first 1 / 10 of its first training
+_CONFIRMED = "confirmed {}"  # attribute of the study: a trial's values
+_MAX_FAILURES = 5  # in a row, before the search ends
+_MAX_TRIES = 5  # of a trial whose process dies or is interrupted
+_MAX_DEATHS = 10  # of child processes, before the search ends
+# Trials of one process. Of each, TensorFlow keeps about 25 MB of programs.
 _MAX_TRIALS = 25
 _STATES = optuna.trial.TrialState
-# Attributes of a trial: its index in the search, and why it has failed. A trial that was
-# interrupted has no error, and another trial with its index follows.
+# Attributes of a trial: its index in the search, and why it failed. An interrupted trial
+# has no error; another one with the same index follows.
 INDEX, ERROR = "index", "error"
 
 
 @contextlib.contextmanager
 def open_search(directory, config):
-    """Yields a `Search` in a new folder, or the search that the folder contains.
+    """Yields the `Search` in a folder, a new one or one to continue.
 
-    Only one process at a time can open a search. Trials that were running when the last
-    process ended are tried again.
+    Only one process at a time can open it. Trials that were running when the last process
+    ended are tried again.
 
     Args:
         directory: Path of a new or empty folder, or of a search with the same config.
@@ -62,8 +62,8 @@ def open_search(directory, config):
 
     Raises:
         ValueError: If the folder contains a search with another config.
-        FileExistsError: If the folder contains other files.
-        FolderLocked: If another process uses the folder.
+        FileExistsError: If it contains other files.
+        FolderLocked: If another process uses it.
     """
     directory = pathlib.Path(directory)
     if not _expect_same_search(directory, config):
@@ -77,10 +77,11 @@ def open_search(directory, config):
 
 
 def _repair(directory):
-    """Repairs the journal of a search whose processes have been killed.
+    """Repairs the journal after processes of the search were killed.
 
-    Optuna appends whole lines under a lock, a link beside the journal. A killed process
-    leaves the lock, or an incomplete line after which no line could be read.
+    Optuna appends whole lines while it holds a lock, a link beside the journal. A killed
+    process can leave the lock behind, or part of a line, which would make later ones
+    unreadable.
     """
     path = directory / JOURNAL
     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
@@ -91,11 +92,11 @@ def _repair(directory):
 
 
 def _expect_same_search(directory, config):
-    """Returns whether a folder contains a search, which must have the same config.
+    """Returns whether a folder contains this search, False if it is new or empty.
 
     Raises:
-        ValueError: If the folder contains a search with another config, or a run.
-        FileExistsError: If the folder contains other files.
+        ValueError: If it contains a search with another config, or a run.
+        FileExistsError: If it contains other files.
     """
     stored, content = run_config.read(directory), config.content()
     if not stored:
@@ -114,7 +115,9 @@ def _expect_same_search(directory, config):
 
 
 class Search:
-    """A search in a folder, with a study of Optuna that stores the trials.
+    """A search in a folder; an Optuna study stores its trials.
+
+    Trials are named by their index. One that is tried again keeps it.
 
     Args:
         directory: `pathlib.Path` of the folder.
@@ -122,7 +125,7 @@ class Search:
 
     Attributes:
         study: `optuna.Study`.
-        retried: List of the indices of the trials that are tried again.
+        retried: List of ints, the trials that are tried again.
     """
 
     def __init__(self, directory, config):
@@ -154,10 +157,10 @@ class Search:
             ) from error
 
     def _sampler(self, index):
-        """Returns the sampler of a trial, whose random numbers depend on its index.
+        """Returns the sampler of a trial, seeded by its index.
 
-        An interrupted search in one process therefore continues with the settings of an
-        uninterrupted one. The parameters of the first trials are not drawn.
+        An interrupted search in one process therefore continues with the settings that an
+        uninterrupted one would try. The parameters of the first trials are not drawn.
         """
         seed = int(seeding.generator(self.config.seed, "tuning", index).integers(2**32))
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_NUM_RANDOM)
@@ -170,10 +173,7 @@ class Search:
             return optuna.samplers.PartialFixedSampler(fixed, sampler)
 
     def finished(self):
-        """Returns the trials that are complete, pruned or failed, as `{index: trial}`.
-
-        A trial that is tried again keeps its index.
-        """
+        """Returns the trials that are complete, pruned or failed, as `{index: trial}`."""
         trials = self.study.get_trials(deepcopy=False)
         ended = _STATES.COMPLETE, _STATES.PRUNED
         finished = [x for x in trials if x.state in ended or ERROR in x.user_attrs]
@@ -185,10 +185,10 @@ class Search:
         return [index for index in range(num_trials) if index not in finished]
 
     def retry_unfinished(self):
-        """Marks running trials as failed, whose processes must have ended.
+        """Marks running trials as failed; their processes must have ended.
 
         Returns:
-            List of the indices of these trials, which are missing now.
+            List of their indices, which are missing now.
         """
         trials = self.study.get_trials(deepcopy=False, states=[_STATES.RUNNING])
         for trial in trials:
@@ -196,7 +196,7 @@ class Search:
         return [x.user_attrs[INDEX] for x in trials if INDEX in x.user_attrs]
 
     def ranked(self):
-        """Returns the indices of the complete trials, with the best value first."""
+        """Returns the indices of the complete trials, best first."""
         trials = self.finished().items()
         values = {i: x.value for i, x in trials if x.state == _STATES.COMPLETE}
         return self._best_first(values)
@@ -204,7 +204,7 @@ class Search:
     def best(self):
         """Returns the index of the best trial, or `None` if no trial is complete.
 
-        Of confirmed trials, it is the one with the best mean over all trainings.
+        If trials are confirmed, the best mean over all their trainings decides.
         """
         ranked = self.ranked()
         means = {index: self.confirmed(index) for index in ranked}
@@ -215,10 +215,10 @@ class Search:
         return sorted(values, key=values.get, reverse=not self.config.minimize)
 
     def confirm(self, notify):
-        """Trains the best trials with further seeds, unless they are confirmed already.
+        """Trains the best trials with further seeds, except those already confirmed.
 
-        The value of the best of many trials is better than its settings are, because it
-        was selected. The further trainings were not.
+        Being selected as the best of many makes a trial's value look better than its
+        settings are. The further trainings are free of this bias.
 
         Args:
             notify: Function that is called with the index of each confirmed trial.
@@ -232,7 +232,7 @@ class Search:
             notify(index)
 
     def unconfirmed(self):
-        """Returns the list of the indices of the trials that `confirm` trains."""
+        """Returns the indices of the trials that `confirm` would train."""
         best = self.ranked()[: NUM_FINALISTS if self.config.confirm else 0]
         return [index for index in best if self.confirmation(index) is None]
 
@@ -241,9 +241,9 @@ class Search:
         return self.study.user_attrs.get(_CONFIRMED.format(index))
 
     def confirmed(self, index):
-        """Returns the mean value of a trial over all its trainings, or `None`.
+        """Returns a trial's mean value over all trainings, once `confirm` has trained it.
 
-        The mean is `None` before `confirm`, and if a training of `confirm` has failed.
+        It is `None` before, and if one of these trainings failed.
         """
         values = self.confirmation(index)
         if not isinstance(values, list):
@@ -251,16 +251,16 @@ class Search:
         return float(np.mean([*values, *(x["value"] for x in self.trainings(index))]))
 
     def trainings(self, index):
-        """Returns a list of dicts, the results of the trainings of a trial."""
+        """Returns the results of a trial's trainings, a list of dicts."""
         return self.finished()[index].user_attrs["trainings"]
 
     def settings(self, index):
-        """Returns the settings of a trial, with which `runs.train` trains."""
+        """Returns the settings of a trial, in the form that `runs.train` accepts."""
         trial = optuna.trial.FixedTrial(self.finished()[index].params)
         return self.config.suggest(trial)
 
     def run_trial(self, index):
-        """Trains the trial with an index, and stores its result or its error."""
+        """Trains one trial, and stores its result or its error."""
         trials = self.study.get_trials(deepcopy=False)
         tries = sum(x.user_attrs.get(INDEX) == index for x in trials)
         self.study.sampler = self._sampler(index)
@@ -292,14 +292,13 @@ def _failure(error):
 
 
 def run_trials(search, num_trials, jobs, notify):
-    """Runs trials until a search has enough finished trials.
+    """Runs trials until enough have finished.
 
     Args:
         search: `Search`.
-        num_trials: Int, the number of finished trials of the search at the end, with the
-            trials that are already finished.
-        jobs: Int, the number of processes side by side. With 1, up to 25 trials run in
-            this process, and more trials in one child process after the other.
+        num_trials: Int, how many trials shall have finished, including earlier ones.
+        jobs: Int, the number of parallel processes. With 1, up to 25 trials run in this
+            process, and more in one child process after the other.
         notify: Function that is called with the index of each finished trial.
 
     Raises:
@@ -327,9 +326,9 @@ def run_trials(search, num_trials, jobs, notify):
 
 
 def _use_one_thread_per_operation():
-    """Uses one thread per TensorFlow operation, unless the user set the thread count.
+    """Uses one thread per TensorFlow operation, unless the user chose a number.
 
-    With more threads, the results of a trial could depend on the number of cores.
+    With more, results could depend on the number of cores.
     """
     if "TF_NUM_INTRAOP_THREADS" not in os.environ:
         with contextlib.suppress(RuntimeError):  # TensorFlow has already started
@@ -376,7 +375,7 @@ def _run(directory, config, index):
 
 @functools.cache
 def _end_with_parent():
-    """Ends the current child process when its parent process dies."""
+    """Ends the current child process when its parent dies."""
     _use_one_thread_per_operation()
     parent = multiprocessing.parent_process()
     wait_and_exit = lambda: (parent.join(), os._exit(1))  # noqa: E731
@@ -388,7 +387,7 @@ _NUM_ROWS = 10  # of the table
 
 
 def trial_line(search, index):
-    """Returns a line about a finished trial, and the best trial so far."""
+    """Describes a finished trial in one line, and says if it is the best so far."""
     trial = search.finished()[index]
     if ERROR in trial.user_attrs:
         return f"trial {index}: failed: {_first_line(trial.user_attrs[ERROR])}"
@@ -399,7 +398,7 @@ def trial_line(search, index):
 
 
 def confirmed_line(search, index):
-    """Returns a line about a trial that was trained with further seeds."""
+    """Describes a trial that was trained with further seeds in one line."""
     mean, count = search.confirmed(index), search.config.confirm
     if mean is None:
         error = _first_line(search.confirmation(index))
@@ -413,7 +412,7 @@ def _first_line(error):
 
 
 def _result(search, index):
-    """Returns the value of a trial with its unit, and what the trial has reached."""
+    """Returns a trial's value with its unit, or how far it came."""
     config, trainings = search.config, search.trainings(index)
     trial, count = search.finished()[index], len(trainings)
     if trial.state == _STATES.PRUNED:
@@ -428,7 +427,7 @@ def _result(search, index):
 
 
 def reaches_target(search, index):
-    """Returns whether all trainings of a trial reach the target return, if it has one."""
+    """Returns whether all trainings of a trial reach the target return, if any."""
     is_reached = all(x["reached"] for x in search.trainings(index))
     return search.config.objective != "steps" or is_reached
 
@@ -443,7 +442,7 @@ def _number(value):
 
 
 def table(search):
-    """Returns a table of the best trials as text, with one row for each trial."""
+    """Returns a table of the best trials as text, one row per trial."""
     names = [x.name for x in search.config.space]
     confirmed = f"confirmed ({search.config.objective})"
     rows = [["trial", "result", confirmed, *map(_short, names), ""]]

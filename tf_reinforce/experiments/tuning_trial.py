@@ -1,4 +1,4 @@
-"""Trains with the settings of one trial of a search, and computes its value."""
+"""The trainings of one trial of a search, and the value computed from them."""
 
 import dataclasses
 import functools
@@ -20,11 +20,11 @@ from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import search_space
 
-# A training reports its value after each of so many equal parts of its budget.
+# Reports of a training's value, at equal distances within the budget.
 NUM_REPORTS = 50
-_CONFIRMATION_SEED = 2**40  # larger than the seeds of all trials
-# A trial with one of these errors counts as failed, and the search continues. Some
-# combinations of settings are invalid, and raise `ValueError`.
+_CONFIRMATION_SEED = 2**40  # above the seeds of all trials
+# Errors that fail a trial but not the search. `ValueError` is raised by invalid
+# combinations of settings.
 FAILURES = (
     FloatingPointError,
     host_loop.EnvironmentFault,
@@ -36,23 +36,24 @@ FAILURES = (
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
-    """All settings that determine a search, as they are stored in `config.json`.
+    """All settings of a search, as stored in its `config.json`.
 
     Attributes:
         env: String, the environment id.
         settings: Dict of the settings of a training, as for `runs.train`. `fit` contains
             `steps`, the budget of each training.
         ranges: Dict, the table `ranges` of a preset.
-        engine: `"host"`, or `"compiled"` for trainings on the twin of the environment.
-        objective: `"steps"` for the environment steps until an evaluation reaches
-            `target`, `"return"` for the mean return of the evaluation at the end of the
-            budget, or a log key, whose mean over the last tenth of the updates counts.
+        engine: `"host"`, or `"compiled"` to train on the environment's twin.
+        objective: What makes the value of a training. `"steps"`: the environment steps
+            until an evaluation reaches `target`. `"return"`: the mean return of the
+            evaluation when the budget is used up. A log key: its mean over the last tenth
+            of the updates.
         minimize: Bool, whether smaller values are better.
         target: Float, the target return for `"steps"`, or `None`.
         seed: Int, from which all random numbers of the search are derived.
-        seeds: Int, the number of trainings of each trial.
-        confirm: Int, the number of further trainings of the best trials.
-        sampler: `"tpe"`, or `"random"`.
+        seeds: Int, the number of trainings per trial.
+        confirm: Int, the number of further trainings for each of the best trials.
+        sampler: `"tpe"` or `"random"`.
         prune: Bool, whether trials end early if they are worse than the median.
     """
 
@@ -76,7 +77,7 @@ class SearchConfig:
 
     @property
     def needs_evaluation(self):
-        """Returns whether the agent must be evaluated to compute the value."""
+        """Returns whether the value requires evaluations of the agent."""
         return self.objective in ("steps", "return")
 
     @functools.cached_property
@@ -85,7 +86,7 @@ class SearchConfig:
         return search_space.parse(self.ranges)
 
     def content(self):
-        """Returns the dict of the fields, as `json` reads them from `config.json`."""
+        """Returns all fields as a dict, exactly as `json` reads them back."""
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
     def suggest(self, trial):
@@ -94,15 +95,15 @@ class SearchConfig:
         return search_space.substitute(self.settings, values)
 
     def trial_seeds(self, index):
-        """Returns the seeds of the trainings of a trial; no two trials share a seed."""
+        """Returns the seeds of a trial's trainings; no other trial has them."""
         first = self.seed + index * self.seeds
         return range(first, first + self.seeds)
 
     def missed(self, best_return):
         """Returns the value for `"steps"` if no evaluation has reached the target.
 
-        It is between one and two budgets, and increases with the distance from the best
-        mean return to the target, so all values can be compared.
+        It grows with the distance from the best mean return to the target, from one
+        budget up to two, and so is comparable with all other values.
         """
         distance = max(0.0, self.target - best_return) / max(1.0, abs(self.target))
         share = 1.0 if math.isinf(distance) else distance / (1.0 + distance)
@@ -110,16 +111,16 @@ class SearchConfig:
 
 
 class TrialCallback(keras.callbacks.Callback):
-    """Reports the value of a training at fixed environment steps, and ends the training.
+    """Reports the value of a training at fixed environment steps, and can end it early.
 
-    Training ends early if an evaluation reaches the target of the objective `"steps"`, or
-    if `report` returns True.
+    It ends when `report` returns True, or when an evaluation reaches the target of the
+    objective `"steps"`.
 
     Args:
         config: `SearchConfig`.
         evaluator: `EvaluationCallback` that evaluates the agent.
-        report: Function of the number of a report, counted from 1, and the value that the
-            training would have if it ended now. Returns whether to end the training.
+        report: Function of a count, which starts at 1, and of the value that the training
+            would have if it ended now. Returns whether to end it.
 
     Attributes:
         value: Float, the value of the training so far.
@@ -158,7 +159,7 @@ class TrialCallback(keras.callbacks.Callback):
         if due <= self.num_reports:
             return
         self.value = self._value(logs)
-        # The pruner compares later trials also with the steps after the target.
+        # The pruner also compares later trials at the steps after the target.
         last = NUM_REPORTS if self.reached else due
         while self.num_reports < last and not self.is_pruned:
             self.num_reports += 1
@@ -180,13 +181,13 @@ class TrialCallback(keras.callbacks.Callback):
 
 
 def check_objective(config):
-    """Trains one update if the objective of a search is a log key, to see the log keys.
+    """Makes one update to see whether an objective that is a log key exists.
 
-    The log keys depend on head, baseline and environment.
+    The keys depend on head, baseline and environment.
 
     Raises:
-        FloatingPointError, EnvironmentFault, ValueError: If the training fails, or the
-            log key does not exist.
+        FloatingPointError, EnvironmentFault, ValueError: If training fails, or there is
+            no such key.
     """
     if not config.needs_evaluation:
         settings = {**config.settings, "fit": {**config.settings["fit"], "steps": 1}}
@@ -195,19 +196,15 @@ def check_objective(config):
 
 
 def run(config, trial, index):
-    """Trains with the settings of a trial, once for each of its seeds.
+    """Trains once for each seed of a trial, and returns the mean of the values.
 
-    The value of the trial is the mean of the values of its trainings. After each part of
-    a training, the mean over the finished trainings and the current one is reported to
-    Optuna, whose pruner may end the trial.
+    During a training, the mean over its current value and those of earlier trainings is
+    reported to Optuna, whose pruner may end the trial.
 
     Args:
         config: `SearchConfig`.
         trial: `optuna.Trial`.
-        index: Int, the number of the trial, which determines its seeds.
-
-    Returns:
-        The value as a float.
+        index: Int, the trial's number, which determines its seeds.
 
     Raises:
         optuna.TrialPruned: If the pruner ends the trial.
@@ -232,9 +229,9 @@ def run(config, trial, index):
 
 
 def confirm(config, settings):
-    """Trains with the further seeds of `config.confirm`, and returns the list of values.
+    """Trains with `config.confirm` further seeds, and returns the list of values.
 
-    All settings are confirmed with the same seeds, which no trial uses.
+    They are the same for all settings, and no trial uses them.
 
     Raises:
         FloatingPointError, EnvironmentFault, ValueError: If a training fails.
@@ -247,17 +244,17 @@ def confirm(config, settings):
 
 
 def _make_agent(config, settings, seed, trained=None):
-    """Returns an agent with the initial state of a seed.
+    """Returns an agent in the initial state of a seed.
 
-    A `trained` agent of another seed with the same settings is used again, because its
-    programs are compiled.
+    If there is one `trained` with another seed and the same settings, it is reset and
+    used again, because its programs are compiled.
     """
     agent = agents.Reinforce.for_env(
         config.env, seed=seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
     )
     if trained is None:
         return agent
-    agent.build_for_env(agent)  # makes the state of the optimizers; has both spaces
+    agent.build_for_env(agent)  # creates the optimizers' state; the agent has both spaces
     pairs = map(agent_state.variables, (trained, agent))
     for variable, initial in zip(*pairs, strict=True):
         variable.assign(initial)

@@ -1,4 +1,4 @@
-"""Records videos of the policy during training."""
+"""Videos of the policy during training."""
 
 import inspect
 import pathlib
@@ -13,19 +13,19 @@ from tf_reinforce.support import validation
 class VideoRecorder(keras.callbacks.Callback):
     """Records a video before the first update, and after every `every` updates.
 
-    The video after 100 updates is the file `update_000100.mp4`. With the default options,
-    all videos show the most likely actions in an episode with the same reset seed, so
-    they can be compared. Recording does not change the result of the training.
+    The video after 100 updates is `update_000100.mp4`. By default, all show the most
+    likely actions in an episode with the same reset seed, so they can be compared. The
+    result of the training stays the same.
 
     Args:
         env: As for `recording.record`.
         directory: Path of the folder for the videos, which is created.
-        every: Positive int, the number of updates between two videos.
+        every: Positive int, in updates.
         **options: Further arguments of `recording.record`, for example `seed`.
 
     Raises:
         ValueError, TypeError: If an argument is invalid.
-        ImportError: If imageio-ffmpeg is not installed.
+        ImportError: Without imageio-ffmpeg.
 
     Example:
 
