@@ -59,9 +59,8 @@ class Batch(NamedTuple):
     def minibatch(self, indices):
         """Returns the `Batch` of n of the N steps.
 
-        A loss is a sum over steps divided by `divisor`, which is multiplied by n / N
-        here. The loss of the n steps then estimates that of all N. Padding does not
-        count.
+        `divisor`, which divides sums over steps, is multiplied by n / N. The loss of the
+        n steps then estimates that of all N. Padding does not count.
         """
         is_padding = self.is_padding
         if is_padding is not None:
@@ -242,11 +241,10 @@ class PolicyGradientEstimator:
     def gradients(self, episodes, permutation=None, sum_gradients=None):
         """Computes the policy gradient of a batch of episodes (Williams 1992, eq. 11).
 
-        First come returns, baseline and advantages, with the weights that collected the
-        episodes; they count as constants. The surrogate loss then weights the
-        log-probability of each action by its advantage. An update with many gradient
-        steps computes the advantages once, and calls `policy_gradients` for each
-        minibatch.
+        Returns, baseline and advantages come first, from the weights that collected the
+        episodes. Held constant, the advantages then weight each action's log-probability
+        in the surrogate loss. If an update makes many gradient steps, it computes the
+        advantages once, and calls `policy_gradients` for each minibatch.
 
         Args:
             episodes: `Episodes`, validated.
@@ -316,8 +314,8 @@ class PolicyGradientEstimator:
     def _rewards(self, episodes, valid):
         """Returns the rewards, discounts and λ of every step, each `[T, B]`.
 
-        The fourth result is a dict of what updates the running scale of rewards: their
-        discounted returns before scaling, or nothing if they are not scaled.
+        The fourth result is a dict for the running scale of rewards: the discounted
+        returns before scaling, or nothing if rewards are not scaled.
         """
         rewards = tf.where(valid, episodes.rewards, 0.0)
         terminated = episodes.terminated
@@ -419,15 +417,14 @@ class PolicyGradientEstimator:
         Args:
             batch: `Batch`.
             indices: `[n]` int, which of the N steps to use, or `None` for all. Sums over
-                a minibatch are multiplied by N / n, so over random minibatches the mean
-                gradient is that of the batch.
-            behavior_log_probs: `[N]` float, the log-probabilities of the actions when
-                they were taken. Each step is then weighted by its likelihood ratio,
-                limited by `ratio_clip`. `None` while the policy is still the one that
-                acted.
+                a minibatch are multiplied by N / n, so the mean over random minibatches
+                is the gradient of the batch.
+            behavior_log_probs: `[N]` float, the actions' log-probabilities when they were
+                taken. Each step is then weighted by its likelihood ratio, limited by
+                `ratio_clip`. `None` while the policy is still the one that acted.
             scale_loss: Function that multiplies the loss by the optimizer's loss scale,
-                which keeps small gradients from vanishing in half precision. The returned
-                gradients are divided by it again.
+                so small gradients do not vanish in half precision. The returned gradients
+                are divided by it again.
 
         Returns:
             A list with a gradient for each of `variables`, and a dict of scalars with the
