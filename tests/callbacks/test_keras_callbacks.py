@@ -137,6 +137,30 @@ def test_reduce_lr_on_plateau_infers_the_direction_of_each_metric(
     np.testing.assert_allclose(observed_rates, rates, rtol=1e-6)
 
 
+def test_stock_callbacks_log_and_stop_one_training(agent, tmp_path):
+    """The return falls from the third epoch on, and the first weights that were best
+    come back."""
+    recorder, path = RecordsWeights(), tmp_path / "log.csv"
+    stop = dict(patience=1, restore_best_weights=True)
+    history = fit(
+        agent,
+        SetsLog("episode_return", [1.0, 3.0, 2.0, 4.0]),
+        recorder,
+        keras.callbacks.CSVLogger(path),
+        keras.callbacks.TensorBoard(tmp_path / "board"),
+        keras.callbacks.EarlyStopping("episode_return", **stop),
+        epochs=4,
+    ).history
+    assert history["episode_return"] == [1.0, 3.0, 2.0]
+    assert are_identical(agent.policy.get_weights(), recorder.weights[1])
+    rows = path.read_text().splitlines()
+    assert len(rows) == 4 and set(rows[0].split(",")) >= {"epoch", *history}
+    assert list((tmp_path / "board").rglob("events*"))
+    nan = SetsLog("loss", [np.nan] * 4)
+    nan.on_train_batch_end = lambda batch, logs: logs.update(loss=np.nan)
+    assert len(fit(agent, nan, keras.callbacks.TerminateOnNaN(), epochs=4).epoch) == 1
+
+
 def test_learning_rate_scheduler_sets_the_learning_rate(agent):
     schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5**epoch)
     history = fit(agent, schedule).history
