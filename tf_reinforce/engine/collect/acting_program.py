@@ -1,9 +1,9 @@
-"""Computes actions from observations and noise, with LiteRT or TensorFlow.
+"""Selects actions from observations and noise, with LiteRT or TensorFlow.
 
-Normalizer, policy and head (the action distribution) are converted to LiteRT once, as one
-function of observations, noise and weights. Every collection passes the weights that act,
-a copy that later updates do not change. If LiteRT cannot run the policy, or if LiteRT and
-TensorFlow compute different results, a traced TensorFlow function selects the actions.
+Normalizer, policy and head are converted to LiteRT once, as one function of
+observations, noise and weights. Each collection passes its own copy of the weights,
+which later updates do not change. If LiteRT cannot run the policy, or its results differ
+from TensorFlow's, a traced TensorFlow function acts instead.
 """
 
 import logging
@@ -27,14 +27,14 @@ _COMPARED = 64  # steps of every collection that are compared
 
 
 class Weights(NamedTuple):
-    """A copy of what acts: the weights of an `ActorPolicy` between two updates."""
+    """A copy of an `ActorPolicy`'s weights between two updates."""
 
     values: list  # arrays, one for each of the actor's variables
     states: list  # arrays [1, …], the recurrent states before the first step
 
 
 def read_weights(actor):
-    """Returns the `Weights` of an actor; raises an error if a weight is not finite."""
+    """Returns an actor's `Weights`; raises an error if one is not finite."""
     with actor.lock:
         values = finite_weights(actor.variables)
         return Weights(values, [np.array(state) for state in actor.initial_state(1)])
@@ -46,7 +46,7 @@ def initial_states(weights, size):
 
 
 class _Runners(threading.local):
-    """The runners of one thread: a runner selects actions for one thread at a time."""
+    """One thread's runners, which must not be used by several threads at a time."""
 
     def __init__(self):
         self.acting, self.comparison = {}, {}
@@ -55,22 +55,21 @@ class _Runners(threading.local):
 def _trace(actor, deterministic, for_litert=False):
     """Traces a function that selects one action per row of a batch.
 
-    Its first results are the raw actions (as sampled, not yet converted for the
-    environment), a bool that is True if all policy outputs are finite, and the policy
-    outputs. The last results are the actions converted for the environment, if the
-    conversion changes the actions, and the next recurrent states.
+    Its results are the raw actions (as sampled, before conversion for the environment),
+    one bool for all policy outputs being finite, the outputs, the converted actions if
+    they differ from the raw ones, and the next recurrent states.
 
     Args:
         actor: `actor.ActorPolicy`.
         deterministic: Bool, whether to select the most likely actions, without noise.
-        for_litert: Bool, whether inputs with a center are already centered, in float32,
-            and the largest number of a float type counts as infinite. LiteRT can replace
-            infinity by the largest number of the type.
+        for_litert: Bool, whether inputs with a center arrive centered, in float32, and a
+            float type's largest number counts as infinite, because LiteRT may put it in
+            place of infinity.
 
     Returns:
-        A concrete function of two lists, arguments and weights, and its `Layout`. The
-        arguments are observations, the action mask if the policy has one, recurrent
-        states, and noise.
+        A concrete function and its `Layout`. The function takes two lists, arguments
+        (observations, the action mask if the policy has one, recurrent states, noise) and
+        weights.
     """
     groups, arguments, specs = _arguments(actor, deterministic, for_litert)
     layouts = []
@@ -133,7 +132,7 @@ def _arguments(actor, deterministic, for_litert):
 
 
 def _results(raw_actions, finite, outputs, env_actions, states):
-    """Returns a list of results, their names, and the indices of `env_actions` in it."""
+    """Returns the results as a list, their names, and where `env_actions` are in it."""
     raw_actions, env_actions = map(keras.tree.flatten, (raw_actions, env_actions))
     # LiteRT would merge repeated tensors into one result.
     is_raw = {id(tensor) for tensor in raw_actions}
@@ -146,12 +145,12 @@ def _results(raw_actions, finite, outputs, env_actions, states):
 
 
 class ActingProgram:
-    """Selects the actions of one policy, for batches of any size.
+    """Selects one policy's actions, for batches of any size.
 
     Args:
         actor: `actor.ActorPolicy`.
-        examples: List of arrays `[N, …]`, N examples of the arguments of `_trace`, to
-            compare LiteRT with TensorFlow.
+        examples: List of arrays `[N, …]`, the arguments of `_trace` for N examples on
+            which LiteRT is compared with TensorFlow.
         deterministic: Bool, whether to select the most likely actions, without noise.
 
     Attributes:
@@ -181,19 +180,18 @@ class ActingProgram:
             log.info("Acting through LiteRT.")
 
     def for_batch(self, count, weights=None):
-        """Returns a function that selects actions for a batch of `count` rows.
+        """Returns a function that selects actions for a batch.
 
         Args:
-            count: Positive int, the number of rows of the batch.
-            weights: List of arrays from `finite_weights`, or `None` for the current
-                weights of the policy.
+            count: Positive int, the rows of the batch.
+            weights: List of arrays from `finite_weights`, by default the policy's current
+                weights.
 
         Returns:
-            A function with four results. Its argument is a list of arrays `[count, …]`:
-            observations, the action mask if the policy has one, recurrent states and
-            noise. The first three results are lists of arrays: raw actions (as sampled),
-            actions for the environment, and next recurrent states. The fourth result is a
-            bool, whether all policy outputs are finite.
+            A function of a list of arrays `[count, …]`: observations, the action mask if
+            the policy has one, recurrent states and noise. It returns three lists of
+            arrays, raw actions as sampled, actions for the environment and next recurrent
+            states, and a bool, whether all policy outputs are finite.
         """
         if weights is None:
             weights = finite_weights(self._variables)
@@ -208,21 +206,19 @@ class ActingProgram:
         return runners[key]
 
     def leave_litert_if_different(self, inputs, weights):
-        """Replaces LiteRT by TensorFlow if their results differ.
+        """Replaces LiteRT by TensorFlow if their results on a collection's steps differ.
 
-        The collector calls `leave_litert_if_different` after every collection. Policy
-        outputs and recurrent states are compared, but not actions, because a rounding
-        error can change an action if two actions are equally likely. The tolerance is ten
-        times as large as in the comparison by the constructor, so that rounding errors
-        alone do not replace LiteRT.
+        Policy outputs and recurrent states are compared. Actions are not: when two are
+        equally likely, a rounding error can change one. The tolerance is ten times that
+        of the constructor's comparison, so rounding alone does not count as a difference.
 
         Args:
-            inputs: List of arrays `[N, …]` for a batch of N rows: observations, action
-                mask, recurrent states and noise.
+            inputs: List of arrays `[N, …]`: observations, action mask, recurrent states
+                and noise.
             weights: List of arrays, the weights of the collection.
 
         Returns:
-            Bool, whether TensorFlow has replaced LiteRT.
+            Bool, whether LiteRT was replaced.
         """
         names = "finite", "outputs", "state"
         difference = self._difference(inputs, weights, names, tolerance=10.0)
@@ -235,19 +231,18 @@ class ActingProgram:
         log.warning("The policy acts through TensorFlow instead of LiteRT: %s", reason)
 
     def _difference(self, inputs, weights, names=None, tolerance=1.0):
-        """Describes a difference between results of LiteRT and TensorFlow, or returns "".
+        """Describes a difference between LiteRT and TensorFlow, or returns `""`.
 
-        A result may differ by 1e-4 of TensorFlow's value plus 1e-5 of the largest input
-        of its row. An input below 1 counts as 1. The tolerance grows with the inputs,
-        because large terms can cancel to a small result with a large rounding error. Rows
-        for which TensorFlow's policy outputs are not finite have no action and are
-        ignored.
+        The allowed difference is 1e-4 times TensorFlow's value plus 1e-5 times the row's
+        largest input (at least 1), because large terms can cancel to a small result with
+        a large rounding error. Rows with policy outputs that are not finite in TensorFlow
+        are ignored.
 
         Args:
-            inputs: List of arrays `[N, …]` for a batch of N rows, noise last.
+            inputs: List of arrays `[N, …]`, noise last.
             weights: List of arrays from `finite_weights`.
-            names: The names of the results to compare, or `None` for all results.
-            tolerance: Float, the factor by which the allowed difference is multiplied.
+            names: The results to compare, or `None` for all.
+            tolerance: Float, which multiplies the allowed difference.
         """
         count, runners = len(inputs[0]), self._runners.comparison
         if count not in runners:
@@ -282,7 +277,7 @@ class ActingProgram:
 
 
 def _convert(traced):
-    """Returns the LiteRT model of a concrete function, as bytes."""
+    """Converts a concrete function to a LiteRT model, as bytes."""
     if any(tensor.dtype == tf.resource for tensor in traced.captured_inputs):
         raise ValueError("a layer keeps weights that are not Keras variables")
     logger = logging.getLogger("absl")  # it recommends to convert from a SavedModel
@@ -296,7 +291,7 @@ def _convert(traced):
 
 
 class _TensorFlowRunner:
-    """Selects actions with a concrete function from `_trace`, and its `Layout`."""
+    """Selects actions with a concrete function and `Layout` from `_trace`."""
 
     def __init__(self, concrete_function, layout):
         self._concrete_function = concrete_function
@@ -341,16 +336,16 @@ def finite_weights(variables):
 
 
 def example_inputs(actor, observation_space, deterministic):
-    """Returns inputs to compare LiteRT with TensorFlow before the first episode.
+    """Returns inputs for comparing LiteRT with TensorFlow before the first episode.
 
     Args:
-        actor: `actor.ActorPolicy` that selects the actions.
-        observation_space: `gymnasium.Space` of the observations.
-        deterministic: Bool, whether to leave the noise out of the list.
+        actor: `actor.ActorPolicy`.
+        observation_space: `gymnasium.Space` from which to draw observations.
+        deterministic: Bool, whether to leave out the noise.
 
     Returns:
-        List of arrays `[N, …]` for N example observations: observations, action masks,
-        recurrent states, and the noise for sampling actions.
+        List of arrays `[N, …]` for N examples: observations, action masks, recurrent
+        states and noise.
     """
     rng = seeding.generator(0, "engine_comparison")
     drawn = [
@@ -369,16 +364,16 @@ def example_inputs(actor, observation_space, deterministic):
 
 
 def recorded_inputs(actor, episodes, deterministic):
-    """Returns inputs to compare LiteRT with TensorFlow, from steps of episodes.
+    """Returns inputs for comparing LiteRT with TensorFlow on recorded steps.
 
     Args:
-        actor: `actor.ActorPolicy` that selects the actions.
+        actor: `actor.ActorPolicy`.
         episodes: `Episodes` of NumPy arrays.
-        deterministic: Bool, whether to leave the noise out of the list.
+        deterministic: Bool, whether to leave out the noise.
 
     Returns:
-        List of arrays `[64, …]`: observations and action masks of 64 evenly spread steps
-        of the episodes, random recurrent states, and random noise.
+        List of arrays `[64, …]`: observations and action masks of 64 evenly spread steps,
+        random recurrent states and random noise.
     """
     valid = np.arange(len(episodes.rewards))[:, None] < episodes.lengths
     steps = np.argwhere(valid)
@@ -392,7 +387,7 @@ def recorded_inputs(actor, episodes, deterministic):
 
 
 def _states_and_noise(actor, count, rng, deterministic):
-    """Returns a list of random arrays `[count, …]`: recurrent states, and any noise."""
+    """Returns random arrays `[count, …]`: recurrent states, and any noise."""
     # All states differ, because with zeros, the comparison would not detect that two
     # states are exchanged.
     states = [

@@ -1,8 +1,8 @@
-"""Makes environments, runs several of them side by side, and checks what they return.
+"""Makes Gymnasium environments, steps a batch of them, and checks what they return.
 
-Every value that an environment returns is checked immediately. The argument `env_index`
-is the index of an environment in the batch. The collector decides which episode runs in
-which environment. Worker processes import this module, and not TensorFlow.
+Every value is checked at once. The collector decides which episode runs in which
+environment; `env_index` is an environment's index in the batch. Worker processes import
+this module, and not TensorFlow.
 """
 
 import abc
@@ -27,13 +27,13 @@ from tf_reinforce.support import validation
 
 
 class IndexedFault(Exception):
-    """Reports that an environment returned an invalid value, or raised an exception.
+    """Raised when an environment returns an invalid value or raises an exception.
 
-    The collector adds the numbers of the episode and of the step to the message.
+    The collector adds episode and step to the message.
 
     Attributes:
-        env_index: Int, the index of the environment in the batch, or `None` for a fault
-            of a `VectorEnv` that belongs to none of its environments.
+        env_index: Int, the environment's index in the batch, or `None` for a fault of a
+            whole `VectorEnv`.
         raised: Bool, whether the environment raised an exception.
     """
 
@@ -44,7 +44,7 @@ class IndexedFault(Exception):
 
 
 class EpisodeEnd(NamedTuple):
-    """The end of the current episode of one environment."""
+    """How an environment's current episode ended."""
 
     env_index: int
     terminated: bool  # False: the episode was truncated
@@ -53,15 +53,15 @@ class EpisodeEnd(NamedTuple):
 
 
 class ObservationReader:
-    """Checks observations and writes them into the arrays of a batch.
+    """Checks observations, and writes them into a batch's arrays.
 
     Args:
         space: The observation space of one environment.
-        float_dtype: The float type in which float observations are stored.
+        float_dtype: The type in which float observations are stored.
 
     Attributes:
-        shape, dtypes: A single array of this shape and of one of these types needs no
-            check. The shape is `None` if an observation is no single array.
+        shape, dtypes: A single array of this shape and one of these types needs no check.
+            The shape is `None` if an observation is no single array.
     """
 
     def __init__(self, space, float_dtype):
@@ -89,12 +89,12 @@ class ObservationReader:
             array[env_index] = read_leaf(env_index, part)
 
     def flatten(self, env_index, observation):
-        """Returns the parts of an observation, in the order of `nests.flatten`."""
+        """Returns an observation's parts, in the order of `nests.flatten`."""
         return list(_parts(env_index, self._nest, observation))
 
 
 def _parts(env_index, nest, observation):
-    """Yields the parts of an observation, which must be nested like the space."""
+    """Yields an observation's parts; it must be nested like the space."""
     if isinstance(nest, dict):
         keys = sorted(nest)
         is_nested = isinstance(observation, Mapping) and observation.keys() == nest.keys()
@@ -126,7 +126,7 @@ def describe(value):
 
 
 def _discrete_reader(space):
-    """Returns a function of an index and an observation, which it checks and returns."""
+    """Returns a function that checks an integer observation and returns it."""
     start, stop = int(space.start), int(space.start) + int(space.n)
 
     def read(env_index, part):
@@ -172,7 +172,7 @@ def _array_reader(space):
 
 
 def fits_dtype(array, dtype):
-    """Returns whether a cast of `array` to `dtype` changes no integer by an overflow."""
+    """Returns whether casting an array to `dtype` overflows no integer."""
     may_overflow = dtype.kind in "iu" and not np.can_cast(array.dtype, dtype)
     return not may_overflow or np.array_equal(array.astype(dtype), array)
 
@@ -186,8 +186,8 @@ def _check_info(env_index, info):
 def _raised_fault(env_index, method, error):
     """Returns the `IndexedFault` for an exception of `reset` or `step`.
 
-    Also unpacking the result of `step` raises an exception, whose traceback has one
-    frame.
+    If `step` does not return five values, unpacking them raises an exception too, with a
+    traceback of one frame.
     """
     if isinstance(error, IndexedFault):
         return error
@@ -204,15 +204,15 @@ def _raised_fault(env_index, method, error):
 
 
 def describe_error(error):
-    """Returns the type and the text of an exception."""
+    """Returns an exception's type and text."""
     return f"{type(error).__name__}: {error}"
 
 
 def error_place(error):
-    """Returns the line in which an environment raised an exception, or an empty string.
+    """Returns where an environment raised an exception, or `""`.
 
-    It is the innermost line outside of this package, of installed packages and of
-    Python's own modules, for example `" (my_env.py, line 12, in step: assert x > 0)"`.
+    This is the innermost line outside of this package, installed packages and Python's
+    own modules, for example `" (my_env.py, line 12, in step: assert x > 0)"`.
     """
     frames = [
         frame
@@ -246,7 +246,7 @@ def _read_reward(env_index, reward):
 
 
 def _has_ended(env_index, terminated, truncated):
-    """Returns `terminated or truncated`; raises `IndexedFault` if one is not a bool."""
+    """Returns `terminated or truncated`; raises `IndexedFault` if one is no bool."""
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, (bool, np.bool_)):
             text = f"`{name}` of a step is a {type(flag).__name__}: {flag!r}"
@@ -255,7 +255,7 @@ def _has_ended(env_index, terminated, truncated):
 
 
 def read_success(env_index, success):
-    """Returns `success` of an episode; raises `IndexedFault` if it is invalid."""
+    """Returns an episode's success; raises `IndexedFault` if it is invalid."""
     is_number = isinstance(success, (numbers.Real, np.bool_))
     if success is not None and not (is_number and math.isfinite(success)):
         text = f"`is_success` in the info is {success!r}. Expected: a bool"
@@ -270,21 +270,21 @@ _CALLS = {STARTING: "start", RESET: "reset", STEP: "step"}
 
 
 class Progress:
-    """What a process that plays episodes does at the moment, as 64-bit integers.
+    """What a process that plays episodes is doing, as 64-bit integers.
 
-    A worker process shares the integers with its pool. If it dies or hangs, the pool
-    reads there which environment, episode and step it was.
+    A worker shares them with its pool, which reads from them at which environment,
+    episode and step it died or hangs.
 
     Args:
         num_envs: Int, the number of environments of the process.
-        buffer: Writable buffer of at least `progress_size(num_envs)` bytes, or `None` for
-            memory of the current process.
+        buffer: Writable buffer of at least `progress_size(num_envs)` bytes, by default
+            new memory of this process.
 
     Attributes:
-        words: `memoryview` of integers: the state of the process, the index of the
-            environment that is called, the number of the collection's current step, and,
-            for each environment, the number of its episode plus one (0 if it has played
-            none), and the step of the collection at which the episode started.
+        words: `memoryview` of integers: the process' state, the index of the environment
+            that is called, and the collection's current step; then for each environment,
+            its episode's number plus one (0 before the first) and the step of the
+            collection at which it started.
     """
 
     def __init__(self, num_envs, buffer=None):
@@ -292,24 +292,24 @@ class Progress:
         self.words = memoryview(buffer).cast("q")
 
     def start_episode(self, env_index, number, row):
-        """Records that an environment is reset for an episode at a step."""
+        """Records that an environment is reset for an episode."""
         words, first = self.words, WORDS + 2 * env_index
         words[first], words[first + 1] = number + 1, row
         words[ENV], words[STATE] = env_index, RESET
 
     def snapshot(self):
-        """Returns the present state as bytes; equal bytes mean that nothing happened."""
+        """Returns the state as bytes, which stay equal while nothing happens."""
         return self.words[:WORDS].tobytes()
 
     def is_in_episode(self):
-        """Returns whether an environment makes a reset or steps."""
+        """Returns whether an environment is being reset or stepped."""
         return self.words[STATE] in (RESET, STEP)
 
     def describe(self, first_index):
-        """Returns a text that names the call, the environment, the episode and the step.
+        """Returns a text that names the call, environment, episode and step.
 
         Args:
-            first_index: Int, the index of the first environment of the process.
+            first_index: Int, the index of the process' first environment.
         """
         state, env_index, row = self.words[:WORDS]
         if state == CLOSING:
@@ -323,7 +323,7 @@ class Progress:
 
 
 def progress_size(num_envs):
-    """Returns the number of bytes of a `Progress` of `num_envs` environments."""
+    """Returns the bytes of a `Progress` of `num_envs` environments."""
     return 8 * (WORDS + 2 * num_envs)
 
 
@@ -340,7 +340,7 @@ def check_arguments(env_kwargs):
 
 @contextlib.contextmanager
 def explain_errors(env, env_kwargs):
-    """Raises `ValueError` if the constructor in a `with` block needs other arguments."""
+    """Raises `ValueError` if a constructor in the `with` block needs other arguments."""
     try:
         yield
     except TypeError as error:
@@ -370,9 +370,9 @@ class EnvFactory(NamedTuple):
             return self.env(**self.kwargs)
 
     def make_batch(self, count, first=()):
-        """Returns `SyncEnvs` of the environments `first` and of new ones, `count` in all.
+        """Returns `SyncEnvs` of `count` environments: those in `first`, and new ones.
 
-        If an environment cannot be made, `make_batch` closes all environments.
+        If one cannot be made, all are closed.
         """
         envs = [*first]
         try:
@@ -388,22 +388,21 @@ class EnvFactory(NamedTuple):
 
 
 class BatchedEnvs(abc.ABC):
-    """Runs `num_envs` environments with equal spaces as one batch.
+    """Runs environments with equal spaces as one batch.
 
-    The argument `out` of the methods is a list of arrays `[num_envs, …]`, one for each
-    array of an observation. The methods write observations into `out`. If actions can be
-    illegal, the last array of `out` contains the action masks, `[num_envs, M]` int8.
+    Methods write observations into `out`, a list of arrays `[num_envs, …]`, one per array
+    of an observation. If actions can be illegal, a last array receives the action masks,
+    `[num_envs, M]` int8.
 
     Attributes:
         num_envs: Int, the number of environments.
-        max_episode_steps: Number, the time limit: the number of steps after which the
-            collector truncates an episode.
+        max_episode_steps: Number of steps after which the collector truncates an episode.
         observation_space, action_space: The spaces of one environment.
         spec: `EnvSpec` of one environment, or `None`.
         first_index: Int, the index of the first environment among those of all workers.
-        progress: `Progress`, where calls of environments are recorded.
-        is_vector_env: Bool, whether the environments are a `VectorEnv`, which seeds its
-            episodes itself.
+        progress: `Progress`, which records calls of environments.
+        is_vector_env: Bool, whether this is a `VectorEnv`, which seeds its episodes
+            itself.
         fault_keys: Tuple of the log keys that count dropped episodes and restarts.
     """
 
@@ -423,14 +422,14 @@ class BatchedEnvs(abc.ABC):
         """Prepares reading observations and masks.
 
         Args:
-            float_dtype: The float type in which float observations are stored.
+            float_dtype: The type in which float observations are stored.
             mask_reader: `action_masks.MaskReader`, or `None` if all actions are legal.
         """
         self._reader = ObservationReader(self.observation_space, float_dtype)
         self._mask_reader = mask_reader
 
     def _write_mask(self, env_index, out, read, *outputs):
-        """Writes the action mask that `read` returns into the last array of `out`."""
+        """Writes the action mask from `read(*outputs)` into the last array of `out`."""
         try:
             out[-1][env_index] = read(*outputs)
         except KeyError as error:
@@ -444,7 +443,7 @@ class BatchedEnvs(abc.ABC):
             raise IndexedFault(env_index, f"{error}") from None
 
     def _reset_arguments(self):
-        """Returns the keyword arguments of one reset, which may change its `options`."""
+        """Returns keyword arguments for one reset, with its own copy of the options."""
         options = self._settings.reset_options
         return {} if options is None else {"options": copy.deepcopy(options)}
 
@@ -452,14 +451,14 @@ class BatchedEnvs(abc.ABC):
     def set(self, settings):
         """Sets attributes of all environments, and the options of further resets.
 
-        An attribute that `settings` no longer names gets back its original value, so that
-        episodes depend on the settings of their own collection only.
+        Attributes that are no longer named get back their original values, so episodes
+        depend only on the settings of their own collection.
 
         Args:
             settings: `config.EnvSettings` without functions.
 
         Raises:
-            ValueError: If an environment has no attribute of a name in `env_attrs`.
+            ValueError: If an environment lacks an attribute in `env_attrs`.
         """
 
     def reset(self, seed, out):
@@ -467,7 +466,7 @@ class BatchedEnvs(abc.ABC):
         return None
 
     def can_start(self, env_index):
-        """Returns whether an episode can start in the environment `env_index` now."""
+        """Returns whether an episode can start in an environment now."""
         return True
 
     @abc.abstractmethod
@@ -476,33 +475,32 @@ class BatchedEnvs(abc.ABC):
 
     @abc.abstractmethod
     def step(self, actions, out, rewards, active, time_limit_envs):
-        """Makes one step in each active environment; returns a list of `EpisodeEnd`.
+        """Steps each active environment; returns a list of `EpisodeEnd`.
 
-        The method `step` writes the observation that follows each action into `out`. If
-        an episode ends, `out` receives the last observation of this episode, not the
-        first observation of the next episode.
+        The observation after each action is written to `out`. When an episode ends, this
+        is its last observation, not the next episode's first.
 
         Args:
-            actions: List of `num_envs` actions. An action for an environment without a
-                running episode is ignored.
-            out: List of arrays `[num_envs, …]`, into which the observations are written.
-            rewards: `[num_envs]` float64 array to write the rewards into.
+            actions: List of `num_envs` actions; those for idle environments are ignored.
+            out: List of arrays `[num_envs, …]` for the observations.
+            rewards: `[num_envs]` float64 array for the rewards.
             active: Indices of the environments with a running episode.
-            time_limit_envs: The indices of environments whose episodes reach the time
-                limit with this step. An episode at the time limit is truncated unless
-                the step terminates the episode.
+            time_limit_envs: Indices of environments that reach the time limit with this
+                step. Their episodes are truncated, unless the step terminates them.
         """
 
     def recover(self, fault):
         """Prepares an environment for another episode after a fault, or raises the fault.
 
+        Raising is the default.
+
         Args:
-            fault: `IndexedFault`. By default, `recover` raises every fault.
+            fault: `IndexedFault`.
         """
         raise fault
 
     def close_all(self):
-        """Closes the environments that `open_envs` made, and no others.
+        """Closes environments that `open_envs` made, and no others.
 
         Returns:
             List of texts, one for each environment that raised an exception.
@@ -515,8 +513,8 @@ class SyncEnvs(BatchedEnvs):
 
     Args:
         envs: Nonempty list of `gymnasium.Env`.
-        max_episode_steps: Int, the time limit in steps, or `None` for the time limit in
-            the spec of the environments, else 10,000.
+        max_episode_steps: Int, the time limit in steps, by default that of the
+            environments' spec, else 10,000.
         owned: Bool, whether `close_all` closes the environments.
         make: Function that makes an environment, for `on_env_error="restart"`.
         on_bad_env, on_env_error: Fields of `config.FitOptions`.
@@ -623,7 +621,7 @@ class SyncEnvs(BatchedEnvs):
         return ends
 
     def _step_fault(self, env_index, error):
-        """Returns the `IndexedFault` for an exception; names an unused action mask."""
+        """Returns the `IndexedFault` for an exception; mentions an unused action mask."""
         fault = _raised_fault(env_index, "step", error)
         path = action_masks.find(self.observation_space, self._infos[env_index])
         if fault.raised and self._mask_reader is None and path is not None:
@@ -641,7 +639,7 @@ class SyncEnvs(BatchedEnvs):
             self._restart(fault.env_index)
 
     def _restart(self, env_index):
-        """Closes an environment that raised an exception, and makes a new one."""
+        """Replaces an environment that raised an exception by a new one."""
         with contextlib.suppress(Exception):
             self._envs[env_index].close()
         try:
@@ -686,8 +684,8 @@ def _set_attributes(env, originals, attributes):
 
     Args:
         env: `gymnasium.Env`.
-        originals: Dict to which the original values are added, and from which attributes
-            are restored that are not in `attributes`.
+        originals: Dict of original values. New ones are added, and attributes that are
+            not in `attributes` are restored from it.
         attributes: Dict from names to values.
     """
     for name, value in {**originals, **attributes}.items():
@@ -699,7 +697,7 @@ def _set_attributes(env, originals, attributes):
 
 @contextlib.contextmanager
 def explain_attribute(env, name):
-    """Raises `ValueError` if an attribute cannot be set in a `with` block."""
+    """Raises `ValueError` if setting an attribute in the `with` block fails."""
     try:
         yield
     except Exception as error:
@@ -711,7 +709,7 @@ def explain_attribute(env, name):
 
 
 def _check_compatible(envs):
-    """Raises an error unless all are different environments with equal spaces."""
+    """Raises an error unless all environments are different objects with equal spaces."""
     for env in envs:
         if not isinstance(env, gym.Env):
             raise TypeError(
@@ -734,7 +732,7 @@ def _check_compatible(envs):
 
 
 def _not_finite(env_indices, **columns):
-    """Returns a dict from environments with numbers that are not finite to their faults.
+    """Returns the faults of environments with numbers that are not finite, by index.
 
     Args:
         env_indices: Indices of the environments to check.

@@ -1,4 +1,4 @@
-"""Defines what `open_envs` returns, and collects episodes in the current process."""
+"""What `open_envs` returns, and collection in the current process."""
 
 import abc
 import time
@@ -19,7 +19,7 @@ from tf_reinforce.support import validation
 
 
 class CollectionRequest(NamedTuple):
-    """The number of episodes to collect, and the options of the collection."""
+    """How many episodes to collect, and how."""
 
     key: seeding.StreamKey  # determines all random numbers
     episodes: int | None  # the number of episodes, or `None`
@@ -32,7 +32,7 @@ class CollectionRequest(NamedTuple):
 
 
 class CollectedEpisodes(NamedTuple):
-    """The episodes of a collection, the success of each episode, and the elapsed time."""
+    """The episodes of a collection, with their success and the time they took."""
 
     episodes: records.Episodes
     success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
@@ -51,10 +51,10 @@ class Environments(abc.ABC):
     Attributes:
         observation_space, action_space: The spaces of each environment.
         spec: `gymnasium.envs.registration.EnvSpec` of the environments, or `None`.
-        in_graph: Bool, whether the episodes are tensors, so that an update can follow in
-            the same TensorFlow graph.
-        is_vector_env: Bool, whether the environments are a `gymnasium.vector.VectorEnv`,
-            which seeds its episodes itself.
+        in_graph: Bool, whether episodes are tensors, so an update can follow in the same
+            TensorFlow graph.
+        is_vector_env: Bool, whether this is a `gymnasium.vector.VectorEnv`, which seeds
+            its episodes itself.
         fault_keys: Tuple of the log keys that count dropped episodes and restarts.
     """
 
@@ -64,7 +64,7 @@ class Environments(abc.ABC):
     fault_keys: tuple[str, ...] = ()
 
     def check_settings(self, settings):
-        """Raises `ValueError` if the environments cannot receive `config.EnvSettings`."""
+        """Raises `ValueError` if these environments cannot receive `settings`."""
         if self.in_graph and settings != config.EnvSettings():
             raise ValueError(
                 "`reset_options` and `env_attrs` need Gymnasium environments. Let the "
@@ -73,15 +73,15 @@ class Environments(abc.ABC):
 
     @abc.abstractmethod
     def program_key(self, request):
-        """Returns a key for a request; requests with equal keys use the same program.
+        """Returns a key that is equal for requests with the same program.
 
-        The key is a tuple whose first item names the kind of the program, for example
-        "acting". The collector keeps a limited number of programs of each kind.
+        It is a tuple that starts with the kind of program, for example `"acting"`. The
+        collector keeps a limited number of each kind.
         """
 
     @abc.abstractmethod
     def make_program(self, actor, request):
-        """Returns a new program for all requests with the `program_key` of `request`."""
+        """Returns a new program for all requests with the same `program_key`."""
 
     @abc.abstractmethod
     def collect(self, actor, program, request):
@@ -89,7 +89,7 @@ class Environments(abc.ABC):
 
         Args:
             actor: `actor.ActorPolicy`.
-            program: The program that `make_program` returned.
+            program: Result of `make_program`.
             request: `CollectionRequest`.
 
         Returns:
@@ -97,7 +97,7 @@ class Environments(abc.ABC):
 
         Raises:
             EnvironmentFault: If an environment fails or returns an invalid value.
-            FloatingPointError: If the outputs of the policy are not finite.
+            FloatingPointError: If policy outputs are not finite.
         """
 
     def evaluate(self, actor, program, request):
@@ -166,7 +166,7 @@ class HostEnvironments(Environments):
         return collected
 
     def _collect_episodes(self, actor, program, request):
-        """Collects the requested episodes, without comparing LiteRT with TensorFlow."""
+        """Collects episodes, without comparing LiteRT with TensorFlow."""
         start, specs = time.perf_counter(), actor.acting_specs()
         act = program.for_batch(self.batch.num_envs, request.weights.values)
         self.batch.set(request.settings)
@@ -214,7 +214,7 @@ def to_collected(arrays, actor, stepping, seconds, faults):
     Args:
         arrays: `host_loop.EpisodeArrays`.
         actor: `actor.ActorPolicy` that collected the episodes.
-        stepping, seconds: Floats, the time in environments, and the whole time.
+        stepping, seconds: Floats, the time in environments, and in all.
         faults: `host_loop.Faults`.
     """
     observations, masks = arrays.observations, None
@@ -234,15 +234,15 @@ def to_collected(arrays, actor, stepping, seconds, faults):
 
 
 def warn_of_close(text):
-    """Warns that an environment could not be closed, with a text that says which."""
+    """Warns that an environment could not be closed; `text` says which."""
     validation.warn(f"{text[:1].upper()}{text[1:]}. The episodes are complete.")
 
 
 def warn_of_copy(model):
-    """Warns that environments contain a copy of a Keras model, for example of the agent.
+    """Warns that environments contain a copy of a Keras model, such as the agent.
 
     Args:
-        model: `keras.Model` that is among the arguments of the environments.
+        model: `keras.Model` among the environments' arguments.
     """
     validation.warn(
         f"The environments contain copies of the {type(model).__name__} {model.name!r}, "
@@ -253,7 +253,7 @@ def warn_of_copy(model):
 
 
 def outside_bounds(space, episodes):
-    """Describes an observation outside its bounds, or returns `None` if there is none.
+    """Describes an observation outside its bounds, or returns `None`.
 
     Args:
         space: The observation space of one environment.

@@ -1,8 +1,7 @@
 """Plays whole episodes in batched environments, and stores their steps as arrays.
 
-If E episodes are requested, the collector starts exactly E episodes, and finishes and
-uses all of them. If the collector used the episodes that *finish* first, short episodes
-would be too frequent in a batch.
+To collect E episodes, exactly E are started, and all are finished and used. Keeping the
+first E that *finish* would favour short ones.
 """
 
 import collections
@@ -39,20 +38,20 @@ OUTPUTS_REMEDY = (
 
 
 class EnvironmentFault(RuntimeError):
-    """The error for an environment that raised an exception or returned an invalid value.
+    """An environment raised an exception or returned an invalid value.
 
-    The message names the environment, the episode and the step, if they are known. The
-    cause is the exception of the environment, or, for a worker process, a `RuntimeError`
-    with its traceback. The agent does not learn from a batch in which a fault occurred.
+    The message names environment, episode and step where known. The cause is the
+    environment's exception, or for a worker process, a `RuntimeError` with its traceback.
+    The agent does not learn from the batch.
     """
 
 
 class OutputsNotFinite(FloatingPointError):
-    """The error for policy outputs that are not finite, although observations are finite.
+    """Policy outputs are not finite, although the observations are.
 
     Attributes:
         inputs: List of arrays `[N, …]`, the observations, action masks, recurrent states
-            and noise for N environments, from which the outputs were computed.
+            and noise of N environments, from which the outputs were computed.
     """
 
     def __init__(self, message, inputs):
@@ -62,7 +61,7 @@ class OutputsNotFinite(FloatingPointError):
 
 @dataclasses.dataclass
 class Faults:
-    """The faults of environments for which episodes were dropped."""
+    """The faults for which episodes were dropped."""
 
     dropped_episodes: int = 0
     env_restarts: int = 0
@@ -70,43 +69,43 @@ class Faults:
     first: str | None = None  # the first fault, with environment, episode and step
 
     def add(self, other):
-        """Adds the faults of other episodes."""
+        """Adds other episodes' faults."""
         self.dropped_episodes += other.dropped_episodes
         self.env_restarts += other.env_restarts
         self.worker_restarts += other.worker_restarts
         self.first = self.first or other.first
 
     def metrics(self, keys):
-        """Returns a dict of floats, the counts with the names `keys`."""
+        """Returns the counts named in `keys`, a dict of floats."""
         return {key: float(getattr(self, key)) for key in keys}
 
 
 def zeros(shape, dtype):
     """Returns an array of zeros whose memory the system gets back when it is deleted.
 
-    The memory of `np.zeros` can stay in the process, between arrays that are still used.
+    Memory from `np.zeros` can stay in the process, between arrays that are still used.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     return np.ndarray(shape, dtype, mmap.mmap(-1, max(size, 1)))
 
 
 class StepBuffer:
-    """Stores the steps of all environments in blocks of time-major arrays.
+    """Stores all environments' steps in blocks of time-major arrays.
 
-    A buffer grows by a further block, so that no step is ever copied to make room, and
-    its memory is freed block by block, see `episode_arrays`.
+    It grows by whole blocks, so steps are never copied to make room, and is freed block
+    by block, see `episode_arrays`.
 
     Args:
         size: Int, the number of environments.
-        observation_specs: List of `ArraySpec`, one for each array of an observation.
-            If actions can be illegal, the last spec describes the action masks.
-        action_specs: List of `ArraySpec`, one for each array of a raw action, that
-            is, of an action as sampled, before its conversion for the environment.
+        observation_specs: List of `ArraySpec`, one per array of an observation; if
+            actions can be illegal, the last one describes the masks.
+        action_specs: List of `ArraySpec`, one per array of a raw action: as sampled,
+            before its conversion for the environment.
 
     Attributes:
         blocks: List of lists of arrays `[256, size, …]`: the observations, with any
-            action masks last, then the raw actions, then the rewards, in float64.
-            Row i is row i % 256 of block i // 256. A block that was freed is empty.
+            action masks last, the raw actions, and the rewards in float64. Row i of the
+            buffer is row i % 256 of block i // 256. A freed block is an empty list.
         num_observations: Int, how many arrays of a block are observations.
     """
 
@@ -117,7 +116,7 @@ class StepBuffer:
         self.blocks, self._rows = [], iter(())
 
     def next_row(self):
-        """Returns views of the next row, at first of row 0, as a tuple of arrays."""
+        """Returns a tuple of views of the next row, starting with row 0."""
         views = next(self._rows, None)
         if views is None:
             shape = BLOCK_ROWS, self._size
@@ -155,25 +154,23 @@ class EpisodeInProgress:
 
     @property
     def stream_number(self):
-        """Returns the number that selects the random streams of the episode."""
+        """Returns the number that selects the episode's random streams."""
         return self.number + self.replacements * _REPLACEMENT
 
     def finish(self, end, row, observations):
-        """Stores the end of the episode, its length, and its last observation."""
+        """Stores how the episode ended, its length and its last observation."""
         self.end = end
         self.length = row - self.start_row
         self.last_observation = [array[self.env_index].copy() for array in observations]
 
 
 class EpisodeScheduler:
-    """Decides which episodes to start, and when enough episodes have ended.
+    """Decides which episodes to start, and when enough have ended.
 
     Args:
-        count: Int, the number of episodes to collect. If `steps` is an int, `count` is
-            not used.
-        steps: Int, the number of steps to collect, or `None`. If `steps` is an int, the
-            result contains the episodes that started first: as few as are needed to have
-            at least `steps` steps together.
+        count: Int, the number of episodes to collect; not used if `steps` is an int.
+        steps: Int, the number of steps to collect, or `None`. The result then contains as
+            few episodes as have at least `steps` steps together, in starting order.
     """
 
     waits = False  # an environment without an episode receives none later
@@ -189,10 +186,14 @@ class EpisodeScheduler:
         self._first_steps = 0  # steps of these first episodes
 
     def start_next(self, row, env_index):
-        """Starts the next episode; returns its `EpisodeInProgress`, or `None`.
+        """Starts the next episode, or returns `None` if no further one is needed.
 
-        If no further episode is needed at step `row` of the collection, `start_next`
-        starts no episode and returns `None`.
+        Args:
+            row: Int, the collection's current step.
+            env_index: Int, the environment that will run the episode.
+
+        Returns:
+            Its `EpisodeInProgress`, or `None`.
         """
         if not self._needs_episode(row):
             return None
@@ -225,7 +226,7 @@ class EpisodeScheduler:
 
 
 class QueueScheduler:
-    """The scheduler of the episodes that one worker process plays.
+    """The scheduler in a worker process.
 
     Args:
         queue: `worker.EpisodeQueue` with the numbers of the episodes to play.
@@ -243,7 +244,7 @@ class QueueScheduler:
         self._delivered = time.monotonic()
 
     def start_next(self, row, env_index):
-        """Starts the next episode, or returns `None` if the pool has named none yet."""
+        """Starts the next episode, or returns `None` if the queue is empty."""
         number = self._queue.take()
         if number is None:
             return None
@@ -254,7 +255,7 @@ class QueueScheduler:
     def result(self):
         """Sends finished episodes; returns `[]` after the last one, else `None`.
 
-        Finished episodes are sent together, unless an environment waits for an episode.
+        Several are sent together, unless an environment waits for an episode.
         """
         running = [episode for episode in self._episodes if not episode.length]
         now = time.monotonic()
@@ -270,12 +271,12 @@ class CollectionLoop:
     """Steps environments, starts and ends episodes, and records all steps.
 
     Args:
-        envs: `batched_envs.BatchedEnvs` whose method `configure` has been called.
+        envs: `batched_envs.BatchedEnvs`, already configured with `configure`.
         specs: `acting_specs.ActingSpecs` of the agent.
         episode_scheduler: `EpisodeScheduler` or `QueueScheduler`.
         seeds: `seeding.EpisodeSeeds`.
-        policy_states: List of arrays with one row for each environment, the recurrent
-            states before the first observation of an episode.
+        policy_states: List of arrays with one row per environment, the recurrent states
+            before an episode's first observation.
         deterministic: Bool, whether to take the most likely actions, without noise.
     """
 
@@ -304,7 +305,7 @@ class CollectionLoop:
         self.stepping = 0.0  # seconds in the environments, including resets
 
     def play(self, act):
-        """Plays episodes until the scheduler has enough; returns these episodes.
+        """Plays episodes until the scheduler has enough, and returns these.
 
         Args:
             act: Function that selects actions, from `litert_runner.make_runner`.
@@ -312,7 +313,7 @@ class CollectionLoop:
         Raises:
             EnvironmentFault: If an environment raises an exception or returns an invalid
                 value.
-            OutputsNotFinite: If the policy's outputs are not finite.
+            OutputsNotFinite: If policy outputs are not finite.
         """
         try:
             return self._run(act)
@@ -321,7 +322,7 @@ class CollectionLoop:
             raise EnvironmentFault(f"{place}: {fault}.") from fault.__cause__
 
     def take_stepping(self):
-        """Returns the seconds in the environments since the previous call."""
+        """Returns the seconds in environments since the previous call."""
         seconds, self.stepping = self.stepping, 0.0
         return seconds
 
@@ -455,11 +456,10 @@ class CollectionLoop:
         return episode
 
     def _retry_without_idle(self, act, inputs):
-        """Repeats an action selection whose policy outputs are not finite.
+        """Selects actions again, with zeros as inputs of idle environments.
 
-        The inputs for environments without an episode are arbitrary: they become zeros.
-        If outputs are still not finite, an error names an observation that is not finite,
-        if there is one, else the policy.
+        Their inputs are arbitrary and may be the only cause. If outputs are still not
+        finite, an error names an observation that is not finite, or else the policy.
         """
         idle = [i for i in range(self.envs.num_envs) if i not in self.active]
         for array in inputs:
@@ -478,7 +478,7 @@ class CollectionLoop:
         )
 
     def _describe_env(self, env_index):
-        """Returns a text with environment, episode and step for an error message."""
+        """Returns environment, episode and step as a text for an error message."""
         if env_index is None:
             return "The VectorEnv"
         place = f"Environment {self.envs.first_index + env_index}"
@@ -492,11 +492,11 @@ class CollectionLoop:
     def episode_arrays(self, episodes):
         """Moves finished episodes into arrays with one episode per column.
 
-        Each block of the step buffer that no running episode needs is freed as soon as it
-        has been copied, so that long episodes are not in memory twice.
+        Buffer blocks that no running episode needs are freed right after copying, which
+        keeps long episodes from being in memory twice.
 
         Returns:
-            `EpisodeArrays`, with the episodes in the order of the list `episodes`.
+            `EpisodeArrays`, in the order of `episodes`.
 
         Raises:
             EnvironmentFault: If an observation or a reward is not finite.
@@ -542,13 +542,13 @@ class CollectionLoop:
                 block.clear()
 
     def _check_observations(self, values, episode, row=0):
-        """Raises `EnvironmentFault` if an observation of an episode is not finite.
+        """Raises `EnvironmentFault` if an observation is not finite.
 
         Args:
-            values: `[n, …]` array, consecutive observations of the episode. Row 0 of the
-                episode is the observation of the reset, and row i + 1 follows step i.
+            values: `[n, …]` array, consecutive observations of an episode. Row 0 is the
+                one from the reset, and row i + 1 follows step i.
             episode: `EpisodeInProgress`.
-            row: Int, the row of the first one.
+            row: Int, the row of `values[0]`.
         """
         first = 1 if row == 0 else 0
         self._check_finite("first observation", values[:first], episode, 0)
@@ -566,11 +566,11 @@ class CollectionLoop:
 
 
 class NoiseBuffer:
-    """Draws the noise for sampling actions, from the random generators of each episode.
+    """Draws the noise for sampling actions from each episode's random generators.
 
     Args:
         size: Int, the number of environments.
-        noise_specs: List of `seeding.NoiseSpec`, one for each part of an action.
+        noise_specs: List of `seeding.NoiseSpec`, one per part of an action.
         dtype: Float type of the noise.
     """
 
@@ -581,16 +581,16 @@ class NoiseBuffer:
         ]
 
     def start_episode(self, episode, row):
-        """Draws the noise of a new episode, for the remaining rows of the buffer.
+        """Draws a new episode's noise for the remaining rows of the buffer.
 
-        If the buffer holds no noise for step `row` yet, `start_episode` draws nothing:
-        the method `row` then draws noise for all running episodes.
+        At the buffer's first row it draws nothing, because the method `row` then draws
+        noise for all running episodes.
         """
         if row % _NOISE_ROWS:
             self._draw(episode, row % _NOISE_ROWS)
 
     def row(self, row, active):
-        """Returns the noise of one step in all environments, one array per action part.
+        """Returns one step's noise in all environments, an array per action part.
 
         Args:
             row: Int, the number of the step. Successive calls must pass 0, 1, 2, …
@@ -627,9 +627,9 @@ def _action_unbatcher(space):
 
 
 def _leaf_unbatcher(leaf):
-    """Returns a function that lists the rows of an array in the number type of a space.
+    """Returns a function that lists an array's rows in the number type of a space.
 
-    For a `Box` of shape (), these are arrays of shape (), as the members of a `Box`.
+    For a `Box` of shape (), these are arrays of shape (), like the space's members.
     """
     dtype = leaf.dtype
     if isinstance(leaf, gym.spaces.Box) and not leaf.shape:

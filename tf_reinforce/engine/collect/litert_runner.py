@@ -1,8 +1,4 @@
-"""Selects actions with a LiteRT model.
-
-Processes that play episodes select actions with `litert_runner`, and import neither
-TensorFlow nor Keras.
-"""
+"""Selects actions with a LiteRT model, without importing TensorFlow or Keras."""
 
 from typing import NamedTuple
 
@@ -13,7 +9,7 @@ from tf_reinforce.support import startup
 
 
 class Argument(NamedTuple):
-    """The name of an argument of a LiteRT model, and the shape of one row of it."""
+    """An argument of a LiteRT model: its name and the shape of one row."""
 
     name: str
     shape: tuple
@@ -23,34 +19,33 @@ class Argument(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The order of the arguments and results of a function that selects actions."""
+    """The order of arguments and results of a function that selects actions."""
 
     arguments: list  # `Argument`s: observations, action mask, states and noise
     names: list  # of the results: "raw_action", "finite", "outputs", "action", "state"
     env_actions: list  # indices of the actions for the environment among the results
 
     def indices(self, name):
-        """Returns the indices of the results with a name."""
+        """Returns the indices of the results called `name`."""
         return [i for i, other in enumerate(self.names) if other == name]
 
 
 def make_runner(model, layout, count):
-    """Returns a runner of a LiteRT model for batches of `count` rows.
+    """Returns a runner for batches of `count` rows.
 
-    The results for a row do not depend on the other rows or on their number.
-
-    A single row runs as two rows, because LiteRT sums a matrix product for one row in
-    another order than for several rows. Images run one by one, because LiteRT's order
-    of additions in a convolution depends on the size of the batch.
+    A row's results do not depend on the other rows, nor on how many there are. In LiteRT
+    itself they would: a matrix product for one row adds up its terms in another order
+    than for several, so a single row runs as two; and in a convolution, the order depends
+    on the batch size, so images run one by one.
 
     Args:
         model: Bytes, the LiteRT model.
-        layout: `Layout` of the arguments and results of the model.
-        count: Int, the number of rows of a batch.
+        layout: `Layout` of its arguments and results.
+        count: Int, the rows of a batch.
 
     Returns:
-        A function with four results, and a method `set_weights`. See
-        `acting_program.ActingProgram.for_batch`.
+        A function with four results, see `acting_program.ActingProgram.for_batch`, and a
+        method `set_weights`.
     """
     inputs = [x for x in layout.arguments if not x.name.startswith("noise")]
     has_images = any(len(argument.shape) > 1 for argument in inputs)
@@ -60,12 +55,12 @@ def make_runner(model, layout, count):
 
 
 class LiteRTRunner:
-    """Runs a LiteRT model on batches with a fixed number of rows.
+    """Runs a LiteRT model on batches of fixed size.
 
     Args:
         model: Bytes, the LiteRT model.
-        layout: `Layout` of the arguments and results of the model.
-        count: Int, the number of rows of a batch.
+        layout: `Layout` of its arguments and results.
+        count: Int, the rows of a batch.
     """
 
     def __init__(self, model, layout, count):
@@ -110,7 +105,7 @@ class LiteRTRunner:
         self._centers = [(i, weights[a] + weights[b]) for i, (a, b) in self._centered]
 
     def centered(self, inputs):
-        """Returns the inputs of the model for the inputs of a call."""
+        """Returns a call's inputs as the model receives them."""
         inputs = list(inputs)
         for position, center in self._centers:
             inputs[position] = np.subtract(inputs[position], center).astype("float32")
@@ -138,14 +133,12 @@ class LiteRTRunner:
 class _ChunkedRunner:
     """Runs a LiteRT model on `count` rows, in chunks of `size` rows.
 
-    If `count` is less than `size`, rows are repeated, and the results of the repeated
-    rows are dropped.
+    If `count` is less than `size`, rows are repeated, and the additional results dropped.
 
     Args:
         runner: `LiteRTRunner` for `size` rows.
-        size: Int, the number of rows of a chunk: a divisor of `count`, or a number above
-            `count`.
-        count: Int, the number of rows of a batch.
+        size: Int, the rows of a chunk, either a divisor of `count` or above `count`.
+        count: Int, the rows of a batch.
     """
 
     def __init__(self, runner, size, count):

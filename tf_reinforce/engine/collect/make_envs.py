@@ -1,4 +1,4 @@
-"""Opens what the argument `env` of `fit` names: the one door to environments."""
+"""Opens the environments that `fit`'s argument `env` names."""
 
 import contextlib
 import copy
@@ -35,30 +35,28 @@ def open_envs(
 ) -> Iterator[Any]:
     """Yields environments made from `env`, and closes them after the `with` block.
 
-    Environments that the user made are not closed.
+    Environments that the user made stay open.
 
     Args:
         env: An environment id (also `module:Id-v0`), an `EnvSpec`, a callable that makes
             an environment, a `gymnasium.Env` (a batch of one), a `VectorEnv`, a
             `TensorEnv`, or the result of another `open_envs`, which is yielded unchanged.
-        num_envs: Positive int, the number of environments to make from an id, an
-            `EnvSpec` or a callable. Each worker has at least one environment.
+        num_envs: Positive int, how many environments to make from an id, an `EnvSpec` or
+            a callable. Each worker has at least one.
         workers: Positive int, the number of processes on this machine that run the
-            environments, or `tfr.collect.RayWorkers` for the machines of a Ray cluster.
-            With `workers=1`, the environments run in the current process.
-        env_kwargs: Dict of keyword arguments for the constructor of the environment.
+            environments, or `tfr.collect.RayWorkers` for a Ray cluster. With 1, they run
+            in the current process.
+        env_kwargs: Dict of keyword arguments for the environment's constructor.
         max_episode_steps: Positive int, the time limit of an episode in steps, by default
-            the limit that the environment states, else 10,000 for Gymnasium environments.
-            The result of another `open_envs` keeps its time limit.
-        on_bad_env: `"raise"`, or `"drop_episode"` to replace an episode in which the
-            environment returned an invalid value by another episode.
-        on_env_error: `"raise"`, or `"restart"` to make an environment again that raised
-            an exception, and to replace its episode by another episode. With
-            `"restart"`, a worker process that dies is replaced, and its episodes are
-            played again.
-        step_timeout: Positive number of seconds, the longest time for one reset or step
-            in a worker process. A worker that takes longer is ended. In the current
-            process, there is no limit.
+            the environment's own, else 10,000 for Gymnasium environments. The result of
+            another `open_envs` keeps its limit.
+        on_bad_env: `"raise"`, or `"drop_episode"` to play another episode in place of one
+            in which the environment returned an invalid value.
+        on_env_error: `"raise"`, or `"restart"` to make an environment again after an
+            exception and play another episode. A worker process that dies is then
+            replaced too, and its episodes are played again.
+        step_timeout: Positive number of seconds after which a worker process that has not
+            finished a reset or step is ended. In the current process there is no limit.
 
     Yields:
         `environments.Environments`: an `xla_rollout.BatchedTensorEnv` for a `TensorEnv`,
@@ -67,7 +65,7 @@ def open_envs(
     Raises:
         TypeError: If the type of `env` is not supported.
         ValueError: If a space is not supported, a number is invalid, or an argument does
-            not apply to the type of `env`.
+            not apply to this type of `env`.
     """
     validation.positive_int("num_envs", num_envs)
     workers = config.check_option("fit", "workers", workers)
@@ -91,7 +89,7 @@ def open_envs(
 
 
 def _of_object(env: Any, max_episode_steps: Any, given: dict[str, Any]) -> Any:
-    """Returns the `Environments` of an object, which cannot be made a second time."""
+    """Returns the `Environments` of an object that exists only once."""
     can_drop = isinstance(env, gym.Env)
     for name, value in given.items():
         if value and value != "raise" and not (can_drop and name == "on_bad_env"):
@@ -113,7 +111,7 @@ def _of_object(env: Any, max_episode_steps: Any, given: dict[str, Any]) -> Any:
 
 
 def _of_factory(factory: Any, num_envs: int, workers: Any, step_timeout: float) -> Any:
-    """Returns the `Environments` that a factory makes, in this process or in workers."""
+    """Returns a factory's `Environments`, in this process or in workers."""
     first = factory.make()
     if isinstance(first, envs.TensorEnv):
         given = {"workers": workers != 1, **factory.faults}
@@ -150,13 +148,13 @@ def _factory(env: Any, kwargs: Any, max_episode_steps: Any, faults: Any) -> Any:
 def _spec_without_checkers(env: Any, max_episode_steps: Any, kwargs: Any) -> Any:
     """Returns an `EnvSpec` without Gymnasium's checks, and the time limit of episodes.
 
-    The spec omits the wrappers `PassiveEnvChecker`, `OrderEnforcing` and `TimeLimit`,
-    because each wrapper costs a Python call per step. The collector itself checks every
-    value, begins each episode with a reset, and applies the time limit. An environment
-    that is registered with other wrappers keeps these wrappers and its `TimeLimit`. The
-    wrappers that its entry point applies are not listed in the spec. Gymnasium would
-    refuse a listed one that has a new object among its arguments in each environment, for
-    example a lambda.
+    The wrappers `PassiveEnvChecker`, `OrderEnforcing` and `TimeLimit` each cost a Python
+    call per step, and the collector does their work itself. An environment registered
+    with other wrappers keeps these and its `TimeLimit`.
+
+    Wrappers that the entry point applies are not listed in the spec: Gymnasium would
+    refuse one whose arguments contain a new object in each environment, for example a
+    lambda.
     """
     options = {"disable_env_checker": True, "max_episode_steps": max_episode_steps}
     first = gym.make(env, **options, **kwargs)

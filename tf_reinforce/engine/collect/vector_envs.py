@@ -1,4 +1,4 @@
-"""Adapts a Gymnasium `VectorEnv` to the interface of the collector."""
+"""Collects in a Gymnasium `VectorEnv`."""
 
 import copy
 import math
@@ -17,17 +17,15 @@ _MODES = gym.vector.AutoresetMode
 class VectorEnvAdapter(batched_envs.BatchedEnvs):
     """Adapts a `VectorEnv`, which resets and seeds its environments itself.
 
-    In all three autoreset modes of Gymnasium, the collector records steps of episodes,
-    and records no resets. In the mode NEXT_STEP, the `VectorEnv` ignores the action after
-    the end of an episode, resets the environment, and returns the first observation of
-    the next episode. The values are checked as the `VectorEnv` returns them: a
+    In all three autoreset modes, steps are recorded and resets are not. In NEXT_STEP, the
+    call after an episode's end is a reset: the `VectorEnv` ignores the action and returns
+    the next episode's first observation. Values are checked as it returns them; a
     `SyncVectorEnv` has already converted those of its environments.
 
     Args:
         env: `gymnasium.vector.VectorEnv` to adapt.
-        max_episode_steps: Int, the number of steps after which an episode that has not
-            ended raises an error. `max_episode_steps=None` uses the limit in the spec of
-            `env`, else 10,000.
+        max_episode_steps: Int, after how many steps an episode that has not ended raises
+            an error, by default the limit in the spec of `env`, else 10,000.
     """
 
     max_episode_steps = math.inf  # the collector cannot truncate episodes of a VectorEnv
@@ -136,8 +134,8 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     def _reset_ended(self, env_indices, observations, infos, out):
         """Writes the last observations of ended episodes into `out`.
 
-        It also stores the first observations of the next episodes, until these episodes
-        start. In the autoreset mode DISABLED, it also resets the environments.
+        The first observations of the next ones are kept until these start. In the mode
+        DISABLED, the environments are reset here.
         """
         if not env_indices:
             return
@@ -178,10 +176,10 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         return batched_envs.read_success(env_index, infos["is_success"][env_index])
 
     def _write_masks(self, observations, infos, out, env_indices):
-        """Writes the masks of some environments, and stores errors for invalid masks.
+        """Writes the masks of some environments, and stores faults for later.
 
-        A missing or invalid action mask raises an error only if its environment needs
-        another action. After the last step of an episode, the action mask may be missing.
+        A missing or invalid mask is an error only if its environment needs another
+        action; after an episode's last step, it may be missing.
         """
         for env_index in env_indices if self._mask_reader is not None else ():
             self._mask_faults.pop(env_index, None)
@@ -192,12 +190,12 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 self._mask_faults[env_index] = fault
 
     def _call(self, name, size, *args, **kwargs):
-        """Calls the method `name` of the `VectorEnv`, and checks and returns its results.
+        """Calls a method of the `VectorEnv`, checks its results and returns them.
 
         Raises:
-            IndexedFault: If the method raises an exception, does not return a tuple of
-                `size` values that ends with a dict, or has written into the last
-                observation of an episode, which `final_obs` still contains.
+            IndexedFault: If it raises an exception, does not return a tuple of `size`
+                values that ends with a dict, or has overwritten an episode's last
+                observation, which `final_obs` still contains.
         """
         try:
             outputs = getattr(self._env, name)(*args, **kwargs)
@@ -235,7 +233,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         return flags.astype(bool)
 
     def _column(self, name, values):
-        """Returns `values` as an array with one number for each environment."""
+        """Returns `values` as an array with one number per environment."""
         values = np.asarray(values)
         if values.shape != (self.num_envs,) or values.dtype.kind not in "fiub":
             raise batched_envs.IndexedFault(
@@ -275,10 +273,10 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
 
 
 def _envpool_config(env):
-    """Returns the settings of an EnvPool, or an empty dict for another `VectorEnv`.
+    """Returns the settings of an EnvPool, or `{}` for another `VectorEnv`.
 
     Raises:
-        ValueError: If the EnvPool is asynchronous, or has several players.
+        ValueError: If it is asynchronous or has several players.
     """
     settings = getattr(env.unwrapped, "config", None)
     if not isinstance(settings, dict) or not {"batch_size", "env_seed"} <= set(settings):

@@ -1,7 +1,7 @@
-"""Collects all episodes of an update in one XLA program, in a tensor environment.
+"""Collects an update's episodes in one XLA program, in a tensor environment.
 
-The XLA program stops when the last episode has ended. An update computes gradients from
-the episodes that the XLA program returns, and not through the program itself.
+It stops when the last episode has ended. Gradients are computed afterwards from the
+returned episodes, not through the program.
 """
 
 import contextlib
@@ -35,14 +35,11 @@ _MIN_SHARD_EPISODES = 16  # with fewer, a thread waits longer than it computes
 
 
 class BatchedTensorEnv(environments.Environments):
-    """Runs all episodes of a collection as one batch, in a tensor environment.
-
-    A tensor environment is an environment that is written in TensorFlow operations.
+    """Runs all episodes of a collection as one batch, in TensorFlow operations.
 
     Args:
         env: `envs.TensorEnv` that runs the episodes.
-        max_episode_steps: Int, the time limit in steps, or `None` for the time limit of
-            the environment.
+        max_episode_steps: Int, the time limit in steps, by default that of `env`.
 
     Raises:
         ValueError: If a function of `env` returns a tensor of a wrong shape or type.
@@ -100,7 +97,7 @@ class BatchedTensorEnv(environments.Environments):
 
 
 class RolloutResult(NamedTuple):
-    """The episodes that an XLA program collects, and their returns, as tensors."""
+    """Episodes from an XLA program, and their returns, as tensors."""
 
     episodes: records.Episodes  # rows after the last step of an episode are padding
     episode_returns: tf.Tensor  # [B] float64, the sums of the rewards, added in order
@@ -108,7 +105,7 @@ class RolloutResult(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    """The loop variables of the XLA program, which contain the state of all episodes."""
+    """The XLA program's loop variables, with the state of all episodes."""
 
     step: tf.Tensor  # scalar int32, the number of the step
     env_state: object  # the states of the environment
@@ -126,30 +123,28 @@ class _Carry(NamedTuple):
 class Rollout:
     """Runs `count` episodes of a tensor environment at once.
 
-    The episodes are divided into equal shards, at most one for each thread. Each shard is
-    a call of the same XLA program. An episode depends only on its number and the keys of
-    the random numbers, and not on the other episodes.
+    They are divided into equal shards, at most one per thread, each a call of the same
+    XLA program. An episode depends only on its number and the random keys, not on the
+    others.
 
     Args:
         batched_env: `BatchedTensorEnv`.
         actor: `actor.ActorPolicy`.
         count: Int, the number of episodes of each agent.
         deterministic: Bool, whether to select the most likely actions instead of random
-            actions.
-        group_size: Int, the number of consecutive episodes whose environments receive the
-            same noise.
-        recorded: Bool, whether to record all steps. With `recorded=False`, observations,
-            actions and rewards are `None`, and the result contains only returns, lengths,
-            `terminated` and `valid`.
-        stacked_weights: List of variables `[K, …]` with the weights of `K` agents, one
-            for each of the actor's variables. The result contains the episodes of the
-            first agent, then those of the second, and so on. `stacked_weights=None` runs
-            one agent with the actor's own variables.
+            ones.
+        group_size: Int, how many consecutive episodes receive the same environment noise.
+        recorded: Bool, whether to record all steps. If False, observations, actions and
+            rewards are `None`; returns, lengths, `terminated` and `valid` remain.
+        stacked_weights: List of variables `[K, …]`, the weights of `K` agents, one for
+            each of the actor's variables. The result contains the first agent's episodes,
+            then the second's, and so on. `None` runs one agent with the actor's own
+            variables.
 
     Attributes:
         masks: `legal_actions.MaskInGraph`, or `None` without action masks.
-        num_agents: Int, the number of agents, `K`.
-        num_shards: Int, the number of shards, into which the episodes are divided.
+        num_agents: Int, `K`.
+        num_shards: Int, the number of shards.
 
     Raises:
         ValueError: If the agent reads action masks and the environment has none, or if
@@ -193,8 +188,8 @@ class Rollout:
         """Runs the episodes, and returns a `RolloutResult`.
 
         Args:
-            keys: uint32 tensor `[3, 2]`, the keys of the random numbers from
-                `seeding.episode_keys`, or `[K, 3, 2]` for `K` agents.
+            keys: `[3, 2]` uint32 tensor from `seeding.episode_keys`, or `[K, 3, 2]` for
+                `K` agents.
             weights: List of arrays, the weights that act, by default the current ones.
         """
         keys = tf.reshape(keys, [self.num_agents, 3, 2])
@@ -214,9 +209,9 @@ class Rollout:
 
     @functools.cached_property
     def program(self):
-        """Returns the XLA program of a shard, a concrete TensorFlow function.
+        """Returns a shard's XLA program, a concrete function that takes the weights.
 
-        Rollouts share an equal program. It reads the weights from its arguments.
+        Rollouts share equal programs.
         """
         specs = [tf.TensorSpec(v.shape, v.dtype) for v in self._variables]
         keys = tf.TensorSpec((self.num_agents, 3, 2), tf.uint32)
@@ -277,7 +272,7 @@ class Rollout:
         )
 
     def _step(self, carry, weights, numbers, keys):
-        """Makes one step of every episode, and ignores the steps of ended episodes."""
+        """Steps every episode; those that have ended are not changed by it."""
         env, actor = self.batched_env.env, self.actor
         noise = self._action_noise(keys[:, 2], numbers, carry.step)
         raw_actions, finite, policy_state = self._for_each_agent(
@@ -335,16 +330,15 @@ class Rollout:
         ]
 
     def _initial_policy_state(self, weights):
-        """Returns the recurrent states of the policy before the first step."""
+        """Returns the policy's recurrent states before the first step."""
         count = self.episodes_per_shard // self.num_agents
         return self._for_each_agent(weights, lambda: self.actor.initial_state(count))
 
     def _for_each_agent(self, weights, function, *inputs):
-        """Calls a function for every agent, with the weights and inputs of the agent.
+        """Calls `function` for every agent, with its weights and inputs.
 
-        `_for_each_agent` receives and returns tensors `[K · count, …]`, for K agents with
-        `count` episodes each. The argument `function` receives and returns tensors
-        `[count, …]` of one agent.
+        `inputs` and results are tensors `[K · count, …]` for K agents with `count`
+        episodes each; `function` sees one agent's tensors `[count, …]`.
         """
 
         def call(agent):
@@ -371,8 +365,8 @@ class Rollout:
         """Selects the actions of one agent's episodes at one step.
 
         Returns:
-            The raw actions (as sampled, not yet converted for the environment), whether
-            the policy outputs of each episode are finite, and the next recurrent states.
+            The raw actions (as sampled, before conversion for the environment), whether
+            each episode's policy outputs are finite, and the next recurrent states.
         """
         outputs, masked_outputs, policy_state = self.actor.outputs(
             observation, mask[0] if mask else None, policy_state
@@ -386,7 +380,7 @@ class Rollout:
     def _observe(self, state):
         """Returns observations in the policy's types, masks, and whether both are valid.
 
-        The masks are a list of one tensor, or an empty list without masks.
+        The masks are a list of one tensor, or `[]` without masks.
         """
         observation = self.batched_env.env.observation(state)
         cast = keras.tree.map_structure(
@@ -408,7 +402,7 @@ class Rollout:
         return tensor_noise.counter_noise(keys, [spec], groups, step, dtype)[0]
 
     def _action_noise(self, keys, numbers, step):
-        """Returns a list of tensors, the noise for the actions."""
+        """Returns the noise for the actions, a list of tensors."""
         if self.deterministic:
             return []
         specs, dtype = self.actor.noise_specs, self.actor.dtype
@@ -416,7 +410,7 @@ class Rollout:
 
 
 def num_threads():
-    """Returns the number of operations that TensorFlow can run in parallel."""
+    """Returns how many operations TensorFlow can run in parallel."""
     return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count()
 
 
@@ -462,7 +456,7 @@ _ERROR_PATTERNS = {
 def explain_compile_errors(
     remedy="Train on the Gymnasium environment, `agent.fit(id, …)`",
 ):
-    """Replaces an XLA or vectorization error by an error that names the layer.
+    """Replaces an XLA or vectorization error by one that names the layer.
 
     Args:
         remedy: String, what the user can do, without a period.
@@ -487,11 +481,11 @@ def explain_compile_errors(
 
 
 def check_result(rollout, result):
-    """Returns the episodes as NumPy arrays, trimmed to the longest episode.
+    """Returns the episodes as NumPy arrays, trimmed to the longest one.
 
     Raises:
         EnvironmentFault: If a reward, an observation or an action mask is invalid.
-        FloatingPointError: If the policy's outputs are not finite.
+        FloatingPointError: If policy outputs are not finite.
     """
     trimmed = records.trim(result.episodes)
     episodes = keras.tree.map_structure(lambda tensor: tensor.numpy(), trimmed)
@@ -529,9 +523,9 @@ def check_result(rollout, result):
 
 
 def _is_valid(values, space=None):
-    """Returns which of `[T, B, …]` values are valid, `[T, B]`, and the rule as a text.
+    """Returns which of `[T, B, …]` values are valid, `[T, B]`, and what is wrong if not.
 
-    Floats must be finite, and categories must be in the space.
+    Floats must be finite, and categories in the space.
     """
     if values.dtype.kind == "f":
         valid, problem = np.isfinite(values), "is not finite"
@@ -542,19 +536,19 @@ def _is_valid(values, space=None):
 
 
 def shared(function, signature):
-    """Traces a function, and returns an equal earlier trace of the process if one exists.
+    """Traces a function, or returns an equal earlier trace of this process.
 
-    Two traces are equal if they have the same operations with the same attributes,
-    connections and constants, in the same order. Names are not compared.
+    Equal means the same operations in the same order, with the same attributes,
+    connections and constants, whatever their names.
 
     Args:
-        function: Function that receives and returns tensors. To be shared, a function
-            must receive all variables that it reads as arguments.
+        function: Function that receives and returns tensors. It is shared only if it
+            receives all variables that it reads as arguments.
         signature: List of `tf.TensorSpec`, the specs of the arguments.
 
     Returns:
-        A concrete TensorFlow function, compiled with XLA. It belongs to `function` alone
-        if the trace captured a tensor or a variable.
+        A concrete TensorFlow function, compiled with XLA. One that captured a tensor or
+        variable belongs to `function` alone.
     """
     traced = tf.function(
         function, input_signature=signature, jit_compile=True, autograph=False
@@ -574,7 +568,7 @@ def digest(concrete):
 
     @functools.cache
     def of_name(name):
-        """Returns the digest of a function of the library, or an operation's name."""
+        """Returns the digest of a library function, or an operation's name."""
         return of_function(definitions[name]) if name in definitions else name
 
     def of_function(definition):
