@@ -1,4 +1,4 @@
-"""Prevents updates from values that are not finite, and raises errors of such steps."""
+"""Training steps that change no weight if a loss, reward or gradient is not finite."""
 
 import functools
 
@@ -7,10 +7,10 @@ import tensorflow as tf
 
 
 class CheckedSteps:
-    """Runs the update of a training step only if all its values are finite.
+    """Prevents updates from values that are not finite, and raises an error instead.
 
-    A compiled step cannot raise an error under XLA. A step that must not update the
-    weights therefore writes the reason into a variable, which `checked` reads after it.
+    A step compiled by XLA cannot raise an error, so it writes the reason into a variable,
+    which the function from `checked` reads afterwards.
 
     Args:
         reward: `RewardFunction`, whose errors are raised again, or `None`.
@@ -23,16 +23,16 @@ class CheckedSteps:
         self._first_invalid = tf.Variable(-1, dtype=tf.int64, trainable=False)
 
     def run_if_finite(self, update, gradients, states, costs, numbers, inputs):
-        """Calls `update` if all costs and all gradients are finite, else restores states.
+        """Calls `update` if all costs and gradients are finite; else restores `states`.
 
         Args:
-            update: Function without arguments, which makes the update.
+            update: Function without arguments.
             gradients: List of float tensors.
             states: Result of `states` before the forward pass.
             costs: `[R]` float, the losses of the rows.
-            numbers: `[R]` int64, the numbers of the examples to which the rows belong.
-            inputs: `[R, …]` inputs of the rows, or nested arrays. A layer that mixes
-                examples makes all costs invalid if one input is not finite.
+            numbers: `[R]` int64, the number of each row's example.
+            inputs: `[R, …]` inputs of the rows, or nested arrays. They show which example
+                is to blame when a layer that mixes examples makes all costs invalid.
         """
         invalid = ~tf.math.is_finite(costs)
         causes = tf.logical_and(invalid, _not_finite(inputs, invalid))
@@ -62,7 +62,7 @@ class CheckedSteps:
 
         Args:
             function: The training or test function of Keras.
-            example: String, how the error names an example by its number.
+            example: Format string with which the error names an example by its number.
         """
         if hasattr(function, "unchecked"):
             return function
@@ -96,9 +96,9 @@ class CheckedSteps:
 
 
 def states(model):
-    """Returns the variables that a forward pass may change, with their values, as pairs.
+    """Returns pairs of variables that a forward pass may change, and their values.
 
-    These are moving statistics and the states of random numbers.
+    These are moving statistics and the states of random generators.
     """
     return [(v, tf.identity(v)) for v in model.non_trainable_variables]
 

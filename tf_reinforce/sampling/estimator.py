@@ -1,4 +1,4 @@
-"""Computes the gradient of the expected loss of a model that draws samples."""
+"""The score-function gradient of a model that draws samples."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from tf_reinforce.sampling import sample
 
 
 class Rows(NamedTuple):
-    """The R = N·K rows of a batch of N examples, each of which is repeated K times."""
+    """N examples, each repeated K times: R = N·K rows."""
 
     inputs: Any  # [R, …] or nested arrays
     targets: Any  # [R, …], nested arrays, or `None`
@@ -43,13 +43,12 @@ class Estimate(NamedTuple):
 
 
 class ScoreFunctionEstimator:
-    """Estimates the gradient of the expected loss of a model with `Sample` layers.
+    """Estimates the gradient of a model's expected loss from the samples that it draws.
 
         ∇E[L] = E[ ∇L + (L - b) ∇ log p(z) ]
 
-    L is the loss of an example, z are all samples that the model draws for the example,
-    and b is the baseline. The term ∇L is the gradient of the loss for given samples. If L
-    is minus a reward, ∇L is zero.
+    L is an example's loss, z are all samples drawn for it, and b is the baseline. ∇L is
+    the gradient for given samples; it is zero if L is minus a reward.
 
     Args:
         model: Keras model that calls `Sample` layers.
@@ -57,8 +56,8 @@ class ScoreFunctionEstimator:
             and the rewards `[R]` or `None`.
         baseline: `Baseline` of minus the loss.
         samples: Int K, how often the model draws samples for each example.
-        entropy_coef: Float, the weight of the entropy of the samples. The entropy of a
-            sample that depends on earlier samples is differentiated for these samples.
+        entropy_coef: Float, the weight of the samples' entropy. Earlier samples on which
+            it depends are constants.
 
     Reference:
         Schulman, Heess, Weber & Abbeel (2015), Gradient estimation using stochastic
@@ -78,8 +77,8 @@ class ScoreFunctionEstimator:
         Args:
             rows: `Rows`.
             replayed: As in `recording.SampleRecorder`.
-            scale_loss: Function that multiplies the loss by the loss scale of the
-                optimizer. The gradients contain the loss scale.
+            scale_loss: Function that multiplies the loss by the optimizer's loss scale,
+                which the gradients then contain.
         """
         with tf.GradientTape() as tape, tf.GradientTape(persistent=True) as probe:
             with recording.recording(replayed, probe=probe) as recorder:
@@ -110,7 +109,7 @@ class ScoreFunctionEstimator:
         )
 
     def repeat(self, *structures):
-        """Returns the `Rows` of a batch: each of N examples K times, one after another.
+        """Repeats each of N examples K times, one after another, and returns the `Rows`.
 
         Args:
             *structures: Inputs, targets and sample weights, each `[N, …]`, nested or

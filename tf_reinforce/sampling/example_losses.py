@@ -1,4 +1,4 @@
-"""Computes a loss for each example of a batch, from Keras losses."""
+"""The loss of each example in a batch, from Keras losses."""
 
 import keras
 import tensorflow as tf
@@ -7,9 +7,8 @@ import tensorflow as tf
 def example_losses(loss, targets, outputs, sample_weight=None):
     """Returns the loss of each of N examples, `[N]`.
 
-    The loss of an example is the mean over all axes after the first. Elements that a
-    Keras mask of the outputs excludes do not count in the mean. With several losses, the
-    loss of an example is their sum.
+    It is the mean over all axes after the first, without elements that the outputs' Keras
+    mask excludes. Several losses are added up.
 
     Args:
         loss: A Keras loss or a function; or a list or dict of these with one entry for
@@ -49,7 +48,7 @@ def example_losses(loss, targets, outputs, sample_weight=None):
 
 
 def _names(nested):
-    """Returns the keys or indices of a list or dict, or `None` for other values."""
+    """Returns the keys or indices of a dict or list, or `None` for other values."""
     if isinstance(nested, (list, tuple)):
         return set(range(len(nested)))
     return set(nested) if isinstance(nested, dict) else None
@@ -80,7 +79,7 @@ def _mean_of_elements(loss, targets, outputs, sample_weight):
 
 
 def _finite_padding(targets, mask):
-    """Returns targets with zero for NaN at masked elements, else gradients are NaN."""
+    """Replaces NaN by zero in masked targets; it would make the gradients NaN."""
     targets = tf.convert_to_tensor(targets)
     is_floating, rank = targets.dtype.is_floating, targets.shape.rank
     if mask is None or not is_floating or mask.shape.rank > rank:
@@ -90,10 +89,10 @@ def _finite_padding(targets, mask):
 
 
 def _elements(loss, targets, outputs):
-    """Returns the unreduced loss `[N, …]` of a Keras loss or of a function.
+    """Returns the unreduced loss, `[N, …]`.
 
-    As in Keras, targets and outputs that differ by a last axis of size one get the same
-    shape, and a loss of half-precision outputs is computed in float32.
+    As in Keras, a last axis of size one that only the targets or only the outputs have is
+    matched, and losses of half-precision outputs are computed in float32.
     """
     outputs = tf.convert_to_tensor(outputs)
     if outputs.dtype in (tf.float16, tf.bfloat16):

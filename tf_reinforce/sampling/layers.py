@@ -1,4 +1,4 @@
-"""Provides Keras layers that draw samples, for models trained by `ScoreFunction`."""
+"""Keras layers that draw samples, for models trained by `ScoreFunction`."""
 
 from tf_reinforce.sampling.sample import Sample
 

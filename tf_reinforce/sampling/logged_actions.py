@@ -1,4 +1,4 @@
-"""Trains and evaluates a sampling model on decisions that another policy has made."""
+"""Training and evaluation of a sampling model on another policy's decisions."""
 
 import dataclasses
 import math
@@ -26,7 +26,7 @@ EXAMPLE = "the estimate of row {} (from 0) of the log"
 
 @dataclasses.dataclass(frozen=True)
 class LoggedOptions:
-    """How the value of a policy is estimated from logged decisions."""
+    """How a policy's value is estimated from logged decisions."""
 
     estimator: Estimators
     clip: Annotated[float, schema.Range(float(np.finfo("float32").tiny), 1e30)] | None
@@ -93,7 +93,7 @@ class LoggedBatch(NamedTuple):
 
 
 def _actions(spec, name, values):
-    """Returns a column of actions as an array `[N, …]` in the type of the head."""
+    """Returns a column of actions, `[N, …]`, in the head's type."""
     values = _column(name, values, tuple(spec.shape))
     with np.errstate(invalid="ignore"):  # compared below
         actions = values.astype(spec.dtype.name)
@@ -174,10 +174,10 @@ def scores(model, batch, options, training):
 
 
 def _predictions(batch, recorder, options):
-    """Returns the predicted rewards of logged actions, of the policy, and of K samples.
+    """Returns rewards predicted for the logged actions, for the policy and for K samples.
 
-    The last is Σₐ α(a|x) q(x, a), where α is the probability that a set of K samples
-    contains an action.
+    The last is Σₐ α(a|x) q(x, a), with the probability α that K samples contain an
+    action.
     """
     log_probs = tf.math.log_softmax(recorder.samples[0].outputs)
     rewards = tf.stop_gradient(
@@ -195,12 +195,14 @@ def _predictions(batch, recorder, options):
 
 
 def terms(scored, batch, options):
-    """Returns the `Terms` of an estimate from the `Scores` of logged decisions.
+    """Returns the `Terms` of an estimate.
 
-    The gradient of an estimate V is that of REINFORCE with importance weights w, ∇V =
-    1/N Σₙ wₙ Aₙ ∇ log π(aₙ|xₙ). The advantage A is the reward for `"ips"`, the reward
-    minus V, divided by the mean weight, for `"snips"`, and the reward minus its
-    prediction for `"dr"`.
+    The gradient of an estimate V is that of REINFORCE with importance weights w:
+
+        ∇V = 1/N Σₙ wₙ Aₙ ∇ log π(aₙ|xₙ)
+
+    The advantage A is the reward for `"ips"`; the reward minus V, divided by the mean
+    weight, for `"snips"`; and the reward minus its prediction for `"dr"`.
     """
     log_probs = scored.log_probs
     rewards, propensities = (
@@ -219,7 +221,7 @@ def terms(scored, batch, options):
 
 
 def surrogate(scored, estimate, options):
-    """Returns the scalar whose gradient is minus that of an estimate of the value."""
+    """Returns the scalar loss whose gradient is minus that of the estimated value."""
     log_probs, factors = scored.log_probs, estimate.weights
     if options.top_k is not None:
         factors *= off_policy.top_k_multipliers(log_probs, options.top_k)
@@ -272,14 +274,14 @@ class LoggedSteps:
 
 
 def evaluate(model, batch, options, confidence, batch_size=1024):
-    """Returns the estimated value of a policy, with a confidence interval, as a dict.
+    """Returns a policy's estimated value, with a confidence interval, as a dict.
 
     Args:
         model: Keras model with one `Sample` layer.
         batch: `LoggedBatch`, validated.
         options: `LoggedOptions`, validated.
         confidence: Float in (0, 1).
-        batch_size: Int, the number of decisions for which the model is called at once.
+        batch_size: Int, the number of decisions per call of the model.
     """
     validation.within("confidence", confidence, 1e-6, 1 - 1e-12)
     count = len(batch.rewards)

@@ -1,4 +1,4 @@
-"""Defines `ScoreFunction`, a Keras model that trains models with `Sample` layers."""
+"""`ScoreFunction`, a Keras model that trains models with `Sample` layers."""
 
 import contextlib
 import math
@@ -33,40 +33,41 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
         ∇E[L] = E[ ∇L + (L - b) ∇ log p(z) ]
 
-    L is the loss of an example, z are the samples that the `tfr.layers.Sample` layers of
-    the model draw for the example, and b is the baseline. The gradient of the loss is
-    back-propagated through all operations that follow the samples (∇L). The
-    log-probabilities of the samples are weighted with the loss minus the baseline, so
-    that the layers before the samples learn, too. The gradient is unbiased with every
-    baseline except `"mean"`, if the loss of an example depends on its own samples only. A
-    layer after the samples that mixes examples (`BatchNormalization`), and losses that
-    layers add (`add_loss`, activity regularizers) and that depend on samples, bias the
-    gradient. `tfr.testing.check_score_function` shows such a bias.
+    L is an example's loss, z are the samples that `tfr.layers.Sample` layers draw for it,
+    and b is the baseline. The first term back-propagates the loss through everything that
+    follows the samples. The second weights their log-probabilities with the loss minus
+    the baseline, and so trains the layers before them.
 
-    `fit`, `evaluate`, `predict`, `save` and `export` work as in Keras. In training, the
-    model draws `samples` samples for each example. In `evaluate`, `predict` and `export`,
-    the `Sample` layers return the mode of their distributions.
+    The gradient is unbiased with every baseline except `"mean"` if an example's loss
+    depends on its own samples only. It is biased by a layer after the samples that mixes
+    examples, such as `BatchNormalization`, and by losses of layers (`add_loss`, activity
+    regularizers) that depend on samples. `tfr.testing.check_score_function` reveals such
+    a bias.
+
+    `fit`, `evaluate`, `predict`, `save` and `export` work as in Keras. Training draws
+    `samples` samples per example; `evaluate`, `predict` and `export` use the modes of the
+    distributions instead.
 
     Args:
         model: Keras model that calls one or more `Sample` layers, functional or
-            subclassed. Its output may be the samples, or a function of the samples.
+            subclassed. It may return the samples, or a function of them.
         loss: Keras loss, its name, or a function of targets and outputs that returns the
             losses of N examples, `[N, …]`; a list or dict of these if the outputs are a
-            list or dict. The loss of an example is the mean over all other axes.
-        reward: Function `reward(inputs, outputs)` or, if `fit` receives targets,
-            `reward(inputs, outputs, targets)`. It is called once per batch, and returns
-            one reward for each row, `[N·K]`. Each example of the batch appears in K =
-            `samples` consecutive rows. A `tf.function` is compiled into the training
-            step. Any other function receives NumPy arrays. No gradient flows through a
-            reward. Pass either `loss` or `reward`; or neither, to train with
-            `fit_logged` only.
+            list or dict. The mean over all other axes is an example's loss.
+        reward: Function `reward(inputs, outputs)`, or `reward(inputs, outputs, targets)`
+            if `fit` receives targets. It is called once per batch and returns one reward
+            for each row, `[N·K]`; each example fills K = `samples` consecutive rows. A
+            `tf.function` is compiled into the training step, any other function receives
+            NumPy arrays. No gradient flows through rewards. Pass `loss` or `reward`, or
+            neither to train with `fit_logged` only.
         samples: Int K, how many samples the model draws for each example of a batch.
-        baseline: Baseline of the reward, or of minus the loss. `"leave_one_out"` is the
-            mean of the other samples of the same example; with `samples=1`, of the other
-            examples of the batch. `"moving_average"`, `None`, a `tfr.baselines.Baseline`,
-            or a Keras model that predicts one number `[N, 1]` from the inputs.
-        entropy_coef: Float ≥ 0, the weight of an entropy bonus, the mean over examples of
-            the entropies of all samples of an example.
+        baseline: Baseline of the reward, or of minus the loss: `"leave_one_out"`, the
+            mean over the example's other samples (with `samples=1`, over the other
+            examples of the batch); `"moving_average"`; `None`; a
+            `tfr.baselines.Baseline`; or a Keras model that predicts one number `[N, 1]`
+            from the inputs.
+        entropy_coef: Float ≥ 0, the weight of an entropy bonus: the entropies of an
+            example's samples are added up, and averaged over examples.
         **kwargs: Keyword arguments of `keras.Model`.
 
     Example:
@@ -143,18 +144,16 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
     @classmethod
     def from_agent(cls, agent: agents.Reinforce, **kwargs: Any) -> "ScoreFunction":
-        """Makes a `ScoreFunction` that trains the policy and the head of an agent.
+        """Makes a `ScoreFunction` that trains an agent's policy and head.
+
+        Both share their weights, so training one trains the other. Inputs are the agent's
+        observations, and outputs are actions. An observation normalizer is included, but
+        does not learn.
 
         Args:
             agent: `tfr.Reinforce` with a head, and with a functional or sequential
-                policy. Agent and result share their weights, so that the training of
-                one trains both.
+                policy.
             **kwargs: Arguments of `ScoreFunction`, at least `reward` or `loss`.
-
-        Returns:
-            A `ScoreFunction`, whose inputs are the observations of the agent, and whose
-            outputs are actions. An observation normalizer of the agent is included, and
-            does not learn.
         """
         validation.instance("agent", agent, agents.Reinforce)
         policy, head = agent.policy, agent.head
@@ -173,14 +172,13 @@ class ScoreFunction(resumed_fit.TrainingModel):
         return cls(keras.Model(inputs, actions), **kwargs)
 
     def to_agent(self, **kwargs: Any) -> agents.Reinforce:
-        """Makes a `tfr.Reinforce` agent whose policy and head are those of the model.
+        """Makes a `tfr.Reinforce` agent from the model's policy and head.
+
+        The agent shares its weights with the model and is not compiled. It is built
+        unless the model's inputs are a dict.
 
         Args:
             **kwargs: Options of `tfr.Reinforce`.
-
-        Returns:
-            `tfr.Reinforce`, not compiled, which shares its weights with the model. If the
-            inputs of the model are a dict, the agent is not built.
 
         Raises:
             ValueError: If the model is not a functional Keras model whose only `Sample`
@@ -227,7 +225,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
     def trainable_variables(self) -> list:
         """Returns the weights that the optimizer trains, without those of the baseline.
 
-        A `Value` baseline has an optimizer of its own.
+        A `Value` baseline has its own optimizer.
         """
         return self.model.trainable_variables
 
@@ -238,17 +236,17 @@ class ScoreFunction(resumed_fit.TrainingModel):
         sample_weight: Any = None,
         replayed: list | None = None,
     ) -> estimator.Estimate:
-        """Returns the gradient of the expected loss of a batch, without an update.
+        """Returns the gradient of a batch's expected loss, without an update.
 
-        As in any call with `training=True`, moving statistics of the model change.
+        As in any call with `training=True`, the model's moving statistics change.
 
         Args:
             inputs, targets, sample_weight: N examples, as in `fit`.
-            replayed: List with the raw actions of each call of a `Sample` layer, for N·K
-                rows of the K = `samples` repetitions; or `None` to draw samples.
+            replayed: List with the raw actions for each call of a `Sample` layer, in N·K
+                rows for K = `samples` repetitions; or `None` to draw samples.
 
         Returns:
-            `Estimate` with the `gradients` of the trainable variables of the model, the
+            `Estimate` with the `gradients` of the model's trainable variables, the
             `loss`, and for each of the N·K rows the `costs` (losses or minus rewards),
             `log_probs` and `entropies`.
         """
@@ -319,7 +317,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
         Args:
             gradients: List with a gradient for each trainable variable of the model.
             step: States, costs, numbers and inputs, as in `CheckedSteps.run_if_finite`.
-            others: List of further gradients, which must be finite.
+            others: List of further gradients, which must be finite, too.
             update: Function that makes a further update.
         """
         variables = self.model.trainable_variables
@@ -344,12 +342,12 @@ class ScoreFunction(resumed_fit.TrainingModel):
         Args:
             *args, **kwargs: Arguments of `keras.Model.fit`.
             resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in
-                `Reinforce.fit`. If the folder contains a checkpoint of this training,
-                `fit` continues after the step of the checkpoint, to the same bits. The
-                data is read again up to this step. Arrays are shuffled in an order that
-                the checkpoint determines; datasets and generators must return the same
-                elements in each process. After SIGINT or SIGTERM, `fit` ends after the
-                current step and a checkpoint. An update is a step of Keras.
+                `Reinforce.fit`; an update is a step of Keras. If the folder holds a
+                checkpoint of this training, `fit` continues after its step, to the same
+                bits. Up to there, the data is read again. Arrays are shuffled as before;
+                datasets and generators must return the same elements in each process.
+                After SIGINT or SIGTERM, `fit` finishes the current step, writes a
+                checkpoint and ends.
 
         Returns:
             Keras' `History`.
@@ -414,17 +412,17 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
             ∇V = 1/N Σₙ wₙ Aₙ ∇ log π(aₙ|xₙ),    wₙ = min(π(aₙ|xₙ) / pₙ, clip)
 
-        The training maximizes the estimated value V of the policy, the expected reward.
-        `functional.off_policy` contains the estimators.
+        This maximizes V, the policy's estimated value, which is its expected reward. For
+        the estimators, see `functional.off_policy`.
 
         Args:
             contexts: `[N, …]` inputs of the model, or nested arrays.
-            actions: `[N, …]` raw actions of the head of the only `Sample` layer, before
-                `head.to_environment`: for `Categorical`, counted from 0; for
-                `TanhGaussian`, before tanh.
-            rewards: `[N]` floats, the rewards of the logged decisions.
+            actions: `[N, …]` raw actions for the head of the only `Sample` layer, before
+                `head.to_environment`: counted from 0 for `Categorical`, before tanh for
+                `TanhGaussian`.
+            rewards: `[N]` floats.
             propensities: `[N]` floats in (0, 1], the probabilities with which the logging
-                policy has chosen the actions; densities for heads with real actions.
+                policy chose the actions; densities for heads with real actions.
             estimator: `"ips"`, inverse propensity scoring, with A = r; `"snips"`,
                 self-normalized, with A = (r - V) / w̄ in each batch; or `"dr"`, doubly
                 robust, with A = r - q(x, a) for the rewards q of `reward_model`.
@@ -432,8 +430,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
                 or `None`.
             top_k: Int K, or `None`. The policy learns to choose a set of K actions, of
                 which the best counts: each term is multiplied by K (1 - π(a|x))ᴷ⁻¹.
-            reward_model: Keras model of the rewards of all actions, `[N, K]` for
-                `"dr"`. It is not trained.
+            reward_model: Keras model that predicts the rewards of all actions, `[N, K]`,
+                for `"dr"`. It is not trained.
             **kwargs: `batch_size`, `epochs`, `initial_epoch`, `steps_per_epoch`,
                 `shuffle`, `verbose` and `callbacks`, as in `keras.Model.fit`; and
                 `resume`, as in `fit`.
@@ -485,7 +483,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
         reward_model: keras.Model | None = None,
         confidence: float = 0.95,
     ) -> dict[str, float]:
-        """Estimates the expected reward of the policy from logged decisions.
+        """Estimates the policy's expected reward from logged decisions.
 
         The policy is stochastic: it samples its actions, as in training.
 
@@ -497,9 +495,9 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
         Returns:
             Dict of floats: `policy_value`; `policy_value_lower` and `policy_value_upper`,
-            an interval from the normal approximation of the mean; and
-            `effective_sample_size`, (Σw)² / (N Σw²), the share of the log on which the
-            estimate rests. If it is small, the interval is too narrow.
+                an interval from the normal approximation of the mean; and
+                `effective_sample_size`, (Σw)² / (N Σw²), the share of the log on which
+                the estimate rests. If it is small, the interval is too narrow.
 
         Raises:
             ValueError: As `fit_logged`, and if the log has less than two decisions.
@@ -514,16 +512,16 @@ class ScoreFunction(resumed_fit.TrainingModel):
     def sample_actions(self, contexts: Any) -> tuple[Any, Any]:
         """Samples an action for each context, to act with the policy and to write a log.
 
-        All other layers run as in inference, so the actions and propensities of a context
-        do not depend on the other contexts.
+        All other layers run as in inference, so an action and its propensity depend on
+        their own context only.
 
         Args:
             contexts: `[N, …]` inputs of the model, or nested arrays.
 
         Returns:
-            NumPy arrays of N raw actions of the only `Sample` layer and of their `[N]`
-            propensities, the arguments of `fit_logged`. `head.to_environment` converts
-            raw actions to the outputs of the layer.
+            NumPy arrays of N raw actions and their `[N]` propensities, the arguments of
+            `fit_logged`. `head.to_environment` converts raw actions to the layer's
+            outputs.
         """
         logged_actions.sample_layer(self.model)
         contexts = keras.tree.map_structure(keras.ops.convert_to_tensor, contexts)

@@ -1,8 +1,8 @@
-"""Records the samples that `Sample` layers draw in a forward pass of a model.
+"""Records the samples that `Sample` layers draw in a forward pass.
 
-A `Sample` layer returns only its samples. A training step also needs their
-log-probabilities, so it calls the model inside the context `recording`, where each call
-of a `Sample` layer adds a `RecordedSample` to the recorder of the context.
+A layer returns only its samples, but training also needs their log-probabilities. A
+training step therefore calls the model inside the context `recording`, whose recorder
+receives a `RecordedSample` from each call of a `Sample` layer.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ class SampleRecorder:
     """Collects a `RecordedSample` for each call of a `Sample` layer, in call order.
 
     Args:
-        replayed: List of raw actions, one entry for each call of a `Sample` layer, or
-            `None`. With `replayed`, the layers return these actions and draw no samples.
+        replayed: List of raw actions, one entry for each call of a `Sample` layer, which
+            the layers return instead of drawing samples; or `None`.
         probe: Persistent `tf.GradientTape`, with which `expect_differentiable` tests
             whether log-probabilities have gradients, or `None`.
         draws: Bool, whether the layers draw samples also in inference.
@@ -46,8 +46,8 @@ class SampleRecorder:
     def expect_all_called(self, sample_layers):
         """Raises `ValueError` if one of some `Sample` layers was not called.
 
-        A `tf.function` inside the model that was traced before does not call the layers
-        of its graph again, so their samples would not be recorded.
+        This happens inside a `tf.function` that was traced before: it runs its graph
+        again without calling the layers, and their samples would be missing.
         """
         for layer in sample_layers:
             if id(layer) not in self.called:
@@ -77,9 +77,9 @@ class SampleRecorder:
         """Adds a `RecordedSample`.
 
         Raises:
-            ValueError: If the layer was called in the graph of a TensorFlow loop, of a
-                condition or of a nested `tf.function`, from which the log-probabilities
-                cannot be read.
+            ValueError: If its log-probabilities cannot be read, because the layer was
+                called in the graph of a TensorFlow loop, condition or nested
+                `tf.function`.
         """
         if _current_graph() is not self._graph:
             raise ValueError(
@@ -91,12 +91,12 @@ class SampleRecorder:
 
     @property
     def log_probs(self):
-        """Returns the log-probabilities of all samples of an example, `[N]`."""
+        """Returns the log-probability of all samples of each example, `[N]`."""
         return tf.add_n([sample.log_probs for sample in self._expect_samples()])
 
     @property
     def entropies(self):
-        """Returns the sum of the entropies of all samples of an example, `[N]`."""
+        """Returns the summed entropies of each example's samples, `[N]`."""
         return tf.add_n([sample.entropies for sample in self._expect_samples()])
 
     def _expect_samples(self):
@@ -129,10 +129,10 @@ def recording(replayed=None, **options):
 
 
 def active_recorder():
-    """Returns the `SampleRecorder` of the innermost context of a thread, or `None`.
+    """Returns the innermost `SampleRecorder` of a thread, or `None`.
 
-    Keras builds a subclassed model by a call in a graph that is thrown away. The calls of
-    `Sample` layers in this graph are not recorded.
+    Keras builds a subclassed model by calling it in a scratch graph, where nothing is
+    recorded.
     """
     graph = _current_graph()
     if graph is not None and graph.name.startswith("scratch_graph"):

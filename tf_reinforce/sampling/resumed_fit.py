@@ -1,4 +1,4 @@
-"""Defines what the Keras models that train other models share: files and checkpoints."""
+"""Files and checkpoints of Keras models that train another model."""
 
 import contextlib
 import dataclasses
@@ -33,9 +33,9 @@ _FIXED = (
 
 
 class TrainingModel(keras.Model):
-    """A Keras model that trains another one, from checkpoints and with whole files.
+    """A Keras model that trains another one, with whole files and checkpoints.
 
-    A class defines `description`: a dict of what must not change in a training.
+    Subclasses define `description`, a dict of what must not change during a training.
     """
 
     def save(self, filepath: Any, overwrite: bool = True, **kwargs: Any) -> None:
@@ -45,7 +45,7 @@ class TrainingModel(keras.Model):
             super().save(temporary, **kwargs)
 
     def save_weights(self, filepath: Any, overwrite: bool = True) -> None:
-        """Writes the weights to one file atomically, in the format of Keras."""
+        """Writes the weights to one file atomically, in Keras' format."""
         target = filepath, overwrite, ".weights.h5", "weights", self
         with files.atomic_model_file(*target) as temporary:
             super().save_weights(temporary)
@@ -56,10 +56,10 @@ class TrainingModel(keras.Model):
 
 
 class RecordedCallbacks(keras.callbacks.CallbackList):
-    """Calls callbacks from the step of a checkpoint on, and writes checkpoints.
+    """Writes checkpoints, and calls callbacks from a restored step on.
 
-    Keras' loop begins with its first epoch. Up to the checkpoint, steps only read their
-    data, so datasets and generators arrive at the same element as before.
+    Keras' loop always begins with its first epoch. Until the checkpoint is reached, steps
+    only read their data, so datasets and generators arrive at the same element as before.
 
     Args:
         model: Compiled `TrainingModel`.
@@ -119,7 +119,7 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
             self._skipped = None
 
     def _read(self, iterator):
-        """Reads the batches of one call of a training or test function."""
+        """Reads the batches for one call of a training or test function."""
         next(iterator)
         for _ in range(self.model.steps_per_execution - 1):
             next(iterator, None)
@@ -184,8 +184,8 @@ def run(model, resume, settings, metrics, prepare, **options):
     Args:
         model, settings, metrics: As in `RecordedCallbacks`.
         resume: Path of a folder, or `Checkpoints`.
-        prepare: Function of a seed for the order of the data that creates all variables,
-            and returns the options of `fit` with the data, among them `x` and
+        prepare: Function that receives a seed for the order of the data, creates all
+            variables, and returns the options of `fit` with the data, among them `x` and
             `steps_per_epoch`.
         **options: `callbacks`, `verbose` and `epochs` of Keras' `fit`.
     """
@@ -257,9 +257,9 @@ def _are_arrays(data):
 
 
 def _prepare(options, seed):
-    """Returns the specs of a batch, and the arguments of `fit` with data in an order.
+    """Returns the specs of a batch, and the arguments of `fit` with reproducible data.
 
-    Arrays become a dataset whose order in each epoch is a function of the seed.
+    Arrays become a dataset whose order is a function of seed and epoch.
     """
     x, options = options["x"], dict(options)
     if not isinstance(x, tf.data.Dataset) and _are_arrays(x):
@@ -316,10 +316,11 @@ def _from_arrays(options, seed):
 
 
 def index_batches(count, size, order):
-    """Returns a dataset of batches of the indices below a count.
+    """Returns a dataset of batches of the indices from 0 to `count` - 1.
 
     Args:
-        count, size: Ints, the numbers of all indices and of those in a batch.
+        count: Int.
+        size: Int, the number of indices in a batch.
         order: Function that returns a permutation of the indices for the next pass.
     """
 
@@ -333,14 +334,14 @@ def index_batches(count, size, order):
 
 
 def _tensor(array):
-    """Returns an array as a tensor; Keras' `fit` also converts floats to `floatx`."""
+    """Returns an array as a tensor, with floats in Keras' `floatx`, as in `fit`."""
     if not isinstance(array, tf.RaggedTensor):
         array = tf.convert_to_tensor(array)
     return tf.cast(array, keras.config.floatx()) if array.dtype.is_floating else array
 
 
 def _map(function, data):
-    """Applies a function to the arrays of nested data, in which `None` is no array."""
+    """Applies a function to the arrays in nested data; all else becomes `None`."""
     return keras.tree.map_structure(
         lambda x: function(x) if hasattr(x, "shape") else None, data
     )

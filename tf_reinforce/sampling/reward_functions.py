@@ -1,4 +1,4 @@
-"""Calls reward functions on batches of inputs and outputs, and checks the rewards."""
+"""Reward functions of inputs and outputs, and checks of what they return."""
 
 import keras
 import numpy as np
@@ -10,17 +10,17 @@ from tf_reinforce.support import validation
 
 
 class RewardFunction:
-    """Returns a reward for each row of a batch.
+    """Calls a user's function for the rewards of a batch, and checks what it returns.
 
-    A `tf.function` becomes a part of the training step. Any other callable receives NumPy
+    A `tf.function` becomes part of the training step. Any other callable receives NumPy
     arrays.
 
     Attributes:
-        function: The callable `function(inputs, outputs)` or `function(inputs, outputs,
+        function: The callable, `function(inputs, outputs)` or `function(inputs, outputs,
             targets)`.
-        is_compiled: Bool, whether the callable is a `tf.function`.
-        error: The exception of the last failed call, which TensorFlow replaces by one
-            of its own, or `None`.
+        is_compiled: Bool, whether it is a `tf.function`.
+        error: The exception of the last failed call, or `None`. TensorFlow replaces it by
+            one of its own.
     """
 
     def __init__(self, function):
@@ -38,7 +38,7 @@ class RewardFunction:
         )
 
     def __call__(self, inputs, outputs, targets):
-        """Returns the rewards of R rows of inputs, outputs and targets, `[R]` float64.
+        """Returns the rewards of R rows, `[R]` float64, without gradients.
 
         Args:
             inputs, outputs: Tensors `[R, …]` or nested tensors.
@@ -76,7 +76,7 @@ class RewardFunction:
 
 
 def name_of(function):
-    """Returns the name of a function, or the class of another callable."""
+    """Returns a function's name, or the class of another callable."""
     return getattr(function, "__name__", type(function).__name__)
 
 
@@ -91,10 +91,10 @@ def registered_name(function):
 
 
 def find(name):
-    """Returns the function with a name that `registered_name` has returned.
+    """Returns the function for a name from `registered_name`.
 
-    If Keras knows no function with the name, a warning states how to load it, and a call
-    of the result raises an error.
+    If Keras does not know it, a warning says how to register it, and the returned
+    function raises an error when called.
     """
     function = keras.saving.get_registered_object(name)
     if function is not None:

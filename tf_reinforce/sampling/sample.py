@@ -1,4 +1,4 @@
-"""Defines `Sample`, a Keras layer that draws samples from a head's distribution."""
+"""`Sample`, a Keras layer that draws from a head's distribution."""
 
 from typing import Any
 
@@ -17,10 +17,9 @@ class Sample(keras.layers.Layer):
 
         z ~ p(z|outputs)  if `training`,    z = arg max p(z|outputs)  otherwise
 
-    A sample is a constant for automatic differentiation: no gradient flows from the
-    sample to the outputs. `tfr.ScoreFunction(model, …)` trains a model with `Sample`
-    layers, with the gradient of the log-probabilities of the samples. Keras' own `fit`
-    would not train the layers before a `Sample` layer.
+    No gradient flows from a sample to the outputs, so Keras' own `fit` would not train
+    the layers before it. `tfr.ScoreFunction(model, …)` trains them with the gradient of
+    the samples' log-probabilities.
 
     Args:
         head: `tfr.heads.Head`, which makes the distribution from P numbers per sample.
@@ -31,15 +30,15 @@ class Sample(keras.layers.Layer):
         outputs: `[N, …, P]` float tensor, the parameters of the distributions, for
             example logits. All axes between the first and the last count samples.
         action_mask: `[N, …, head.mask_size]` integer or bool tensor, or `None`. Zero
-            marks an illegal value, whose probability becomes zero. At least one value of
-            each sample must be legal.
+            marks an illegal value, which gets probability zero. Each sample needs at
+            least one legal value.
         mask: `[N, …]` bool tensor, or `None`. False marks padding, whose samples do not
             count in the log-probability. Keras passes the mask of the `outputs`.
         training: Bool, whether to draw samples.
 
     Returns:
         `[N, …, *shape of an action]`, the samples in the units of the head's action
-        space, in the type that the head returns; nested for a `Composite` head.
+        space and in the head's type; nested for a `Composite` head.
 
     Example:
 
@@ -111,8 +110,8 @@ class Sample(keras.layers.Layer):
     def _draw(self, rows, training, call):
         """Returns raw actions for outputs `[R, P]`: samples, or modes in inference.
 
-        The number of the call in a forward pass is a part of the key of the noise, so
-        that two layers with equal seeds draw independent samples in one model.
+        The noise's key includes the number of the call in a forward pass, so two layers
+        with equal seeds draw independent samples in one model.
         """
         if not training:
             return _constants(self.head.mode(rows))
@@ -175,12 +174,12 @@ class Sample(keras.layers.Layer):
 
 
 def sample_layers(model: keras.Model) -> list:
-    """Returns the `Sample` layers of a model, also those of its layers."""
+    """Returns the `Sample` layers of a model, also nested ones."""
     return [x for x in model._flatten_layers() if isinstance(x, Sample)]
 
 
 def _call_number(layer, training):
-    """Returns how many `Sample` layers the outermost Keras call has made draw before."""
+    """Returns how many times `Sample` layers drew before in the outermost Keras call."""
     context = layer._get_call_context()
     number = getattr(context, "num_samples", 0)
     context.num_samples = number + bool(training)
