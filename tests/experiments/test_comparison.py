@@ -26,11 +26,10 @@ def test_interquartile_mean_leaves_out_a_quarter_on_each_side(values, expected):
 
 @pytest.mark.parametrize("values", [[0.0, 3.0, 9.0], [0.0, 1.0, 4.0, 6.0, 11.0, 20.0]])
 def test_interval_contains_the_exact_quantiles_of_all_resamples(values):
-    """Three seeds have 27 resamples, and six have 46,656, which can be enumerated.
+    """Three seeds have 27 resamples and six have 46,656, few enough to enumerate.
 
-    The interval comes from 2,000 random resamples. Its ends lie between the quantiles of
-    the exact distribution that are six standard errors away. With six seeds, the interval
-    with a confidence of 90 % ends outside of these quantiles.
+    The interval comes from 2,000 random ones. Its ends must lie within six standard
+    errors of the exact quantiles. With six seeds, a 90 % interval would fail.
     """
     seeds = len(values)
     resamples = np.sort([*itertools.product(values, repeat=seeds)])

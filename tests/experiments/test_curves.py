@@ -127,7 +127,7 @@ def test_common_grid_covers_what_all_seeds_have():
 
 
 def test_runs_with_other_settings_are_not_seeds_of_one_run(tmp_path):
-    """The number of environments does not change the results of a training."""
+    """`num_envs` may differ, because it does not change results."""
     for seed, num_envs in enumerate((4, 8)):
         fit = {"epochs": 3, "num_envs": num_envs}
         write_run(tmp_path / f"seed{seed}", ROWS, agent={"gamma": 0.9}, fit=fit)

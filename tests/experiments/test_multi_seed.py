@@ -55,7 +55,7 @@ def close(ours, theirs):
 
 
 def optimizer_state(agent):
-    """Returns the variables of the optimizers of policy and value baseline."""
+    """Returns the optimizer variables of policy and value baseline."""
     baseline_optimizer = getattr(agent.baseline, "optimizer", None)
     return [*agent.optimizer.variables, *getattr(baseline_optimizer, "variables", [])]
 
@@ -107,7 +107,7 @@ def test_train_seeds_keeps_a_learned_initial_state_per_seed():
 
 @functools.cache
 def trained_pair(updates):
-    """Trains two agents in a corridor once for several tests."""
+    """Two agents trained in a corridor, shared by several tests."""
     world = envs.Corridor(4)
     budget = dict(epochs=7, episodes_per_epoch=4)
     return tfr.train_seeds(maker(world, updates), world, [1, 2], **budget)
@@ -120,7 +120,7 @@ def test_steps_per_execution_does_not_change_the_history():
 
 @pytest.mark.parametrize("compares", [False, sweeps.rare(True)])
 def test_failed_seed_keeps_the_weights_of_its_last_update(compares):
-    """The averages are not used, because the next update begins with the weights."""
+    """Not the averages, because the next update begins with the weights."""
     world, seeds = Lucky(dtype="float64"), [3, 1, 9]
 
     def make(seed):
@@ -175,7 +175,7 @@ def test_train_seeds_supports_weight_averages_and_trained_agents(tmp_path):
 
 @pytest.fixture(params=["one_program", "two_programs"])
 def programs(request, monkeypatch):
-    """Puts two seeds into one program, or each seed into a program of its own."""
+    """Puts two seeds into one program, or each into its own."""
     if request.param == "two_programs":
         monkeypatch.setattr(training_of_many, "_MIN_SEEDS", 1)
         threads = "get_inter_op_parallelism_threads"
@@ -264,7 +264,7 @@ def test_number_of_threads_does_not_change_the_history(monkeypatch):
 
 @pytest.mark.slow
 def test_seeds_without_a_valid_step_keep_their_weights():
-    """All episodes are truncated and dropped, so that weight averages are still zero."""
+    """All episodes are truncated and dropped, so weight averages are still zero."""
     world = envs.CartPole()
 
     def make(seed):

@@ -1,4 +1,4 @@
-"""Tests what the pictures of learning curves contain."""
+"""Tests what pictures of learning curves contain."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Tests what the pictures of policies show, and the description of distributions."""
+"""Tests what pictures of policies contain, and how distributions are described."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ VISITED = np.array([[0.0, 5.0], [2.0, 5.0]], np.float32)
 
 
 class Plain(gym.Env):
-    """An environment with given spaces, random observations and episodes of six steps.
+    """Episodes of six steps, with random observations of the given space.
 
     If it is masked, action 0 is illegal after an odd number of steps.
     """
@@ -56,7 +56,7 @@ class Plain(gym.Env):
 
 
 def texts(figure):
-    """Returns all texts of a figure as one text."""
+    """Returns all texts in a figure as one."""
     return "\n".join(one.get_text() for one in figure.findobj(text.Text))
 
 
@@ -101,7 +101,7 @@ def test_first_axis_varies_fastest():
 
 
 def test_map_shows_the_most_likely_action_and_its_probability():
-    """The logit of action 1 is ten times the first number: 0 is likely on the left."""
+    """The logit of action 1 is ten times the first number, so 0 is likely on the left."""
     env = Plain(box(2), Discrete(2))
     agent = tfr.Reinforce.for_env(env, hidden=())
     agent.policy.set_weights([np.float32([[0, 10], [0, 0]]), np.zeros(2, "float32")])
@@ -232,7 +232,7 @@ def test_mean_and_deviation_equal_those_of_many_samples(name):
 
 
 def tempered():
-    """Returns a subclass of `Categorical` with another distribution than `parameters`."""
+    """Returns a `Categorical` subclass whose distribution differs from `parameters`."""
     head = toy_heads.built(toy_heads.Tempered(3))
     head.set_weights([np.full_like(x, 3.0) for x in head.get_weights()])
     return head
@@ -251,7 +251,7 @@ def tempered():
     ids=lambda x: type(x).__name__,
 )
 def test_probabilities_are_those_of_the_distribution(head, values):
-    """Products over the parts equal the probabilities of all joint actions."""
+    """Products over the parts equal the probabilities of joint actions."""
     outputs = outputs_of(head)
     parts = policy_plots.describe(head, outputs)
     assert ["".join(part.values) for part in parts] == values

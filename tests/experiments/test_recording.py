@@ -30,7 +30,7 @@ def agent():
 
 @pytest.fixture
 def path(tmp_path):
-    """Returns the path of an earlier video, which a failure must not change."""
+    """Path of an earlier video, which a failure must not change."""
     (tmp_path / "a.mp4").write_bytes(b"earlier")
     return tmp_path / "a.mp4"
 

@@ -1,4 +1,4 @@
-"""Tests that `config.json` of a stranger cannot start more than a preset may start."""
+"""Tests that a stranger's `config.json` cannot start more than a preset may."""
 
 import json
 import shlex
@@ -28,7 +28,7 @@ SETTINGS = {
 
 @pytest.fixture
 def read(tmp_path):
-    """Returns a function that writes a changed `config.json`, and reads the training."""
+    """Returns a function that writes a changed `config.json` and reads the training."""
 
     def read_changed(table, values, **explicit):
         content = {**SETTINGS, table: values}
@@ -56,7 +56,7 @@ def read(tmp_path):
 def test_resume_command_repeats_the_settings_that_no_file_may_contain(
     changes, words, tmp_path, monkeypatch
 ):
-    """The command is read as a shell and `tf-reinforce` read it."""
+    """The command is parsed as a shell and `tf-reinforce` would."""
     monkeypatch.setattr(plans.agent_files, "make_task", lambda *_: None)
     folder = tmp_path / "a folder"
     folder.mkdir()
@@ -155,7 +155,7 @@ def test_number_of_seeds_is_limited_unless_it_is_passed_again(read, monkeypatch)
     ],
 )
 def test_invalid_settings_are_refused(table, values, message, read):
-    """Passes are limited as in agent files, which could not be loaded otherwise."""
+    """Passes have the limit of agent files, which could not be loaded otherwise."""
     values = {**SETTINGS[table], **values} if table in SETTINGS else values
     with pytest.raises(ValueError, match=message):
         read(table, values)

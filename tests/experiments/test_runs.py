@@ -1,4 +1,4 @@
-"""Tests the folder of a run whose training fails at once."""
+"""Tests the folder of a run that fails at once."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tf_reinforce.support import locks
 
 
 def fail_in(path, *names):
-    """Fails in a new run directory, after the run and the user have written files."""
+    """Fails in a new run directory to which the run and the user have written files."""
     new = runs.new_directory(path, "CartPole-v1", 0)
     with pytest.raises(RuntimeError), new as folder:
         with locks.FolderLock(folder):
@@ -21,7 +21,7 @@ def fail_in(path, *names):
 
 
 def test_failed_run_removes_its_files_and_keeps_those_of_the_user(tmp_path):
-    """The folder remains if it existed before, or contains files of the user."""
+    """The folder stays if it existed before, or contains the user's files."""
     assert fail_in(tmp_path / "new") is None
     assert fail_in(tmp_path / "other", "notes.txt") == {"notes.txt"}
     (tmp_path / "old").mkdir()

@@ -1,6 +1,6 @@
-"""Tests that `train --resume` refuses hostile run directories with one sentence.
+"""Tests that `train --resume` refuses hostile run directories in one sentence.
 
-`stress/hostile_files.py` runs the same cases, and also measures memory and seconds.
+`stress/hostile_files.py` runs the same cases, and also measures memory and time.
 """
 
 import json

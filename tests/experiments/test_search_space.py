@@ -1,4 +1,4 @@
-"""Tests the ranges of a search: their errors, and the settings that they give."""
+"""Tests the ranges of a search: their errors, and the settings drawn from them."""
 
 import math
 import pathlib
@@ -89,8 +89,9 @@ def test_file_without_ranges_and_unknown_tables_are_refused(text, expected, tmp_
 def test_logarithm_of_a_number_is_uniform_only_if_the_range_is_logarithmic(
     table, key, log
 ):
-    """The numbers up to 100 are half of the range by logarithm. The tolerance is six
-    standard errors.
+    """Numbers up to 100 are half of the range on a logarithmic scale.
+
+    The tolerance is six standard errors.
     """
     content = {table: {key: {"low": 1, "high": 10_000, "log": log}}}
     [item] = search_space.parse(content)
@@ -103,7 +104,7 @@ def test_logarithm_of_a_number_is_uniform_only_if_the_range_is_logarithmic(
 
 
 def test_rounding_keeps_the_numbers_of_a_narrow_range_different():
-    """Four digits would round every number to 0.9999 or 1, and so to one of the ends."""
+    """Four digits would round all numbers to an end, 0.9999 or 1."""
     low, high = 0.99991, 0.99999
     for log in (False, True):
         table = {"agent": {"gamma": {"low": low, "high": high, "log": log}}}
@@ -118,7 +119,7 @@ def test_rounding_keeps_the_numbers_of_a_narrow_range_different():
 
 @pytest.mark.parametrize("name", presets.names())
 def test_default_ranges_contain_the_settings_of_every_preset(name):
-    """The first trial of a search therefore has the settings of the preset."""
+    """So the first trial has the settings of the preset."""
     preset = toml_files.read(name)
     agent = {**AGENT, "baseline": "leave_one_out", **preset["agent"]}
     settings = {"agent": agent, "fit": preset["fit"]}
@@ -132,7 +133,7 @@ def test_default_ranges_contain_the_settings_of_every_preset(name):
 
 
 def test_default_ranges_contain_the_learning_rate_of_a_value_network():
-    """`"value"` means a value network with the learning rate 0.001."""
+    """`"value"` stands for a value network with learning rate 0.001."""
     agent = {**AGENT, "baseline": "value"}
     ranges = search_space.default_ranges({"agent": agent, "fit": {}})
     (rate,) = [x for x in ranges if x.path == ("agent", "baseline", "learning_rate")]

@@ -1,4 +1,4 @@
-"""Tests the training of several seeds in processes side by side."""
+"""Tests the training of several seeds in parallel processes."""
 
 import json
 import os
@@ -177,7 +177,7 @@ def program(*arguments):
 
 
 def finish(process):
-    """Returns the exit code and the printed text of a process, when it has ended."""
+    """Waits for a process, and returns its exit code and output."""
     printed, _ = process.communicate()
     return process.returncode, printed
 
@@ -187,7 +187,7 @@ def finish(process):
 def test_interrupted_seeds_continue_to_the_weights_of_one_training(
     number, code, tmp_path, monkeypatch
 ):
-    """The signal arrives while two of three trainings run, and the third waits."""
+    """The signal arrives while two of three trainings run and the third waits."""
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
     train = "train FrozenLake-v1 --engine host --epochs 60 --episodes-per-epoch 8"
     train += " --hidden 8 --eval-episodes 4 --checkpoint-every 1"

@@ -42,7 +42,7 @@ def config(**changes):
 
 @pytest.fixture
 def fast(monkeypatch):
-    """Replaces training by a function of the settings, which fails as `fails` says."""
+    """Replaces training by a function of the settings; returns a dict for errors."""
     fails = {}
 
     def run(search, trial, index):
@@ -116,7 +116,7 @@ def test_five_failed_trials_or_a_bug_end_a_search(error, fast, tmp_path):
 
 
 def test_search_continues_after_an_incomplete_line_and_with_a_lock(fast, tmp_path):
-    """Without the repair, Optuna could never read the journal again."""
+    """Without repair, Optuna could never read the journal again."""
     expected = search(tmp_path / "whole", 4)
     search(tmp_path / "parts", 2)
     journal = tmp_path / "parts" / tuning.JOURNAL
@@ -231,7 +231,7 @@ def test_ctrl_c_while_a_child_process_starts_ends_the_search(
 
 @pytest.mark.slow
 def test_command_searches_trains_and_continues(tmp_path, monkeypatch, capsys):
-    """The trainings are real, and their budget is tiny."""
+    """Real trainings on a tiny budget."""
     monkeypatch.chdir(tmp_path)
     pathlib.Path("ranges.toml").write_text(
         "[ranges.agent]\nlearning_rate = {low = 0.001, high = 0.1, log = true}\n"
@@ -292,7 +292,7 @@ def test_killed_command_continues_and_loses_no_finished_trial(number, more, tmp_
 
 @pytest.mark.slow
 def test_killed_and_old_processes_are_replaced(tmp_path, monkeypatch):
-    """A process is old after two trials here. The search loses no trial."""
+    """Here, a process is old after two trials. No trial is lost."""
     monkeypatch.setattr(tuning, "_MAX_TRIALS", 2)
     fit = {"steps": 60, "episodes_per_epoch": 4}
     tiny = config(env="FrozenLake-v1", target=2.0, settings={**SETTINGS, "fit": fit})

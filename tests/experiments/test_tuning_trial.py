@@ -67,7 +67,7 @@ def test_trial_ends_at_the_target_and_its_value_is_the_mean_of_the_steps():
 
 
 def test_pruner_receives_the_mean_over_the_trainings_so_far(monkeypatch):
-    """The steps of the reports increase from training to training."""
+    """Steps increase from each training to the next."""
 
     def train(search, settings, seed, agent, report):
         for number in (25, 50):
@@ -110,8 +110,9 @@ def test_confirmation_uses_the_same_seeds_for_all_trials_and_no_seed_of_a_trial(
     ],
 )
 def test_value_is_the_steps_to_the_target_or_the_best_return_below(returns, expected):
-    """An update has 40 steps, and the budget is 100 steps. A training that reaches the
-    target after the budget is not worse than a training that misses the target.
+    """With updates of 40 steps, the target may be reached after the budget of 100.
+
+    This must not count as worse than missing it.
     """
     evaluator, remaining = types.SimpleNamespace(best_return=-np.inf), iter(returns)
 
@@ -131,7 +132,7 @@ def test_value_is_the_steps_to_the_target_or_the_best_return_below(returns, expe
 
 @pytest.mark.parametrize("engine", ["host", "compiled"])
 def test_evaluations_of_a_trial_have_the_time_limit_of_the_settings(engine):
-    """An episode of CartPole has more than three steps, with the reward 1."""
+    """CartPole episodes are longer than three steps, with reward 1 each."""
     search = config("CartPole-v1", "return", None, 100)
     search = dataclasses.replace(search, engine=engine)
     search.settings["evaluation"]["max_episode_steps"] = 3
@@ -141,7 +142,7 @@ def test_evaluations_of_a_trial_have_the_time_limit_of_the_settings(engine):
 
 @pytest.mark.slow
 def test_second_training_equals_the_training_of_a_new_agent():
-    """The second training reuses the programs of the first agent."""
+    """It reuses the first agent's programs."""
     agent = {"baseline": {"kind": "value", "hidden": [4]}, "normalize_observations": True}
     agent |= {"learning_rate": {"first": 0.1, "last": 0.01}}
     search, results = config("TuneClock-v0", "return", None, 48, agent), []
@@ -177,7 +178,7 @@ def test_log_key_of_an_objective_is_checked_in_one_update():
 
 
 def test_reached_target_is_reported_for_the_rest_of_the_budget():
-    """Otherwise the pruner could not compare later trials with this trial."""
+    """Otherwise the pruner could not compare later trials with it."""
     reports = {}
 
     def report(number, value):

@@ -1,4 +1,4 @@
-"""Tests that videos during training show the policy, and do not change the training."""
+"""Tests that videos during training show the current policy and do not affect it."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ def weights(agent):
 
 
 def train(*callbacks):
-    """Trains for five updates; returns the weights before each update and at the end."""
+    """Trains for five updates; returns the weights before each, and at the end."""
     agent = tfr.Reinforce.for_env(
         rendered_counter.Counter, hidden=(4,), normalize_observations=True, seed=0
     )
@@ -38,7 +38,7 @@ def recorder(folder, every=2, **options):
 def test_videos_show_the_current_policy_and_do_not_change_the_training(
     tmp_path, monkeypatch
 ):
-    """Training is equal to the bit. The first video shows the policy before training."""
+    """Training is equal to the bit. The first video precedes it."""
     original, recorded = recording.record, {}
 
     def record(agent, env, path, **options):
@@ -58,7 +58,7 @@ def test_videos_show_the_current_policy_and_do_not_change_the_training(
 
 @pytest.fixture
 def made(monkeypatch):
-    """Replaces recording; returns a list of the names of videos and numbers of updates"""
+    """Replaces recording; returns the names of videos with their numbers of updates."""
     calls = []
     record = lambda agent, _, path, **__: calls.append((path.name, agent.updates))  # noqa: E731
     monkeypatch.setattr(recording, "record", record)

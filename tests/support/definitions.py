@@ -1,4 +1,4 @@
-"""Defines policies and a record, for tests of updates."""
+"""Policies and a record, for tests of updates."""
 
 import keras
 import numpy as np

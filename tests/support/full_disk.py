@@ -1,4 +1,4 @@
-"""Lets writes fail as on a full disk, and compares the files of a model."""
+"""Writes that fail as on a full disk."""
 
 import contextlib
 import resource
@@ -8,7 +8,7 @@ import pytest
 
 @contextlib.contextmanager
 def disk_with(free):
-    """Lets the system refuse to write more than `free` bytes to a file."""
+    """Makes the system refuse to write more than `free` bytes to a file."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (free, limits[1]))
     try:
@@ -18,7 +18,7 @@ def disk_with(free):
 
 
 def expect_old_files_kept(model, folder):
-    """Saves a model and its weights, lets both saves fail, and compares the files."""
+    """Saves a model and its weights, makes both saves fail, and compares the files."""
     names = {"save": "model.keras", "save_weights": "model.weights.h5"}
     for verb, name in names.items():
         getattr(model, verb)(folder / name)

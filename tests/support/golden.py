@@ -1,9 +1,9 @@
-"""Writes small files of every kind, and reads them again, to see that old files last.
+"""Small files of every kind, written once per format version and read ever after.
 
     python tests/support/golden.py FOLDER    # once for each format version
 
-`tests/files/FORMAT` holds what this program wrote with the version of that format. The
-files are loaded, act, and train on to the recorded numbers.
+`tests/files/FORMAT` holds what this program wrote with that version. The tests load the
+files, act with them, and train on to the recorded numbers.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ Dense = keras.layers.Dense
 
 
 class Walk(gym.Env):
-    """A random walk, on which actions of any space have an influence."""
+    """A random walk that actions of any space influence."""
 
     def __init__(self, actions, observations=None):
         self.action_space = actions
@@ -143,14 +143,14 @@ def make(name):
 
 
 def weights(model):
-    """Returns the sum of the magnitudes of each variable that no seed decides."""
+    """Returns each variable's sum of magnitudes, except for seeds."""
     used = [v for v in model.variables if "seed" not in v.path.rsplit("/")[-1]]
     values = [np.abs(v.numpy().astype("float64")).sum() for v in used]
     return [float(value) for value in values]
 
 
 def what_an_agent_does(agent, env):
-    """Returns numbers of an agent that acts, and trains on."""
+    """Acts and trains on; returns numbers that show both."""
     before = weights(agent)
     result = agent.evaluate(env, deterministic=False, **LIMIT)
     agent.fit(env, epochs=3, initial_epoch=2, **FIT)
@@ -228,7 +228,7 @@ def resumed(folder, kind):
 
 
 def write(folder):
-    """Writes every kind of file, and what the objects in them do next."""
+    """Writes every kind of file, and what its objects do next."""
     expected = {}
     folder.mkdir(parents=True)
     for name in AGENTS:

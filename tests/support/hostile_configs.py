@@ -1,4 +1,4 @@
-"""Makes configurations of agents that are broken or would do harm."""
+"""Configurations of agents that are broken or would do harm."""
 
 import copy
 import zipfile

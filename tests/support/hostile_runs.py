@@ -1,4 +1,4 @@
-"""Makes run directories that are broken or would do harm, for `train --resume`."""
+"""Run directories for `train --resume` that are broken or would do harm."""
 
 import copy
 import functools
@@ -55,7 +55,7 @@ def write_config(text, run, outside):
 
 
 def folders(run):
-    """Returns the folders of the checkpoints of a run."""
+    """Returns the checkpoint folders of a run."""
     return sorted((run / "checkpoints").iterdir())
 
 
@@ -114,7 +114,7 @@ SPECIAL = (
 
 
 def rewrite(change, run, outside):
-    """Changes the state and the header of each checkpoint, with valid digests."""
+    """Changes state and header of each checkpoint, with valid digests."""
     for path in folders(run):
         checkpoint = checkpoints.read(path)
         state = copy.deepcopy(checkpoint.state)
@@ -124,7 +124,7 @@ def rewrite(change, run, outside):
 
 
 def edit_manifest(change, run, outside):
-    """Changes the manifest of each checkpoint, with a valid digest of the manifest."""
+    """Changes the manifest of each checkpoint, with a valid digest."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(10**5)
     for path in folders(run):
@@ -144,7 +144,7 @@ def truncate(number, run, outside):
 
 
 def sparse_best_agent(run, outside):
-    """Replaces the best agent, and states that the last agent has been evaluated."""
+    """Replaces the best agent, and claims that the last one was evaluated."""
     change = set_callback("EvaluationCallback", "state", evaluated_update=2)
     rewrite(change, run, outside)
     replace("agent.keras", sparse, run, outside)

@@ -1,4 +1,4 @@
-"""Makes tiny language models, whose completions can be enumerated."""
+"""Tiny language models, with few enough completions to enumerate."""
 
 import keras
 import keras_hub
@@ -8,7 +8,7 @@ END, PADDING = 13, 0
 
 
 def random_weights(model, seed=0, scale=0.5):
-    """Sets weights far from zero, so that no two tokens are equally likely."""
+    """Sets weights far from zero, so no two tokens are equally likely."""
     for number, variable in enumerate(model.trainable_variables):
         noise = keras.random.normal(variable.shape, seed=1000 * seed + number)
         variable.assign(variable + scale * keras.ops.cast(noise, variable.dtype))

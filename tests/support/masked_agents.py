@@ -1,4 +1,4 @@
-"""Defines an environment that refuses illegal actions, and agents with masks."""
+"""An environment that refuses illegal actions, and agents with masks."""
 
 import sys
 
@@ -13,9 +13,9 @@ PLACES = ("info/action_mask", "info/legal", "observation/action_mask", "observat
 
 
 class Riddle(gym.Env):
-    """An environment in which the step and the seed determine the legal actions of 4.
+    """Step and seed determine which of four actions are legal.
 
-    An illegal action raises an error. The reward is the action.
+    Illegal ones raise an error. The reward is the action.
     """
 
     action_space = gym.spaces.Discrete(4, start=2)

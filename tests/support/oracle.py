@@ -1,8 +1,8 @@
-"""Computes the documented gradient and update with loops over episodes and steps.
+"""The documented gradient and update, computed with loops over episodes and steps.
 
-The models compute one episode and the head one step at a time; returns, baselines,
-scales, statistics, ratios and gradient steps are loops in NumPy, in float64. Nothing else
-of the package is used.
+Models compute one episode at a time, and the head one step. All else is NumPy in float64:
+returns, baselines, scales, statistics, ratios and gradient steps. Nothing else of the
+package is used.
 """
 
 import math
@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
 
 class Oracle:
-    """The definition of an agent's gradients and updates.
+    """An agent's gradients and updates by their definition.
 
     Args:
         rule: `PolicyGradientEstimator`, of which only policy, head, baseline and options
@@ -31,9 +31,9 @@ class Oracle:
 
     Attributes:
         loss: The loss of the last gradient.
-        sizes: Effective sample sizes of the gradient steps of the last update.
-        passes: For each of its passes, if `max_kl` is a number, the KL divergence from
-            the acting policy, the weights after it, and the number of sizes.
+        sizes: Effective sample size at each gradient step of the last update.
+        passes: If `max_kl` is a number, for each pass: the KL divergence from the acting
+            policy, the weights after it, and the number of sizes.
     """
 
     def __init__(self, rule, **changes):
@@ -58,7 +58,7 @@ class Oracle:
         )
 
     def results(self, record, e):
-        """Returns the outputs, and the values or `None`, of the rows of an episode."""
+        """Returns the outputs, and the values or `None`, for the rows of an episode."""
         length = record.lengths[e]
         rows = [self.observation(record, t, e) for t in range(length + 1)]
         inputs = keras.tree.map_structure(lambda *x: np.stack(x), *rows)
@@ -76,7 +76,7 @@ class Oracle:
         return [(result[t : t + 1], values[t]) for t in range(length + 1)]
 
     def values(self, record, e):
-        """Returns the values of the rows of an episode, as floats."""
+        """Returns the values for the rows of an episode, as floats."""
         if self.critic is None and not self.baseline.shares_policy:
             return [0.0] * (record.lengths[e] + 1)
         return [float(value) for _, value in self.results(record, e)]
@@ -216,7 +216,7 @@ class Oracle:
         return count if self.options.mean_over == "episodes" else max(1, len(steps))
 
     def gradients(self, record):
-        """Returns the gradient of policy and head, and of the value model or `[]`."""
+        """Returns the gradients of policy and head, and of the value model or `[]`."""
         steps, count, _ = self.steps(record)
         gradient = self.gradient(record, steps, self.divisor(steps, count))
         critic = self.critic and self.critic_gradient(record, steps, count)
@@ -226,7 +226,7 @@ class Oracle:
         """Makes one update with plain SGD.
 
         Args:
-            permutations: `[passes, N]` int, the random orders of the steps.
+            permutations: `[passes, N]` int, random orders of the steps.
             rate, critic_rate: Floats, the learning rates.
         """
         a = self.options
@@ -307,7 +307,7 @@ def normalized(x, history):
 
 
 def average(means, decay):
-    """Returns the average of means, with weights that decay with age."""
+    """Averages means, weighted less the older they are."""
     weights = [decay**k for k in reversed(range(len(means)))]
     return np.dot(weights, means) / sum(weights) if means else 0.0
 
@@ -325,13 +325,13 @@ def rms(numbers):
 
 
 def scale_of(function, numbers):
-    """Returns a scale, or 1 if the numbers are all equal or all zero."""
+    """Returns a scale, or 1 if all numbers are equal or zero."""
     scale = float(function(numbers)) if len(numbers) else 0.0
     return scale if scale > 1e-8 * abs(np.mean(numbers or [1.0])) else 1.0
 
 
 def split(indices, size):
-    """Splits indices into parts of about `size`, which differ by one at most."""
+    """Splits indices into parts of about `size`, which differ by at most one."""
     total = len(indices)
     count = max(1, int(total / size + 0.5)) if size else 1
     bounds = [k * total // count for k in range(count + 1)]

@@ -1,4 +1,4 @@
-"""Chooses few combinations of options that contain every pair of their values."""
+"""Few combinations of options that together contain every pair of values."""
 
 import itertools
 import random
@@ -7,11 +7,11 @@ CANDIDATES = 40
 
 
 def covering(table, excluded=lambda case: False):
-    """Returns dicts of options that contain each allowed pair of values of two options.
+    """Returns dicts of options that cover all allowed pairs of values.
 
     Args:
-        table: Dict from the name of an option to the list of its values.
-        excluded: Function of a dict that returns whether the combination is an error.
+        table: Dict from options to lists of their values.
+        excluded: Function of a dict, whether the combination is an error.
     """
     rng, names, cases = random.Random(0), list(table), []
     pending = {
@@ -45,7 +45,7 @@ def covering(table, excluded=lambda case: False):
 
 
 def expect_listed(functions, tables):
-    """Raises `AssertionError` naming each argument that no table, or more than one, has.
+    """Raises `AssertionError` naming each argument that is not in exactly one table.
 
     Args:
         functions: List of `inspect.Signature`.

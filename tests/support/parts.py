@@ -1,7 +1,7 @@
-"""Lists one example of each head, baseline, tensor environment and kind of policy.
+"""One example of each head, baseline, tensor environment and kind of policy.
 
-The suites make their cases from these tables: a part that has an example here is tested
-by all of them. `test_parts.py` names the parts that have none.
+The suites make their cases from these tables, so a part with an example here is tested by
+all of them. `test_parts.py` names those without one.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from tf_reinforce.testing import enumeration
 
 
 class Example(NamedTuple):
-    """Arguments of a class, which together give each another value than its default."""
+    """Arguments of a class that between them change each default."""
 
     kind: type
     cases: Callable[[], list[dict]]  # new objects at each call

@@ -1,4 +1,4 @@
-"""Defines the helpers of the tests of docs/correctness.md."""
+"""Helpers for the tests of docs/correctness.md."""
 
 import ast
 import pathlib
@@ -20,19 +20,19 @@ def critic(optimizer=None):
 
 
 def settings_of(text):
-    """Returns the keyword arguments in a text of the document."""
+    """Returns the keyword arguments in a passage of the document."""
     call = ast.parse(f"dict({text})", mode="eval").body
     return {word.arg: ast.literal_eval(word.value) for word in call.keywords}
 
 
 def documented(section):
-    """Returns (options, relative bias, cosine) of the rows of a section's table."""
+    """Returns (options, relative bias, cosine) for the rows of a section's table."""
     text = DOCUMENT.read_text().split(f"## {section}\n")[1].split("\n## ")[0]
     return re.findall(r"^\| `(.*?)` \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
 
 
 def bias_and_cosine(found, truth):
-    """Returns the relative bias and the cosine, formatted as in the document."""
+    """Returns both numbers, formatted as in the document."""
     norm = np.linalg.norm
     cosine = found @ truth / (norm(found) * norm(truth))
     return f"{norm(found - truth) / norm(truth):.3f}", f"{cosine:.4f}"

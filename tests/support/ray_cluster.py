@@ -1,10 +1,9 @@
 """A Ray cluster of several nodes on this machine, bound to 127.0.0.1, for tests.
 
-As a program, the module starts a cluster, prints its address, and then reads commands
-from its standard input: "kill" kills a node that is not the first, "add" adds a node. The
-cluster ends when the input ends.
-
     python tests/support/ray_cluster.py NODES CORES_PER_NODE
+
+This starts a cluster, prints its address, and reads commands from standard input: "kill"
+kills a node other than the first, "add" adds one. The cluster ends with the input.
 """
 
 import contextlib
@@ -25,10 +24,10 @@ _STORE = 100_000_000  # bytes of the object store of each node
 
 
 class Cluster:
-    """A running cluster of another process.
+    """A cluster that another process runs.
 
     Attributes:
-        address: String, the address of the cluster.
+        address: String.
     """
 
     def __init__(self, nodes, cores, **environ):
@@ -44,7 +43,7 @@ class Cluster:
         self.address = self._read()
 
     def kill_node(self):
-        """Kills the processes of a node, not the first one, with SIGKILL."""
+        """Kills the processes of a node other than the first with SIGKILL."""
         self._request("kill")
 
     def add_node(self):
@@ -73,7 +72,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(nodes, cores, **environ):
-    """Yields a `Cluster`; the current process can connect to it with RayWorkers."""
+    """Yields a `Cluster`, to which this process can connect with RayWorkers."""
     before = {name: os.environ.get(name) for name in ENVIRON}
     os.environ.update(ENVIRON)
     cluster = Cluster(nodes, cores, **environ)
@@ -87,10 +86,10 @@ def running(nodes, cores, **environ):
 
 @contextlib.contextmanager
 def start(cores):
-    """Yields a `ray.cluster_utils.Cluster` of this process, and ends it afterwards.
+    """Yields a `ray.cluster_utils.Cluster` in this process.
 
     Args:
-        cores: List of ints, the cores of each node. The first node is the head.
+        cores: List of ints, one for each node. The first node is the head.
     """
     os.environ.update(ENVIRON)
     from ray import cluster_utils

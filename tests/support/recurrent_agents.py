@@ -1,4 +1,4 @@
-"""Defines recurrent policies and their agents."""
+"""Recurrent policies and their agents."""
 
 import keras
 import toys

@@ -8,10 +8,10 @@ import numpy as np
 
 
 class Counter(gym.Env):
-    """An episode of two to five steps, or of `length` steps, with the reward 1.5.
+    """Two to five steps, or `length`, with reward 1.5.
 
-    The gray value of the upper half of a picture is ten times the number of the step.
-    The gray value of the lower half is a hundred times the last action.
+    The upper half of a picture has ten times the step number as its gray value, the lower
+    half a hundred times the last action.
     """
 
     metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}
@@ -38,7 +38,7 @@ class Counter(gym.Env):
 
 
 def picture(steps, action):
-    """Returns the picture after some steps, of which the last one was `action`."""
+    """Returns the picture after some steps, the last with this `action`."""
     array = np.zeros((200, 300, 3), np.uint8)
     array[:100], array[100:] = 10 * steps, 100 * action
     return array

@@ -1,4 +1,4 @@
-"""Defines short trainings, and the digests by which tests compare them."""
+"""Short trainings, and the digests by which tests compare them."""
 
 import functools
 import hashlib
@@ -14,7 +14,7 @@ BATCH = {"episodes_per_epoch": 5, "max_episode_steps": 60, "verbose": 0}
 
 
 def make(name, seed=0):
-    """Returns an agent with a normalizer, a value model and Adam, which have state."""
+    """Returns an agent with stateful parts: normalizer, value model and Adam."""
     keras.utils.set_random_seed(0)  # for the value model; the policy has its own seed
     value = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
     return tfr.Reinforce.for_env(

@@ -1,4 +1,4 @@
-"""Makes small float64 models with `Sample` layers, whose samples can be enumerated."""
+"""Small float64 models with `Sample` layers, whose samples can be enumerated."""
 
 import keras
 import numpy as np

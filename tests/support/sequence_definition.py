@@ -29,7 +29,7 @@ def means_of_others(group):
 
 
 def minibatches(permutation, size):
-    """Returns parts of nearly equal size, N / size of them, rounded."""
+    """Returns about N / size parts of nearly equal size."""
     rows = len(permutation)
     count = max((rows + size // 2) // size, 1)
     bounds = [n * rows // count for n in range(count + 1)]
@@ -40,7 +40,7 @@ def update(causal_lm, reference, record, rewards, permutations, rate, **options)
     """Makes one update of gradient descent; returns its logs.
 
     Args:
-        causal_lm: The model that has sampled the completions.
+        causal_lm: The model that sampled the completions.
         reference: The model of the KL penalty.
         record: `Completions`.
         rewards: `[R]` floats.

@@ -1,13 +1,13 @@
-"""Defines sweeps over many cases, of which the default suite runs only a few."""
+"""Sweeps over many cases, of which the default suite runs only a few."""
 
 import pytest
 
 
 def some(cases, always):
-    """Returns cases for `parametrize`; cases that are not in `always` are marked slow.
+    """Returns cases for `parametrize`, marked slow unless they are in `always`.
 
-    `make test` runs the cases in `always`, and `make slow` runs the others. A case that
-    is a tuple has a value for each argument. A dict stands for its keys.
+    `make test` runs those in `always`, `make slow` the others. A tuple is a case with a
+    value for each argument. A dict stands for its keys.
     """
     cases, always = list(cases), list(always)
     unknown = [case for case in always if case not in cases]
@@ -21,5 +21,5 @@ def some(cases, always):
 
 
 def rare(*values):
-    """Returns one case of a sweep, which only `make slow` runs."""
+    """Returns a case that only `make slow` runs."""
     return pytest.param(*values, marks=pytest.mark.slow)

@@ -1,4 +1,4 @@
-"""Tests that the graph of a traced function is freed together with the function."""
+"""Tests that a traced function's graph is freed together with the function."""
 
 import gc
 
@@ -48,7 +48,7 @@ def traced(function):
 
 
 def num_graphs():
-    """Returns how many graphs of functions are in memory, also graphs inside loops."""
+    """Returns the number of function graphs in memory, also inside loops."""
     gc.collect()
     # AutoGraph raises a warning on Python 3.13, which would keep the graph.
     kind = type(tf.function(lambda: 0, autograph=False).get_concrete_function().graph)
@@ -63,7 +63,7 @@ def num_graphs():
     ids=lambda x: x.__name__,
 )
 def test_graph_is_freed_only_if_it_is_released(function, released):
-    """Without `release`, TensorFlow and TensorFlow Probability keep a graph."""
+    """Without `release`, TensorFlow and TensorFlow Probability keep it."""
     before = num_graphs()
     concrete = traced(function)
     result = concrete(tf.constant(3.0)).numpy()

@@ -12,7 +12,7 @@ from tf_reinforce.support import files
 
 
 def contents(folder):
-    """Returns the contents of all files below a folder but the lists of exports."""
+    """Returns the contents of all files below a folder except the lists of exports."""
     return {
         str(path.relative_to(folder)): path.read_text()
         for path in folder.rglob("*")
@@ -33,13 +33,13 @@ def write(path, text="new", **options):
 
 
 def export(folder, **texts):
-    """Writes an export, which contains the list of its files."""
+    """Writes an export, which contains a list of its files."""
     with files.atomic_replace_folder(folder) as aside:
         fill(aside, **texts)
 
 
 class Interrupted(BaseException):
-    """An exception that is no `Exception`, as `KeyboardInterrupt` is."""
+    """Like `KeyboardInterrupt`, not an `Exception`."""
 
 
 def test_atomic_write_syncs_the_data_before_the_rename(tmp_path, monkeypatch):
@@ -151,7 +151,7 @@ def test_replace_folder_raises_if_the_list_of_files_is_damaged(tmp_path, mark):
 
 @pytest.mark.parametrize("digest", ["0", None, ""])
 def test_file_of_the_user_stays_if_the_list_of_a_stranger_names_it(tmp_path, digest):
-    """A folder of a repository may list a file that the user adds later."""
+    """A repository's folder may list a file that the user adds later."""
     export(tmp_path / "model", a="old")
     mark = tmp_path / "model" / files.EXPORT_MARK
     listed = json.loads(mark.read_text())["files"]
@@ -185,7 +185,7 @@ def test_next_write_removes_the_leftovers_of_killed_processes(tmp_path):
 
 
 def test_file_system_without_locks_keeps_all_temporary_folders(tmp_path, monkeypatch):
-    """A process may be writing to them, because nothing can be locked."""
+    """Nothing can be locked there, so a process may still be writing to them."""
 
     def refuse(descriptor, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -200,7 +200,7 @@ def test_file_system_without_locks_keeps_all_temporary_folders(tmp_path, monkeyp
 
 @pytest.mark.parametrize("name", ["model", "model.v1", ".model.v1.tmp"])
 def test_folder_that_was_moved_aside_by_a_killed_process_comes_back(tmp_path, name):
-    """The process was killed after the old folder was moved, and before the new one."""
+    """It was killed after moving the old folder, and before moving the new one."""
     fill(tmp_path / "model.v2", a="other")
     fill(tmp_path / f".{name}.abcd1234.tmp" / "before", a="old")
     files.remove_leftovers(tmp_path)

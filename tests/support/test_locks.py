@@ -1,4 +1,4 @@
-"""Tests that a folder is locked for one process, and only while the process lives."""
+"""Tests that a folder is locked for one process, and only while it lives."""
 
 import os
 
@@ -8,7 +8,7 @@ from tf_reinforce.support import locks
 
 
 def lock_in_fork(folder, then):
-    """Runs `then` in a forked process that has locked the folder; returns its status."""
+    """Calls `then` in a forked process that holds the lock; returns the wait status."""
     process = os.fork()
     if process == 0:
         with locks.FolderLock(folder):
@@ -46,7 +46,7 @@ def test_lock_of_another_process_is_refused(tmp_path):
 
 
 def test_lock_does_not_write_to_the_target_of_a_link(tmp_path):
-    """A run directory of a stranger could link to a file of the user."""
+    """A stranger's run directory could link to a file of the user."""
     (tmp_path / "other").write_text("content")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "other")

@@ -16,7 +16,7 @@ def small_policy():
 
 
 def fake_strategy(kind=tf.distribute.MirroredStrategy, count=2):
-    """Returns a strategy with several replicas, which makes no variables."""
+    """Returns a strategy with several replicas that makes no variables."""
 
     class Strategy(kind):
         num_replicas_in_sync = count
@@ -95,7 +95,7 @@ def test_training_in_the_scope_is_refused():
     ],
 )
 def test_errors_of_learner_strategy(monkeypatch, error, expected, message):
-    """TensorFlow raises them after it has started, and if a port is in use."""
+    """TensorFlow raises them once it has started, and if a port is in use."""
 
     def refuse():
         raise error

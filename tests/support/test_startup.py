@@ -58,7 +58,7 @@ def test_invalid_tf_config_is_refused(text):
 
 @keras.saving.register_keras_serializable("tests")
 class Interrupted(keras.layers.Layer):
-    """Receives Ctrl-C in one of its calls, and raises another error like TensorFlow."""
+    """Receives Ctrl-C in one of its calls, and like TensorFlow raises another error."""
 
     calls, last = 0, None
 

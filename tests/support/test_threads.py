@@ -37,7 +37,7 @@ def make_agent(dtype):
 
 @pytest.fixture(scope="module")
 def pendulum_agent():
-    """An agent for Pendulum-v1, shared because its traces take seconds."""
+    """An agent for Pendulum-v1, shared because tracing it takes seconds."""
     agent = make_agent("float32")
     agent.build_for_env(gym.make("Pendulum-v1"))
     return agent
@@ -48,7 +48,7 @@ def make_env(kind):
 
 
 def play(agent, env, number):
-    """Returns what `evaluate`, `act` and `collect` compute: every weight moves it."""
+    """Returns the results of `evaluate`, `act` and `collect`; all weights affect them."""
     limit = {"max_episode_steps": 10}
     logs = agent.evaluate(env, 3, seed=number, num_envs=2, **limit)
     actions = agent.act(OBSERVATIONS, deterministic=number % 2 == 0, seed=number)
@@ -58,7 +58,7 @@ def play(agent, env, number):
 
 
 def play_while_training(agent, env, epochs):
-    """Trains in one thread and plays in four; returns all results, and all weights."""
+    """Trains in one thread and plays in four; returns all results and all weights."""
     fit = functools.partial(
         agent.fit, env, episodes_per_epoch=8, max_episode_steps=40, verbose=0
     )
@@ -88,7 +88,7 @@ def play_while_training(agent, env, epochs):
 
 
 def assert_serial(results, weights, agent, env):
-    """Asserts that each result is that of the weights between two updates."""
+    """Asserts that each result comes from the weights between two updates."""
     serial = {number: [] for number, _ in results}
     for values in weights:
         agent.set_weights(values)
@@ -124,7 +124,7 @@ def test_threads_that_play_during_training_get_serial_results(
 
 @contextlib.contextmanager
 def trained_by(model, *args, **kwargs):
-    """Trains a model in the thread "first", which waits until the block has ended."""
+    """Trains a model in the thread "first", which then waits for the end of the block."""
     begun, goes_on = threading.Event(), threading.Event()
     wait = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: (begun.set(), goes_on.wait(60))
@@ -199,7 +199,7 @@ def test_sampling_models_refuse_a_second_training():
 
 
 def in_fork(function):
-    """Returns the error of a function that a forked process calls, as text."""
+    """Calls a function in a forked process, and returns its error as text."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads in the parent

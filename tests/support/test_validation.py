@@ -1,4 +1,4 @@
-"""Tests that warnings appear at a line of the user's program."""
+"""Tests that warnings point to a line of the user's program."""
 
 import pathlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Defines small environments with known results, without TensorFlow."""
+"""Small environments with known results, without TensorFlow."""
 
 import copy
 
@@ -7,10 +7,9 @@ import numpy as np
 
 
 class Clock(gym.Env):
-    """An environment whose observation is the step number.
+    """Observes the step number; reward t at step t, counted from 1.
 
-    An error in the alignment of rows changes the result. An episode terminates after
-    `length` steps. The reward of a step is its number, counted from 1.
+    It terminates after `length` steps. Misaligned rows change its results.
     """
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
@@ -34,7 +33,7 @@ class Clock(gym.Env):
 
 
 class Bandit(gym.Env):
-    """An environment with one step, in which action k has reward `values[k]`."""
+    """One step, in which action k has reward `values[k]`."""
 
     observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
 
@@ -51,10 +50,9 @@ class Bandit(gym.Env):
 
 
 class Corridor(gym.Env):
-    """A corridor with cells 0 to `size`; action 1 moves to the goal; reward -1 per step.
+    """Cells 0 to `size`; action 1 moves to the goal; reward -1 per step.
 
-    The best policy has return -size. Episodes start in a random cell if `random` is
-    true.
+    The best return is -size. With `random`, episodes start in a random cell.
     """
 
     action_space = gym.spaces.Discrete(2)
@@ -78,9 +76,9 @@ class Corridor(gym.Env):
 
 
 class Lengths(gym.Env):
-    """Episodes of 1 to 12 steps, which the seed determines, with reward 1 per step.
+    """Episodes of 1 to 12 steps, chosen by the seed, with reward 1 per step.
 
-    The observation is (step, length), so that all episodes can be distinguished.
+    The observation is (step, length), so all episodes differ.
     """
 
     observation_space = gym.spaces.Box(0.0, np.inf, (2,), np.float32)

@@ -1,4 +1,4 @@
-"""Defines small custom heads that are correct."""
+"""Small custom heads, with and without faults."""
 
 import keras
 import tensorflow as tf
@@ -10,7 +10,7 @@ tfd = tfp.distributions
 
 
 def built(head):
-    """Returns the head after its build."""
+    """Returns the head after building it."""
     if not head.built:
         head.build((None, head.outputs_size))
     return head
@@ -23,7 +23,7 @@ def revived(head):
 
 
 class Own(heads.Head):
-    """The common part of the custom heads, without parameters and conversion."""
+    """What the custom heads share, without parameters and conversion."""
 
     def parameters(self, outputs):
         return {}
@@ -125,7 +125,7 @@ class Half(heads.Categorical):
 
 
 class Stopped(heads.Categorical):
-    """The normalizer has no gradient, in log_prob and in the closed form."""
+    """A normalizer without gradient, in log_prob and in the closed form."""
 
     def distribution(self, outputs):
         total = tf.reduce_logsumexp(outputs, axis=-1)

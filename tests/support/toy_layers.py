@@ -1,11 +1,11 @@
-"""Defines layers that XLA or LiteRT cannot compile."""
+"""Layers that XLA or LiteRT cannot compile."""
 
 import keras
 import tensorflow as tf
 
 
 class Unconvertible(keras.layers.Layer):
-    """A layer with a determinant, which LiteRT does not support."""
+    """Computes a determinant, which LiteRT does not support."""
 
     def call(self, inputs):
         square = tf.eye(2) + inputs[:, :1, None] * tf.eye(2)
@@ -13,7 +13,7 @@ class Unconvertible(keras.layers.Layer):
 
 
 class Spelling(keras.layers.Layer):
-    """A layer with strings, which XLA does not support."""
+    """Contains strings, which XLA does not support."""
 
     def call(self, inputs):
         return tf.strings.to_number(tf.strings.as_string(inputs))

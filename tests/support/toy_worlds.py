@@ -1,4 +1,4 @@
-"""Defines small tensor environments with simple transitions."""
+"""Small tensor environments with simple transitions."""
 
 import gymnasium as gym
 import tensorflow as tf
@@ -33,7 +33,7 @@ class Walk(envs.TensorEnv):
 
 
 class Gates(envs.TensorEnv):
-    """Eight steps with nested actions; the place determines which of them are legal."""
+    """Eight steps with nested actions; the place determines which are legal."""
 
     observation_space = gym.spaces.Discrete(4)
     action_space = gym.spaces.Dict(
@@ -70,7 +70,7 @@ class Gates(envs.TensorEnv):
 
 
 class Lucky(envs.Bandit):
-    """A float64 bandit with a reward larger than float32 in one of fifteen episodes."""
+    """A float64 bandit; one of fifteen episodes has a reward larger than float32."""
 
     def initial(self, noise):
         return noise

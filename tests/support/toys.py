@@ -1,4 +1,4 @@
-"""Defines small environments with known results."""
+"""Shared pieces of tests: examples, cells, requests and programs."""
 
 import importlib.util
 import pathlib
@@ -69,7 +69,7 @@ def request(episodes=None, steps=None, *, stream="training", **options):
 
 
 def rollouts(agent):
-    """Returns the programs of the compiled engine, with the latest last."""
+    """Returns the programs of the compiled engine, latest last."""
     programs = agent.trainer.programs
     return [program for key, program in programs.items() if key[0] == "rollout"]
 
@@ -82,7 +82,7 @@ def acting_program(agent, observation_space, deterministic=False):
 
 
 def set_options(estimator, **options):
-    """Sets options of an estimator, without checks."""
+    """Sets options of an estimator, unchecked."""
     options = {**vars(estimator.options), **options}
     estimator.options = types.SimpleNamespace(**options)
 
@@ -90,7 +90,7 @@ def set_options(estimator, **options):
 def rewinding(agent, env):
     """Returns a function that restores the variables and sets `steps_per_execution`.
 
-    The programs of the agent stay, so that no program is compiled twice.
+    The agent's programs stay compiled.
     """
     agent.build_for_env(env)
     parts = [agent, agent.optimizer, getattr(agent.baseline, "optimizer", None)]

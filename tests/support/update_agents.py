@@ -1,4 +1,4 @@
-"""Defines agents with small policies, their record, and their permutations."""
+"""Agents with small policies, their record, and their permutations."""
 
 import definitions
 import keras
@@ -95,7 +95,7 @@ def close(found, expected, tolerance=1e-12):
 
 
 def complete(optimizer, policy=None, **settings):
-    """Returns an agent with all the state that an update can change."""
+    """Returns an agent with all state that an update can change."""
     critic = baselines.Value(dense(1, "float32"), passes=2, minibatch_size=7)
     return made(
         "gaussian",
@@ -111,7 +111,7 @@ def complete(optimizer, policy=None, **settings):
 
 
 def step_of(agent, passes=1, minibatch_size=None, **attributes):
-    """Returns the `TrainStep` of an agent, with other options and attributes."""
+    """Returns an agent's `TrainStep`, with other options and attributes."""
     options = dict(passes=passes, minibatch_size=minibatch_size)
     toys.set_options(agent.trainer.estimator, **options)
     step = agent.trainer.train_step()

@@ -1,7 +1,7 @@
-"""Lists commands with one wrong argument, and judges the answers of the command line.
+"""Commands with one wrong argument, and a check of the answers they get.
 
-The module and the commands of the list do not import TensorFlow. `python
-wrong_commands.py N` prints the answers to every N-th command as JSON.
+Neither this module nor the commands import TensorFlow. `python wrong_commands.py N`
+prints the answers to every N-th command as JSON.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class Command(NamedTuple):
 
 
 def fits(hint, text):
-    """Returns whether an option takes the text as a value of a hint."""
+    """Returns whether an option with this hint accepts the text."""
     try:
         schema.read("", hint, text)
     except ValueError:
@@ -249,7 +249,7 @@ def _resume(name, shown, text):
 
 
 def all_commands():
-    """Returns the list of all commands with a wrong argument."""
+    """Returns all commands with a wrong argument."""
     groups = (
         train_commands(),
         other_commands(),
@@ -292,7 +292,7 @@ FILES = ("full/mine.txt", "mine.txt", "own.toml", "run/agent.keras")
 
 
 def faults(command, code, text):
-    """Returns a list of strings, what is unclear about the answer to a command."""
+    """Returns what is unclear about the answer to a command, a list of strings."""
     lines = [line for line in text.splitlines() if line.startswith("tf-reinforce")]
     error = text[text.find(lines[-1]) :].strip() if lines else ""
     checks = {

@@ -1,7 +1,7 @@
-"""Lists calls of the Python interface with one wrong argument, and judges the errors.
+"""Calls of the Python interface with one wrong argument, and what makes an error clear.
 
-A clear error is raised by the package or by Gymnasium, names the argument, shows the
-received value, and has at most four lines.
+An error is clear if the package or Gymnasium raises it, and it names the argument, shows
+the received value, and has at most four lines.
 """
 
 import contextlib
@@ -53,11 +53,10 @@ class Wrong(NamedTuple):
 
     Attributes:
         subject: String, the class, method or function that is called.
-        argument: String, the name of the argument, which the error must contain.
+        argument: String, the argument's name, which the error must contain.
         value: The wrong value.
         call: Function of a `World` that makes the call.
-        shown: String, the part of the error that shows the value, or `None` for the
-            `repr` of the value.
+        shown: String by which the error shows the value, or `None` for its `repr`.
     """
 
     subject: str
@@ -79,7 +78,7 @@ class Shown(NamedTuple):
 
 
 class World:
-    """The agents, records and files with which the calls of the table are made.
+    """The agents, records and files that the calls use.
 
     Args:
         folder: `pathlib.Path` of an empty folder.
@@ -116,7 +115,7 @@ class World:
         return agent
 
     def renew(self):
-        """Drops the agents, which a call has changed."""
+        """Drops the agents after a call has changed them."""
         for name in ("agent", "pendulum", "episodes"):
             self.__dict__.pop(name, None)
 
@@ -140,11 +139,11 @@ class World:
 
 
 def fault(world, wrong):
-    """Makes a call with a wrong argument; returns the error and what is unclear about it.
+    """Makes a wrong call; returns the error and what is unclear about it.
 
     Returns:
-        Pair of the message of the error, and a list of strings, which is empty if the
-        error is clear and the call has changed nothing.
+        The message, and a list of strings, which is empty if the error is clear and the
+        call changed nothing.
     """
     call = functools.partial(wrong.call, world)
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -199,7 +198,7 @@ def _texts(value):
 def _is_ours(error):
     """Returns whether the package or Gymnasium raised an error.
 
-    Python itself raises errors for unknown names of arguments.
+    Python itself raises errors for unknown argument names.
     """
     if OTHERS.search(str(error)):
         return True
@@ -213,7 +212,7 @@ def each(subject, call, **wrong_values):
 
     Args:
         subject: String, what is called.
-        call: Function of a `World` and of one keyword argument.
+        call: Function of a `World` and one keyword argument.
         **wrong_values: Sequences of wrong values for each argument.
     """
     for argument, values in wrong_values.items():
@@ -229,7 +228,7 @@ def _call(call, argument, value, world):
 
 
 def refused(table, names):
-    """Returns a dict from settings to some of the values that do not fit their hints."""
+    """Returns up to five values for each setting that do not fit its hint."""
     pool = (1.5, -1, NAN, "x", True, [0.2], [1.2, 0.2], {"a": 1}, 0, INF)
     wrong = {name: [] for name in sorted(names)}
     for name, value in itertools.product(wrong, pool):
@@ -414,7 +413,7 @@ SEEDS = (-1, 1.0, True, "0", None, 2**63)
 
 
 def methods():
-    """Yields wrong arguments of the methods of an agent."""
+    """Yields wrong arguments of an agent's methods."""
     yield from _for_env()
     yield from _fit()
     yield from _evaluate_and_collect()
@@ -659,7 +658,7 @@ def _files():
 
 
 def functions():
-    """Yields wrong arguments of the functions of the package."""
+    """Yields wrong arguments of the package's functions."""
     yield from each(
         "check_env",
         lambda _, episodes=1, **options: tfr.check_env(
@@ -704,7 +703,7 @@ def _train_seeds():
 
 
 def configs():
-    """Yields wrong entries of the configuration of an agent."""
+    """Yields wrong entries in an agent's configuration."""
 
     def agent(world, **options):
         return tfr.Reinforce.from_config({**world.agent.get_config(), **options})
@@ -731,6 +730,6 @@ def configs():
 
 
 def all_cases():
-    """Returns the list of all wrong arguments of the Python interface."""
+    """Returns all wrong arguments of the Python interface."""
     groups = constructors(), methods(), functions(), configs()
     return [case for group in groups for case in group]
