@@ -1,4 +1,4 @@
-"""Provides environments in TensorFlow: classics of Gymnasium, and small tasks."""
+"""Environments in TensorFlow: Gymnasium's classics, and small tasks."""
 
 from typing import Any
 
@@ -63,12 +63,11 @@ def make(id: str, **kwargs: Any) -> TensorEnv:
     """Returns the tensor environment that equals a Gymnasium environment step by step.
 
     Args:
-        id: String, the Gymnasium id of an environment, a key of the dict `TWINS`.
+        id: String, a Gymnasium id that is a key of `TWINS`.
         **kwargs: Arguments that every `TensorEnv` accepts, for example `dtype`.
 
     Raises:
-        ValueError: If no tensor environment equals the environment `id`. The error
-            message lists all valid ids.
+        ValueError: If there is none for this id. The message lists all valid ids.
 
     Example:
 
@@ -82,9 +81,8 @@ def make(id: str, **kwargs: Any) -> TensorEnv:
 def twin_of(id: str) -> TensorEnv | None:
     """Returns the tensor environment that equals `gymnasium.make(id)`, or `None`.
 
-    `twin_of` returns a tensor environment only if the id is registered with Gymnasium's
-    own class, time limit, reward threshold and keyword arguments, and without additional
-    wrappers.
+    They are equal only if the id is registered with Gymnasium's own class, time limit,
+    reward threshold and keyword arguments, and without additional wrappers.
 
     Args:
         id: String, the id of a registered environment, for example `"CartPole-v1"`.

@@ -1,4 +1,4 @@
-"""Defines the interface of a tensor environment."""
+"""The interface of a tensor environment."""
 
 import abc
 from typing import Any
@@ -17,29 +17,22 @@ class TensorEnv(abc.ABC):
         s₀ = initial(noise),   aₜ ~ π(· | observation(sₜ)),
         sₜ₊₁ = transition(sₜ, aₜ, noise),   rₜ = reward(sₜ, aₜ, sₜ₊₁)
 
-    Here sₜ is the state at step t, aₜ the action of the policy π, and rₜ the reward. An
-    episode terminates when `terminal` is True for its new state, and is truncated at the
-    time limit. Every function of a `TensorEnv` processes `B` independent episodes at
-    once. The first axis of every tensor is the batch axis, and all other axes have a
-    fixed size. The state of a `TensorEnv` contains all information that is kept between
-    steps, and all randomness comes from the argument `noise`. Because the functions are
-    pure, training on a `TensorEnv` runs entirely in TensorFlow and is repeatable.
+    The functions process `B` independent episodes at once: the first axis of every tensor
+    is the batch, and all others have a fixed size. An episode terminates when `terminal`
+    is True for its new state, and is truncated at the time limit. The state sₜ holds all
+    that is kept between steps, and all randomness comes from `noise`, so training runs
+    entirely in TensorFlow and is repeatable. No function may change its arguments.
 
-    A state is a tensor or a structure of tensors (tuple, dict) that the subclass chooses.
-    The argument `action` contains `B` actions in the units of the environment, nested
-    like the action space. Integer actions have the type of the action space, and real
-    actions have the type `dtype`. The actions of an agent lie within the bounds of a
-    `Box` action space. Actions that a user passes to the `VectorEnv` of `as_gymnasium`
-    may be outside the bounds of the `Box`.
+    A state is a tensor or a structure of tensors (tuple, dict) of your choice. `action`
+    holds `B` actions aₜ in environment units, nested like the action space: integers in
+    the space's type, reals in `dtype`. An agent's actions lie within the bounds of a
+    `Box`; those that a user passes to the `VectorEnv` of `as_gymnasium` may not.
 
-    No function of a `TensorEnv` may change its arguments.
-
-    The compiled programs that step the environment contain the attributes of a
-    `TensorEnv` as constants. A changed attribute takes effect when the programs are
-    compiled again: at the next update of `fit`, the next call of `evaluate` or `collect`,
-    or the next `reset` of a `VectorEnv` from `as_gymnasium`. Store values that change
-    often in a `tf.Variable`, which is not a constant of the compiled programs. An agent
-    uses the same program for all environments of one class with equal attributes.
+    Attributes are constants in the compiled programs that step the environment. A changed
+    one takes effect when these are compiled again: at the next update of `fit`, call of
+    `evaluate` or `collect`, or `reset` of a `VectorEnv` from `as_gymnasium`. Store values
+    that change often in a `tf.Variable`. Environments of one class with equal attributes
+    share an agent's programs.
 
     Args:
         dtype: `"float32"` or `"float64"`, the number type of the computations.
@@ -47,8 +40,7 @@ class TensorEnv(abc.ABC):
     Attributes:
         observation_space, action_space: `gymnasium.Space` of a single episode.
         max_episode_steps: Int, the time limit, or `None` if every episode terminates
-            without a time limit. If the attribute `max_episode_steps` is `None`, `fit`
-            requires an argument of this name.
+            without one; `fit` then needs an argument of this name.
         reward_threshold: Float, the mean return at which the task counts as solved, or
             `None`.
         initial_noise: `NoiseSpec` of the noise for the first state of one episode.
@@ -76,36 +68,36 @@ class TensorEnv(abc.ABC):
 
     @abc.abstractmethod
     def transition(self, state: Any, action: Any, noise: tf.Tensor | None) -> Any:
-        """Returns the next states, nested like the states of `initial`.
+        """Returns the next states, nested like those of `initial`.
 
-        The argument `noise` has the shape `[B, *transition_noise.shape]`, or is `None` if
-        `transition_noise` is `None`. The next states of ended episodes are ignored.
+        `noise` has the shape `[B, *transition_noise.shape]`, or is `None` if
+        `transition_noise` is. For ended episodes, the result is ignored.
         """
 
     @abc.abstractmethod
     def reward(self, state: Any, action: Any, next_state: Any) -> tf.Tensor:
-        """Returns `[B]` float, the rewards of `B` actions that were taken in `state`."""
+        """Returns `[B]` float, the rewards of the actions taken in `state`."""
 
     @abc.abstractmethod
     def terminal(self, state: Any) -> tf.Tensor:
-        """Returns `[B]` bool, True for each of `B` states that terminates its episode."""
+        """Returns `[B]` bool, True for a state that terminates its episode."""
 
     def action_mask(self, state: Any) -> Any:
         """Returns the masks of legal actions of `B` states, or `None` without masks.
 
-        An agent with the argument `action_mask="info/action_mask"` samples legal actions
-        only, and raises an error if there are no masks. Without this argument, an agent
-        ignores the masks. A mask has the type bool or an integer type. The mask of a
-        `Discrete` with n actions is `[B, n]`, with zeros for illegal actions. The mask of
-        a `MultiDiscrete` is `[B, M]`, in which M is the sum of `nvec`, with the entries
-        of all choices in a row. The mask of a `MultiBinary` with n flags is `[B, n]`; an
-        entry of 0 or 1 is the only legal value of a flag, and 2 makes both values legal.
+        There are none by default. Agents with `action_mask="info/action_mask"` need them
+        and sample legal actions only; others ignore them. A mask has type bool or int,
+        and depends on the action space:
 
-        For a nested action space, the masks are nested like the space. A part may be
-        `None` if all its actions are legal; for a `Box` of real numbers, a part must be
-        `None`. In a state in which an agent acts, each choice must have a legal action.
-        The mask of a terminal state is ignored. The default implementation returns
-        `None`.
+        | action space | mask |
+        |---|---|
+        | `Discrete` with n actions | `[B, n]`, with zeros for illegal ones |
+        | `MultiDiscrete` | `[B, M]`, M the sum of `nvec`: all choices in a row |
+        | `MultiBinary` with n flags | `[B, n]`, the only legal value, or 2 if both are |
+
+        For a nested space, the masks are nested alike. A part may be `None` if all its
+        actions are legal; that of a `Box` of reals must be. Where an agent acts, each
+        choice needs a legal action; the mask of a terminal state is ignored.
         """
         return None
 

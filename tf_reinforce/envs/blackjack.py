@@ -1,4 +1,4 @@
-"""Defines Blackjack against a dealer, with cards from an infinite deck."""
+"""Blackjack against a dealer, with cards from an infinite deck."""
 
 import gymnasium as gym
 import tensorflow as tf
@@ -12,12 +12,12 @@ MAX_DEALER_DRAWS = 10  # A A, A A A A, 6, A A A A A: 17 after ten further cards
 class Blackjack(base.TensorEnv):
     """Gymnasium's Blackjack-v1: draw a card (action 1), or let the dealer draw (0).
 
-    The observation is the value of the player's hand, the visible card of the dealer, and
-    whether an ace of the player counts eleven. The reward is 1 for a hand that is better
-    than the dealer's, -1 for a worse hand or a value above 21, and 0 otherwise. An ace
-    and a ten as the first two cards win unless the dealer has the same. The twin has the
-    rules of `gymnasium.make("Blackjack-v1")`, which are those of the reference. Every
-    episode ends without a time limit.
+    The observation is the value of the player's hand, the dealer's visible card, and
+    whether an ace of the player counts eleven. The reward is 1 for a better hand than the
+    dealer's, -1 for a worse one or a value above 21, and 0 otherwise. An ace and a ten as
+    the first two cards win unless the dealer has the same.
+    `gymnasium.make("Blackjack-v1")` follows the same rules, which are those of the
+    reference. There is no time limit; every episode ends.
 
     Reference:
         Sutton & Barto (2018), Reinforcement learning: an introduction, example 5.1.
@@ -74,12 +74,12 @@ class Blackjack(base.TensorEnv):
 
 
 def _cards(noise):
-    """Returns cards from 1, the ace, to 10, which four of thirteen cards count."""
+    """Returns cards from 1, the ace, to 10, the value of four cards in thirteen."""
     return tf.minimum(1 + tf.cast(13 * noise, tf.int64), 10)
 
 
 def _hand(cards):
-    """Returns a hand of cards `[B, n]`: the sum with aces as one, an ace, the number."""
+    """Returns hands of two cards `[B, 2]`: sum with aces as one, an ace, number."""
     total = tf.reduce_sum(cards, axis=1)
     has_ace = tf.reduce_any(tf.equal(cards, 1), axis=1)
     return {"total": total, "has_ace": has_ace, "count": tf.ones_like(total) * 2}

@@ -1,4 +1,4 @@
-"""Checks the shapes and types that a tensor environment returns."""
+"""Checks of the shapes and types that a tensor environment returns."""
 
 import types
 
@@ -15,22 +15,20 @@ _ROWS = 7  # trial episodes; no other axis should have this size
 
 
 def check(env):
-    """Raises an error if the functions of an environment return wrong shapes or types.
+    """Raises an error if an environment's functions return wrong shapes or types.
 
-    `check` traces the functions of the environment as a TensorFlow graph, but does not
-    run this graph.
+    They are traced as a TensorFlow graph, but not run.
 
     Args:
         env: `TensorEnv` to check.
 
     Raises:
-        ValueError: If a tensor of the environment has a wrong shape or type.
+        ValueError: If a tensor has a wrong shape or type.
     """
     spaces.check_observation_space(env.observation_space)
     spaces.check_action_space(env.action_space)
     validation.positive_int_or_none("max_episode_steps", env.max_episode_steps)
-    # The check traces in a separate graph, because an environment may contain tensors and
-    # variables.
+    # Traced in a separate graph, because an environment may hold tensors and variables.
     tf.function(lambda: _check_functions(env), autograph=False).get_concrete_function()
 
 
@@ -74,7 +72,7 @@ def _check_functions(env):
 
 
 def _call(env, function, *arguments):
-    """Returns the result of a function; raises if the function changes its arguments."""
+    """Returns the result of a function; raises if it changes its arguments."""
     before = keras.tree.flatten(arguments)
     result = getattr(env, function)(*arguments)
     after = keras.tree.flatten(arguments)
@@ -87,10 +85,9 @@ def _call(env, function, *arguments):
 
 
 def cast_actions(env, actions):
-    """Returns actions in the number types that a tensor environment expects.
+    """Returns actions in the types that a tensor environment expects.
 
-    Integer actions get the type of the action space, and real actions get the `dtype` of
-    the environment.
+    Integers get the type of the action space, and reals the environment's `dtype`.
     """
 
     def cast(space, action):
@@ -100,7 +97,7 @@ def cast_actions(env, actions):
     return keras.tree.map_structure(cast, spaces.to_nest(env.action_space), actions)
 
 
-# `constants` compares models and functions by their identity, not by their contents.
+# Compared by identity, not by contents.
 _OPAQUE_TYPES = (
     tf.Module,
     tf.Variable,
@@ -112,10 +109,7 @@ _OPAQUE_TYPES = (
 
 
 class _Identity:
-    """Compares an object by identity, and keeps the object alive.
-
-    While the object is alive, no other object has the same id.
-    """
+    """Compares an object by identity, and keeps it alive, so its id is not used again."""
 
     def __init__(self, value):
         self._value = value
@@ -130,14 +124,13 @@ class _Identity:
 def constants(env):
     """Returns the values of an environment that a traced program contains as constants.
 
-    If the results for two environments are equal, both environments have equal programs.
+    Environments with equal results have equal programs.
 
     Returns:
-        A hashable tuple of the class of the environment and the constants. The tuple
-        changes if an attribute of the environment or of its class gets another value. A
-        changed number inside a list, dict, set, array, space or object of the environment
-        also changes the tuple. The values of variables and the contents of models and
-        functions are not part of the tuple.
+        A hashable tuple of the class and the constants. It changes if an attribute of the
+        environment or its class gets another value, or if a number changes inside a list,
+        dict, set, array, space or object. The values of variables and the contents of
+        models and functions are not part of it.
     """
     attributes = {}
     for owner in reversed(type(env).__mro__[:-1]):
@@ -150,8 +143,8 @@ def constants(env):
 def _constant(value, parents):
     """Returns a hashable copy of a value.
 
-    The argument `parents` contains the ids of the objects that contain the value. If an
-    object contains itself, its id is in `parents`, and the recursion ends there.
+    `parents` holds the ids of the objects around it. At an object that contains itself,
+    they end the recursion.
     """
     if isinstance(value, types.FunctionType):  # the most frequent type
         return _Identity(value)
@@ -178,7 +171,7 @@ def _constant(value, parents):
 
 
 def is_valid_observation(env, observation):
-    """Returns `[B]` bool, whether each observation has only finite and valid numbers."""
+    """Returns `[B]` bool, whether all numbers of an observation are finite and valid."""
     leaf_spaces = keras.tree.flatten(spaces.to_nest(env.observation_space))
     valid = [
         tf.reduce_all(tf.reshape(elements, [tf.shape(elements)[0], -1]), axis=1)
@@ -214,10 +207,9 @@ def _zero_noise(env, attribute):
 
 
 def _spec(function, tensor):
-    """Returns the `(shape, type)` of one episode of a batch tensor.
+    """Returns the `(shape, type)` of one episode in a batch tensor.
 
-    Raises `ValueError` unless the tensor has one row for each episode, and all other axes
-    have a fixed size.
+    Raises `ValueError` unless there is a row for each episode, and axes of fixed sizes.
     """
     tensor = tf.convert_to_tensor(tensor)
     shape = tensor.shape
@@ -237,8 +229,7 @@ def _specs(function, tensors):
 def _check_nested(function, received, parts, expected):
     """Raises `ValueError` unless tensors have the structure of `parts`.
 
-    The function `expected` returns shape and kind of the tensor of a part. A tensor may
-    be `None`.
+    `expected` returns shape and kind for a part. A tensor may be `None`.
     """
     try:
         keras.tree.assert_same_structure(parts, received)

@@ -1,4 +1,4 @@
-"""Defines Gymnasium's tasks of classic control as tensor environments."""
+"""Gymnasium's tasks of classic control as tensor environments."""
 
 import math
 
@@ -20,9 +20,9 @@ TRACK_END, MAX_ANGLE = 2.4, 12 * 2 * math.pi / 360
 class CartPole(base.TensorEnv):
     """Gymnasium's CartPole-v1: the reward is 1 for every step until the pole falls.
 
-    The state of CartPole equals the observation: position and velocity of the cart, angle
-    and angular velocity of the pole, `[B, 4]` for `B` episodes. The step in which the
-    pole falls, or the cart leaves the track, also has the reward 1.
+    The state equals the observation, `[B, 4]`: position and velocity of the cart, angle
+    and angular velocity of the pole. The step in which the pole falls or the cart leaves
+    the track is also rewarded.
 
     Reference:
         Barto, Sutton & Anderson (1983), Neuronlike adaptive elements that can solve
@@ -72,13 +72,12 @@ MAX_VELOCITIES = 4 * math.pi, 9 * math.pi
 class Acrobot(base.TensorEnv):
     """Gymnasium's Acrobot-v1: the reward is -1 for every step until the links are up.
 
-    An episode ends with the reward 0 when the tip of the second link is more than one
-    link length above the fixed joint. The masses, lengths and moments of inertia of both
-    links are 1. The centre of mass of each link is in the middle of the link. States are
-    `[B, 4]`, two angles and two angular velocities for each of `B` episodes. The first
-    angle is the angle between the first link and the downward vertical. The second angle
-    is the angle of the second link relative to the first link. Both angles of a state are
-    in [-π, π). The Runge-Kutta method of fourth order integrates one step of Acrobot.
+    An episode ends, with reward 0, when the tip of the second link is more than one link
+    length above the fixed joint. Both links have length, mass and moment of inertia 1,
+    and their centre of mass in the middle. States are `[B, 4]`: two angles in [-π, π),
+    the first from the downward vertical and the second relative to the first link, and
+    two angular velocities. A step is integrated by the Runge-Kutta method of fourth
+    order.
 
     Reference:
         Sutton (1996), Generalization in reinforcement learning: successful examples
@@ -121,10 +120,9 @@ class Acrobot(base.TensorEnv):
 
 
 def _derivative(state, torque):
-    """Returns `[B, 4]`, the velocities and accelerations of both angles in `B` states.
+    """Returns `[B, 4]`, the velocities and accelerations of both angles.
 
-    The variables `d1`, `d2`, `phi1` and `phi2` are named as in Sutton & Barto (1998),
-    section 11.3.
+    `d1`, `d2`, `phi1` and `phi2` are named as in Sutton & Barto (1998), section 11.3.
     """
     angle1, angle2, velocity1, velocity2 = tf.unstack(state, axis=-1)
     cosine, sine = tf.cos(angle2), tf.sin(angle2)
@@ -148,9 +146,8 @@ _HIGH = np.array([MAX_POSITION, MAX_SPEED], "float32")
 class MountainCar(base.TensorEnv):
     """Gymnasium's MountainCar-v0: the reward is -1 for every step until the goal.
 
-    The state of MountainCar equals the observation: position and velocity of the car,
-    `[B, 2]` for `B` episodes. The goal of the car is on the right side of the valley. A
-    wall at the left end of the valley stops the car.
+    The state equals the observation, `[B, 2]`: position and velocity of the car. The goal
+    is on the right side of the valley; a wall at the left end stops the car.
 
     Reference:
         Moore (1990), Efficient memory-based learning for robot control. PhD thesis,
@@ -181,9 +178,8 @@ class MountainCar(base.TensorEnv):
 class MountainCarContinuous(MountainCar):
     """Gymnasium's MountainCarContinuous-v0: the action is a real number, the force.
 
-    The reward of a step is minus the cost of the force, plus 100 at the goal. A force
-    outside of [-1, 1] is clipped before it moves the car. The cost of the force is
-    computed from the force before clipping.
+    The reward is minus the cost of the force, plus 100 at the goal. The force that moves
+    the car is clipped to [-1, 1]; the cost is that of the force before clipping.
     """
 
     max_episode_steps, reward_threshold = 999, 90.0
@@ -216,10 +212,9 @@ PENDULUM_TIME_STEP, PENDULUM_GRAVITY, MAX_TURN_SPEED, MAX_TORQUE = 0.05, 10.0, 8
 class Pendulum(base.TensorEnv):
     """Gymnasium's Pendulum-v1: the reward is minus a cost of angle, velocity and torque.
 
-    An episode of Pendulum has 200 steps. The state of Pendulum is `[B, 2]` for `B`
-    episodes: the angle from the upright position, in [-π, π), and the angular velocity. A
-    torque outside of [-2, 2] is clipped, both for the dynamics and for the cost of the
-    torque.
+    An episode has 200 steps. The state is `[B, 2]`: the angle from upright, in [-π, π),
+    and the angular velocity. Torques are clipped to [-2, 2], both for the dynamics and
+    for the cost.
     """
 
     max_episode_steps = 200

@@ -1,4 +1,4 @@
-"""Reads and checks the masks of legal actions of a tensor environment, as tensors."""
+"""Action masks of a tensor environment, as tensors."""
 
 import tensorflow as tf
 
@@ -13,8 +13,8 @@ class MaskInGraph:
 
     Args:
         env: `TensorEnv` with action masks.
-        path: `action_masks.MaskPath`, the place of the mask: `"info/action_mask"` for the
-            method `action_mask` of the environment, or a part of the observation.
+        path: `action_masks.MaskPath`: `"info/action_mask"` for the environment's method
+            `action_mask`, or a part of the observation.
         layout: `mask_layouts.MaskLayout` of the head, with M entries.
     """
 
@@ -24,22 +24,22 @@ class MaskInGraph:
 
     @property
     def size(self):
-        """Returns M, the number of entries of a flat mask."""
+        """M, the number of entries of a flat mask."""
         return self._layout.size
 
     def flat(self, state, observation, count):
-        """Returns `[B, M]` int8, the masks of B states, as `MaskLayout.flatten` does.
+        """Returns `[B, M]` int8, the masks of B states, as `MaskLayout.flatten` would.
 
-        An entry that `MaskLayout.flatten` does not accept becomes -1.
+        An entry that is not accepted there becomes -1.
 
         Args:
             state: The states of the environment.
-            observation: The observations of the states.
+            observation: Their observations.
             count: Int, B.
 
         Raises:
-            ValueError: If the environment has no mask at the path, or if a part of the
-                mask has a wrong number of entries.
+            ValueError: If there is no mask at the path, or a part of it has a wrong
+                number of entries.
         """
         mask = {"action_mask": self.env.action_mask(state)}
         try:
@@ -79,7 +79,7 @@ class MaskInGraph:
         return tf.where(is_valid, tf.cast(part, tf.int8), tf.constant(_INVALID, tf.int8))
 
     def has_legal_action(self, masks):
-        """Returns `[B]` bool, whether each flat mask is valid, and allows an action."""
+        """Returns `[B]` bool, whether each flat mask is valid and allows an action."""
         valid = tf.reduce_all(masks != _INVALID, axis=1)
         for first, end in self._layout.choices():
             valid &= tf.reduce_any(masks[:, first:end] > 0, axis=1)

@@ -1,4 +1,4 @@
-"""Defines environments with a finite number of states, from a table of transitions."""
+"""Environments with finitely many states, from a table of transitions."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -16,25 +16,23 @@ from tf_reinforce.support import validation
 class Tabular(base.TensorEnv):
     """A Markov decision process with S states and A actions, given as a table.
 
-    The observation is the number of the state. Each action of a state has a list of
-    outcomes, of which the environment draws one. Gymnasium's tasks with tables have an
-    attribute `P` of the form of `transitions`.
+    The observation is the number of the state. Each action has a list of outcomes, of
+    which one is drawn. The attribute `P` of Gymnasium's tabular tasks has the form of
+    `transitions`.
 
     Args:
         transitions: List or dict of S states. `transitions[state][action]` is a list of
             outcomes `(probability, next_state, reward, terminated)`.
         initial_probs: `[S]` floats, the probability of each state at the start.
         max_episode_steps: Int, the time limit, or `None` if every episode terminates.
-        action_masks: `[S, A]` of zeros and ones, in which zero marks an action as illegal
-            in a state. Each state, also a terminal state, needs a legal action.
-            `action_masks=None` makes all actions legal.
+        action_masks: `[S, A]` of zeros and ones, zero for an action that is illegal in a
+            state, or `None` if all are legal. Each state, even a terminal one, needs a
+            legal action.
         **kwargs: Arguments that every `TensorEnv` accepts.
 
     Raises:
-        ValueError: If a state has no outcome, the states have different numbers of
-            actions, a next state does not exist, a reward is not finite,
-            probabilities are negative or do not add up to one, or the masks do not have
-            the shape `[S, A]`, or leave a state without a legal action.
+        ValueError: If the table is incomplete, or has invalid probabilities, rewards,
+            next states or masks.
 
     Example:
 
@@ -105,7 +103,7 @@ class Tabular(base.TensorEnv):
 
 
 class _Registered(Tabular):
-    """The table of a task of Gymnasium."""
+    """The table of one of Gymnasium's tasks."""
 
     id: str
 
@@ -123,8 +121,8 @@ class _Registered(Tabular):
 class CliffWalking(_Registered):
     """Gymnasium's CliffWalking-v1: a walk of 13 steps along a cliff.
 
-    The reward is -1 for every step, and -100 for a step off the cliff, which leads back
-    to the start. The best return is -13. CliffWalking has no time limit.
+    The reward is -1 for every step, and -100 for one off the cliff, which leads back to
+    the start. The best return is -13. There is no time limit.
 
     Reference:
         Sutton & Barto (2018), Reinforcement learning: an introduction, example 6.6.
@@ -136,8 +134,8 @@ class CliffWalking(_Registered):
 class FrozenLake(_Registered):
     """Gymnasium's FrozenLake-v1: a walk over slippery ice, with 4 × 4 cells.
 
-    Two of three steps slip to one side. The reward is 1 at the goal, and 0 for every
-    other step. The episode ends at the goal, in a hole, or after 100 steps.
+    Two steps in three slip to one side. The reward is 1 at the goal, and 0 for every
+    other step. An episode ends at the goal, in a hole, or after 100 steps.
     """
 
     id, reward_threshold = "FrozenLake-v1", 0.70
@@ -161,8 +159,7 @@ class Taxi(_Registered):
 def _outcomes(transitions):
     """Returns probabilities, next states, rewards and ends of all outcomes, `[S, A, K]`.
 
-    K is the largest number of outcomes of an action. Actions with fewer outcomes have
-    further outcomes of probability zero.
+    Actions with fewer than K outcomes are filled up with some of probability zero.
     """
     try:
         states = [transitions[state] for state in range(len(transitions))]
@@ -227,8 +224,8 @@ def _distribution(name, probs, shape):
 def _bounds(probs):
     """Returns the numbers in [0, 1] between K outcomes, `[…, K - 1]`.
 
-    Outcome k is drawn if uniform noise is at least k of the numbers. The last bounds of
-    outcomes with probability zero lie above all noise.
+    Outcome k is drawn if uniform noise is at least k of them. After the last outcome of
+    probability above zero, they are larger than all noise.
     """
     sums = np.cumsum(probs, axis=-1)
     later = np.cumsum(probs[..., ::-1], axis=-1)[..., ::-1]

@@ -1,4 +1,4 @@
-"""Defines small environments whose best return is known."""
+"""Small environments whose best return is known."""
 
 import gymnasium as gym
 import numpy as np
@@ -53,9 +53,8 @@ class Bandit(base.TensorEnv):
 class Corridor(base.TensorEnv):
     """A corridor with its goal at the right end: the reward is -1 for every step.
 
-    Action 0 moves the agent one cell to the left, except in the leftmost cell. Action 1
-    moves the agent one cell to the right. The time limit of a corridor is four times the
-    number of steps from the start to the goal.
+    Action 1 moves the agent one cell to the right, and action 0 to the left, except in
+    the leftmost cell. The time limit is four times the distance from start to goal.
 
     Args:
         length: Int, at least 2, the number of cells.
@@ -97,13 +96,12 @@ class Corridor(base.TensorEnv):
 
 
 class Catch(base.TensorEnv):
-    """A paddle catches a falling ball. The observation of `Catch` is an image.
+    """A paddle catches a falling ball; the observation is an image.
 
-    The board of `Catch` has 7 × 7 cells of 12 × 12 pixels. The ball starts in a random
-    column of the highest row and falls one cell per step. The paddle starts in the middle
-    of the lowest row and moves by at most one cell per step. An episode of `Catch` has
-    six steps. The last reward of `Catch` is 1 if the paddle catches the ball, else -1.
-    All earlier rewards of an episode are zero.
+    The board has 7 × 7 cells of 12 × 12 pixels. The ball starts in a random column of the
+    highest row and falls one cell per step. The paddle starts in the middle of the lowest
+    row and moves by at most one cell per step. After six steps, the reward is 1 if the
+    paddle catches the ball, else -1; all earlier rewards are zero.
 
     Attributes:
         optimum: Float, the return of the best policy.

@@ -1,4 +1,4 @@
-"""Presents tensor environments as a Gymnasium `VectorEnv`."""
+"""Tensor environments as a Gymnasium `VectorEnv`."""
 
 import functools
 
@@ -16,20 +16,19 @@ from tf_reinforce.support import validation
 
 
 class TensorVectorEnv(gym.vector.VectorEnv):
-    """A batch of tensor environments; one XLA program steps all of them.
+    """A batch of tensor environments, stepped by one XLA program.
 
-    When an episode has ended, the next step resets the environment and ignores the action
-    (`AutoresetMode.NEXT_STEP`). If the environment has action masks,
-    `info["action_mask"]` contains the mask of each environment. After `reset(seed=7)`,
-    the environment with index i uses seed 7 + i, as in Gymnasium's vector environments. A
-    list of seeds gives each environment its own seed.
+    After the end of an episode, the next step resets the environment and ignores the
+    action (`AutoresetMode.NEXT_STEP`). `info["action_mask"]` contains the action mask of
+    each environment, if they have any. After `reset(seed=7)`, environment i uses seed
+    7 + i, as in Gymnasium's vector environments; a list gives each its own seed.
 
     Args:
         env: `TensorEnv` to present as a `VectorEnv`.
         num_envs: Int, the number of environments.
 
     Raises:
-        ValueError: If the tensors of the environment do not fit its spaces.
+        ValueError: If the environment's tensors do not fit its spaces.
     """
 
     metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
@@ -66,7 +65,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         return self._to_numpy(observations), self._infos(masks)
 
     def step(self, actions):
-        """Steps every environment, and resets an environment if its episode has ended."""
+        """Steps every environment, or resets it if its episode has ended."""
         if self._keys is None:
             raise gym.error.ResetNeeded("Call `reset` before `step`.")
         actions = self._checked(actions)
@@ -86,10 +85,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         return *outputs, self._infos(masks)
 
     def _compile(self):
-        """Compiles the programs of `reset` and `step`.
-
-        The programs are compiled again if an attribute of `env` has changed.
-        """
+        """Compiles `reset` and `step`, again if an attribute of `env` has changed."""
         constants = checks.constants(self.env)
         if constants != self._constants:
             self._constants = constants
@@ -109,8 +105,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
     def _next_states(self, keys, episodes, lengths, ended, state, actions):
         """Returns states, observations, masks, rewards and terminations after one step.
 
-        For each environment with `ended=True`, the returned state is an initial state and
-        the reward is zero.
+        Where `ended` is True, the state is an initial one and the reward zero.
         """
         env, noise = self.env, None
         if env.transition_noise is not None:
@@ -131,7 +126,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         return state, observations, masks, rewards, terminations
 
     def _env_seeds(self, seed, is_first):
-        """Returns a seed, or `None` to continue the noise, for each environment."""
+        """Returns a seed for each environment, or `None` to continue its noise."""
         if seed is None and not is_first:
             return [None] * self.num_envs
         if seed is None:
@@ -163,7 +158,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
     def _infos(self, masks):
         """Returns the infos of a step, in the layout of Gymnasium's vector environments.
 
-        Nested masks become an array of objects, with the nested mask of each environment.
+        Nested masks become an array of objects, one nested mask per environment.
         """
         if masks is None:
             return {}
