@@ -1,4 +1,4 @@
-"""Provides Keras callbacks that receive episodes."""
+"""Keras callbacks that receive episodes."""
 
 from tf_reinforce.callbacks.advice import Finding
 from tf_reinforce.callbacks.diagnostics import Diagnostics

@@ -1,4 +1,4 @@
-"""Turns the reports of `Diagnostics` into advice: one sentence for each cause.
+"""Advice from the reports of `Diagnostics`: one sentence for each cause.
 
 Each function reads all reports so far, and returns a sentence or `None`. `CAUSES` lists a
 cause before those that follow from it; only the first one that applies is printed.
@@ -42,14 +42,14 @@ MIN_NOISE_REPORTS, MAX_NOISE_REPORTS = 10, 50  # number of averaged reports
 
 
 def diagnose(reports):
-    """Returns the list of `Finding` of the last report, the most important one first."""
+    """Returns the list of `Finding` for the last report, the most important one first."""
     sentences = [(cause, function(reports)) for cause, function in CAUSES.items()]
     update = int(reports[-1]["update"])
     return [Finding(update, cause, advice) for cause, advice in sentences if advice]
 
 
 def advise_on_rewards(reports):
-    """Returns advice if rewards are too large for a value baseline or entropy bonus."""
+    """Advice if rewards are too large for a value baseline or entropy bonus."""
     last, limit = reports[-1], THRESHOLDS["return_size"]
     change = "set scale_rewards=True"
     if last["rewards_scaled"]:  # then rewards are large if they hardly vary
@@ -73,7 +73,7 @@ def advise_on_rewards(reports):
 
 
 def advise_on_learning_rate(reports):
-    """Returns advice if a single gradient step changes the policy too much."""
+    """Advice if a single gradient step changes the policy too much."""
     last = reports[-1]
     # The KL divergence grows with the square of the number of steps, and of the rate.
     if not last["kl"] / last["gradient_steps"] ** 2 > THRESHOLDS["kl"]:
@@ -87,7 +87,7 @@ def advise_on_learning_rate(reports):
 
 
 def advise_on_stale_batches(reports):
-    """Returns advice if many gradient steps on one batch change the policy too much."""
+    """Advice if many gradient steps on one batch change the policy too much."""
     steps, kl = reports[-1]["gradient_steps"], reports[-1]["kl"]
     if steps <= 1 or not kl > THRESHOLDS["kl"] or advise_on_learning_rate(reports):
         return None
@@ -99,7 +99,7 @@ def advise_on_stale_batches(reports):
 
 
 def advise_on_bounded_logits(reports):
-    """Returns advice if softmax or sigmoid at the end of the policy bounds its logits."""
+    """Advice if softmax or sigmoid at the end of the policy bounds its logits."""
     limit = THRESHOLDS["bounded_logits"]
     bounded = itertools.takewhile(
         lambda report: report["bounded_logits"] > limit, reversed(reports)
@@ -114,7 +114,7 @@ def advise_on_bounded_logits(reports):
 
 
 def advise_on_actions_at_bounds(reports):
-    """Returns advice if nearly all actions are at a bound of the action space."""
+    """Advice if nearly all actions are at a bound of the action space."""
     last = reports[-1]
     if not last["at_bounds"] > THRESHOLDS["at_bounds"]:
         return None
@@ -128,7 +128,7 @@ def advise_on_actions_at_bounds(reports):
 
 
 def advise_on_collapsed_policy(reports):
-    """Returns advice if the policy is nearly deterministic."""
+    """Advice if the policy is nearly deterministic."""
     last = reports[-1]
     if last["entropy_share"] < THRESHOLDS["entropy_share"]:
         fact = f"The entropy is {_percent(last['entropy_share'])} of its maximum"
@@ -147,7 +147,7 @@ def advise_on_collapsed_policy(reports):
 
 
 def advise_on_value_baseline(reports):
-    """Returns advice if the value baseline does not reduce the gradient's variance."""
+    """Advice if the value baseline does not reduce the gradient's variance."""
     late = [report for report in reports if report["update"] >= WARMUP_UPDATES]
     late, limit = late[-VALUE_BASELINE_REPORTS:], THRESHOLDS["value_baseline"]
     if len(late) < VALUE_BASELINE_REPORTS:
@@ -171,7 +171,7 @@ def advise_on_value_baseline(reports):
 
 
 def advise_on_noise(reports):
-    """Returns advice if updates have too few episodes to estimate the gradient."""
+    """Advice if updates have too few episodes to estimate the gradient."""
     measured = [report for report in reports[-MAX_NOISE_REPORTS:] if report["noise"] > 0]
     if len(measured) < MIN_NOISE_REPORTS:
         return None
@@ -193,7 +193,7 @@ def advise_on_noise(reports):
 
 
 def advise_on_environment(reports):
-    """Returns advice if stepping environments takes nearly all of the training time."""
+    """Advice if stepping environments takes nearly all of the training time."""
     last = reports[-1]
     if not last["stepping_share"] > THRESHOLDS["stepping_share"]:
         return None

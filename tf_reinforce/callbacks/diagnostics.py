@@ -1,4 +1,4 @@
-"""Reports during training the causes that keep the policy from learning."""
+"""Reports during training on what keeps the policy from learning."""
 
 import math
 import sys
@@ -24,46 +24,43 @@ _PRINTED = (
 class Diagnostics(episode_callbacks.EpisodeCallback):
     """Measures updates in detail, and prints advice on how to improve the training.
 
-    A report is made at the first update and then at every `every`-th. It analyses the
-    gradient of each episode, with and without the baseline, compares the policy before
-    and after the update, and takes about as long as a few updates. The training is equal
-    to the bit with and without `Diagnostics`. See `docs/diagnostics.md` for formulas,
-    sources and thresholds.
+    It makes a report at the first update and then at every `every`-th: it analyses the
+    gradient of each episode, with and without the baseline, and compares the policy
+    before and after the update. This takes about as long as a few updates and leaves the
+    training equal to the bit. See `docs/diagnostics.md` for formulas, sources and
+    thresholds.
 
-    A report is a dict of floats, with NaN for a value that is unknown or undefined:
+    A report is a dict of floats, with NaN for what is unknown or undefined:
 
-    * `update` (from 0 over all calls of `fit`) and `episodes`, the number of episodes.
+    | key | meaning |
+    |---|---|
+    | `update` | number of the update, from 0 over all calls of `fit` |
+    | `episodes` | number of episodes |
+    | `signal` | estimated squared length of the true gradient of the policy loss |
+    | `noise` | expected squared error of the batch's gradient |
+    | `signal_to_noise` | their quotient, a rough estimate |
+    | `independent` | number of episodes, or of groups with equal reset seeds |
+    | `gradient_variance_removed` | share of the variance that the baseline removes |
+    | `return_variance_removed` | the same for the returns |
+    | `explained_variance` | share of the returns' variance that the values explain |
+    | `kl` | KL divergence from the policy before the gradient steps to that after |
+    | `effective_sample_size` | of importance sampling with the new policy, a share |
+    | `entropy_share` | entropy divided by that of a uniform choice |
+    | `spread` | standard deviation of real actions, in half widths of their bounds |
+    | `at_bounds` | share of real numbers that reach the environment at a bound |
+    | `bounded_logits` | share of [0, 1] that the logits cover |
+    | `return_size` | root mean square, after `scale_rewards` |
+    | `advantage_size` | root mean square, after `scale_advantages` |
+    | `stepping_share` | share of the time since the last report, including tracing |
+    | `acting_share`, `learning_share` | the remaining shares |
+    | `learning_rate`, `entropy_coef`, `value_scale` | as in the update |
+    | `gradient_steps` | number in the update |
+    | `value_shared`, `rewards_scaled`, `vector_env` | flags, 1 or 0 |
 
-    * `signal` estimates the squared length of the true gradient of the policy loss, and
-      `noise` the expected squared error of the batch's gradient. `signal_to_noise` is
-      their quotient, a rough estimate; a `signal` of zero or less is smaller than its
-      error. `independent` is the number of independent samples of the gradient: episodes,
-      or groups of episodes with equal reset seeds.
-
-    * `gradient_variance_removed` and `return_variance_removed` are the shares of the
-      variance that the baseline removes, below zero if it adds variance.
-      `explained_variance` is the share of the returns' variance that a value baseline
-      explains.
-
-    * `kl` is the KL divergence in nats per step from the policy before to the policy
-      after the update's gradient steps, and `effective_sample_size` that of importance
-      sampling with the updated policy, as a share of the steps. Both policies normalize
-      observations as during the collection.
-
-    * `entropy_share` is the entropy divided by that of a uniform choice, or NaN for real
-      actions; `spread` is the standard deviation of real actions in half widths of their
-      bounds; `at_bounds` is the share of real action components that reach the
-      environment at a bound; `bounded_logits` is the share of [0, 1] that the logits
-      cover, zero if one is outside, and one after softmax.
-
-    * `return_size` and `advantage_size` are root mean squares, after `scale_rewards` and
-      `scale_advantages`.
-
-    * `stepping_share`, `acting_share` and `learning_share` are the shares of the time
-      since the last report; the first one includes the tracing of TensorFlow functions.
-
-    * `learning_rate`, `gradient_steps` (per update), `entropy_coef`, `value_scale`, and
-      the flags `value_shared`, `rewards_scaled` and `vector_env` (1 or 0).
+    A `signal` of zero or less is smaller than its error. Removed shares are below zero if
+    the baseline adds variance. `kl` is in nats per step; for it, both policies normalize
+    observations as during the collection. `entropy_share` is NaN for real actions.
+    `bounded_logits` is zero if a logit is outside of [0, 1], and one after softmax.
 
     Args:
         every: Positive int, the number of updates from one report to the next.
@@ -116,7 +113,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         self._last_return = math.nan  # mean of the returns before the last report
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state of the callback for a checkpoint."""
+        """Returns the state for a checkpoint."""
         return {
             "updates": self._updates,
             "history": self.history,
@@ -160,7 +157,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             )
 
     def _start_report(self, episodes, logs):
-        """Stores all values of a report that must be computed before the update."""
+        """Stores what a report must compute before the update."""
         agent = self.model
         steps = agent.step_statistics(episodes)
         if not len(steps.returns):

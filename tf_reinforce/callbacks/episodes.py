@@ -1,4 +1,4 @@
-"""Defines callbacks that log episodes, print progress, or stop at a target return."""
+"""Callbacks that log episodes, print progress, or stop at a target return."""
 
 import csv
 import datetime
@@ -18,16 +18,16 @@ COLUMNS = ("episode", "update", "episode_return", "episode_length", "terminated"
 
 
 class EpisodeCallback(keras.callbacks.Callback):
-    """A Keras callback with further methods, of which two receive episodes.
+    """A Keras callback that also receives the episodes of an update.
 
-    For each update, `on_episodes_collected` is called once, before the update is made.
-    After the update, `on_episode_end` is called once for each episode, in the order in
-    which the episodes started. `on_train_batch_end` follows the last `on_episode_end`.
+    `on_episodes_collected` is called before the update. After it, `on_episode_end` is
+    called once for each episode, in the order in which they started, and then
+    `on_train_batch_end`.
 
-    A callback with the methods `get_state()` and `set_state(state)` has a state in the
-    checkpoints of `fit(..., resume=...)`. The state consists of dicts, lists, numbers,
-    strings and NumPy arrays. `set_state` is called after `on_train_begin`. With `resume`,
-    a callback with only one of the methods raises an error before the training.
+    To be part of the checkpoints of `fit(..., resume=...)`, define `get_state()` and
+    `set_state(state)`, with a state of dicts, lists, numbers, strings and NumPy arrays.
+    `set_state` is called after `on_train_begin`. With only one of the two methods,
+    `resume` raises an error before the training.
 
     Example:
 
@@ -38,20 +38,20 @@ class EpisodeCallback(keras.callbacks.Callback):
     """
 
     def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
-        """Receives the episodes of an update, before the update is made.
+        """Receives all episodes of an update, before it is made.
 
         Args:
-            episodes: `Episodes` of NumPy arrays, all episodes of the update.
+            episodes: `Episodes` of NumPy arrays.
             logs: Dict with `update` (int, the number of the update, from 0),
                 `stepping_seconds` (float, the time that environments took),
                 `acting_seconds` (float, the rest of the time of collecting) and
-                `vector_env` (bool, True if the environment is a `VectorEnv`). For a
-                `TensorEnv`, `stepping_seconds` is zero, and `acting_seconds` includes the
-                time of the environment's steps.
+                `vector_env` (bool, whether the environment is a `VectorEnv`). For a
+                `TensorEnv`, the steps' time is in `acting_seconds`, and
+                `stepping_seconds` is zero.
         """
 
     def on_episode_end(self, episode: int, logs: Any = None) -> None:
-        """Receives the number and the logs of one episode of an update.
+        """Receives one episode's number and logs.
 
         Args:
             episode: Int, the number of the episode, from 0 over all calls of `fit`.
@@ -68,15 +68,13 @@ class EpisodeLogger(EpisodeCallback):
     """Writes one CSV row per episode.
 
     The columns are `episode`, `update`, `episode_return`, `episode_length` and
-    `terminated`.
-
-    The rows of all episodes of an update are written together, and the CSV file is closed
-    between updates.
+    `terminated`. An update's rows are written together, and the file is closed between
+    updates.
 
     Args:
         filename: Path of the CSV file.
-        append: Bool, whether to append rows to an existing file. `append=False` replaces
-            an existing file when training begins.
+        append: Bool, whether to append to an existing file instead of replacing it when
+            training begins.
     """
 
     chief_only = True  # of several learner processes, only the chief calls it
@@ -114,7 +112,7 @@ class StopAtReturn(keras.callbacks.Callback):
     """Stops training when the mean return of an epoch reaches a target.
 
     Args:
-        target: Finite float, the target return in the units of the reward.
+        target: Finite float, in the units of the reward.
         monitor: String, a log key: `"episode_return"` is the mean return of the training
             episodes, and `"val_episode_return"` that of the validation episodes.
     """
@@ -132,18 +130,17 @@ class StopAtReturn(keras.callbacks.Callback):
 class ProgressLine(keras.callbacks.Callback):
     """Shows progress: a live display in a terminal or in a notebook, else plain lines.
 
-    The live display consists of a bar over the budget with the remaining time, the
-    history of the mean returns as a line of blocks, and the facts of the last update.
-
-    The estimate of the remaining time ignores the first update, because TensorFlow
-    functions are compiled then. The live display also announces evaluations. A training
-    that continues says where, and one that has nothing left to do says so.
+    The live display has a bar over the budget with the remaining time, the history of the
+    mean returns as a line of blocks, and facts of the last update. It also announces
+    evaluations. The first update does not count for the remaining time, because
+    TensorFlow functions are compiled then. A resumed training says where it continues, or
+    that nothing is left to do.
 
     Args:
         every: Float ≥ 0, the minimum number of seconds between two plain lines. With 0,
-            there is a line for each update.
+            there is one for each update.
         live: Bool, whether a terminal or a notebook shows a live display.
-        stream: A text stream for the progress. `stream` defaults to standard output.
+        stream: A text stream, by default standard output.
     """
 
     chief_only = True  # of several learner processes, only the chief calls it
@@ -224,7 +221,7 @@ class ProgressLine(keras.callbacks.Callback):
                 self._write(f"nothing left to train after update {first}\n")
 
     def on_train_error(self) -> None:
-        """Ends the live display, so that the error appears below it."""
+        """Ends the live display, so the error appears below it."""
         if self._display is not None:
             self._display.close()
 

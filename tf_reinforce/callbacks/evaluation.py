@@ -1,4 +1,4 @@
-"""Evaluates an agent during training and keeps the best agent."""
+"""Evaluation during training, which keeps the best agent."""
 
 import math
 
@@ -11,18 +11,18 @@ _STATE = ("best_return", "evaluated_update", "evaluations")
 
 
 class EvaluationCallback(keras.callbacks.Callback):
-    """Evaluates an agent regularly, saves the best agent, and stops at a target return.
+    """Evaluates an agent regularly, saves the best one, and stops at a target return.
 
-    With `every=10`, the agent is evaluated after every tenth update. If `target` is set,
-    the agent is also evaluated when the mean return of the training episodes of an update
-    reaches `target`. `EvaluationCallback` adds the key `val_episode_return` to the logs,
-    with NaN after an update without evaluation. Each evaluation uses new episodes.
+    With `every=10`, it evaluates after every tenth update; with a `target`, also when the
+    mean return of an update's training episodes reaches it. Each evaluation uses new
+    episodes. The result is logged as `val_episode_return`, which is NaN after other
+    updates.
 
     Args:
         env: Environment in any form that `Reinforce.evaluate` accepts.
         options: Dict of keyword arguments for `Reinforce.evaluate`.
         seed: Int, the master seed of the evaluations.
-        path: Path of the file for the best agent, or `None` to save no agent. Of several
+        path: Path of the file for the best agent, or `None` to save none. Of several
             learner processes, all evaluate, and only the chief saves.
         every: Int, the number of updates between two evaluations.
         target: Float, the mean return of an evaluation at which training stops, or
@@ -44,7 +44,7 @@ class EvaluationCallback(keras.callbacks.Callback):
         self.evaluations = 0
 
     def get_state(self):
-        """Returns the state of the callback for a checkpoint."""
+        """Returns the state for a checkpoint."""
         return {name: getattr(self, name) for name in _STATE}
 
     def set_state(self, state):
@@ -57,7 +57,7 @@ class EvaluationCallback(keras.callbacks.Callback):
             setattr(self, name, state[name])
 
     def updates_until_due(self, epoch):
-        """Returns the number of updates until the agent may be evaluated."""
+        """Returns the number of updates until the next possible evaluation."""
         return self.every - epoch % self.every if self.target is None else 1
 
     def on_epoch_end(self, epoch, logs=None):
@@ -69,7 +69,7 @@ class EvaluationCallback(keras.callbacks.Callback):
             self.evaluate(logs)
 
     def evaluate(self, logs):
-        """Evaluates the agent, and saves the agent if it has the best return so far."""
+        """Evaluates the agent, and saves it if it has the best return so far."""
         self.evaluated_update = self.model.updates
         stream = "validation/environment"
         rng = seeding.generator(self.seed, stream, self.evaluated_update)

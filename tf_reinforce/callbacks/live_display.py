@@ -1,4 +1,4 @@
-"""Draws the progress of a training in a terminal or in a notebook."""
+"""The progress of a training, drawn in a terminal or a notebook."""
 
 import logging
 import math
@@ -15,15 +15,14 @@ import rich.text
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARKLINE = 40  # columns, each of which shows a mean over equally many updates
 _BAR = 40  # columns
-# In a terminal with 16 colors, Rich's own color of a finished bar would be that of the
-# rest of the bar.
+# With 16 colors, Rich would draw a finished bar in the color of the unfinished part.
 _BAR_STYLES = dict(style="bright_black", complete_style="cyan", finished_style="green")
 _LOGGERS = (None, "tf_reinforce", "absl", "tensorflow")  # `None` is the root logger
 _SECONDS = 0.1  # shortest time from one drawing to the next
 
 
 class LenientStream:
-    """A text stream that prints a `?` for a character that its encoding does not have."""
+    """A text stream that prints `?` for characters its encoding does not have."""
 
     def __init__(self, stream):
         self._stream = stream
@@ -53,7 +52,7 @@ class LiveDisplay:
         self._drawn = -math.inf  # time of the last drawing
 
     def update(self, mean_return, *shown):
-        """Draws the progress after an update: the first arguments of `render`."""
+        """Draws the progress after an update; `shown` are arguments of `render`."""
         self._returns.append(mean_return)
         self._shown = shown
         if time.monotonic() - self._drawn >= _SECONDS:
@@ -114,7 +113,7 @@ def render(title, share, remaining, training_return, facts, returns, note):
 
     Args:
         title: String, the number of the update.
-        share: Float from 0 to 1, of the budget, or `None` without a budget.
+        share: Float from 0 to 1, the used share of the budget, or `None` without one.
         remaining: String, the remaining time, or an empty string.
         training_return: String, the returns of training and evaluation.
         facts: String, further facts.

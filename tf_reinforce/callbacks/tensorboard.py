@@ -1,4 +1,4 @@
-"""Defines a callback that writes logs for TensorBoard, over environment steps."""
+"""Logs for TensorBoard, over environment steps."""
 
 import math
 import os
@@ -22,22 +22,23 @@ _TRAINING = "training"  # the part of the state that names the training
 class TensorBoardLogger(episode_callbacks.EpisodeCallback):
     """Writes the logs of each update for TensorBoard; the x axis is environment steps.
 
-    The callback `keras.callbacks.TensorBoard` works too, and its x axis is the number of
-    updates. Every log key of an update becomes a scalar with the name of the key. A log
-    that is not finite, for example `val_episode_return` without evaluation, is left out.
+    With `keras.callbacks.TensorBoard`, which works too, it is the number of updates. Each
+    log key becomes a scalar of that name. Values that are not finite are left out, for
+    example `val_episode_return` without an evaluation.
 
-    With `histograms`, the callback also writes histograms of all weights of the agent
-    (`weights/…`), and of the actions of the update (`actions`; with several arrays,
-    `actions/0`, `actions/1`, …) as the policy sampled them.
+    With `histograms`, there are also histograms of all weights (`weights/…`), and of the
+    update's actions as the policy sampled them (`actions`; with several arrays,
+    `actions/0`, `actions/1`, …).
 
-    If `fit(..., resume=...)` continues a training, events after the checkpoint are
-    removed from its event files. The names of these files contain an id of the training,
-    so the folder can also hold the files of other trainings.
+    When `fit(..., resume=...)` continues a training, events after the checkpoint are
+    removed. Its event files are recognized by an id in their names, so the folder can
+    also hold those of other trainings.
 
     Args:
-        log_dir: Path of the folder of event files. The folder may contain other files.
+        log_dir: Path of the folder of event files. It may contain other files.
         histograms: Bool, whether to write histograms.
-        every: Positive int. The first update and then every N-th update has histograms.
+        every: Positive int. Histograms are written at the first update and then at every
+            N-th.
 
     Example:
 
@@ -68,8 +69,8 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
         """Removes the events after a checkpoint.
 
         Args:
-            state: Result of `get_state`, which may come from an untrusted file. A state
-                of an earlier version contains no id, and changes no file.
+            state: Result of `get_state`, which may come from an untrusted file. One from
+                an earlier version contains no id, and changes no file.
         """
         validation.instance("state", state, dict)
         training = validation.instance(_TRAINING, state.get(_TRAINING, ""), str)
@@ -87,7 +88,7 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
                 os.truncate(path, size)
 
     def _files(self) -> list[pathlib.Path]:
-        """Returns the event files of the training in the folder."""
+        """Returns the training's event files in the folder."""
         pattern = f"events.out.tfevents.*.{self._training}{SUFFIX}"
         paths = pathlib.Path(self.log_dir).glob(pattern)
         return [path for path in paths if path.is_file() and not path.is_symlink()]

@@ -1,4 +1,4 @@
-"""Computes statistics of one update with NumPy, in float64."""
+"""Statistics of one update, computed with NumPy in float64."""
 
 import numpy as np
 
@@ -8,28 +8,26 @@ def signal_and_noise(gradients, group_size=1):
 
         signal = |ḡ|² - noise,    noise = tr S / E,    S = Σₑ (gₑ - ḡ)(gₑ - ḡ)ᵀ / (E - 1)
 
-    Here gₑ is the gradient of episode e, ḡ the mean of the gradients of E episodes, and S
-    the covariance of the gₑ. The signal is |ḡ|² minus the noise, because the expected
-    |ḡ|² of the mean gradient ḡ is the true squared length plus the noise. If the
-    gradients of the episodes are independent, the estimates of signal and noise are
-    unbiased. An unbiased estimate of the signal may be negative. To estimate the
-    signal-to-noise ratio, average signal and noise over batches before the division.
+    Here gₑ is the gradient of episode e, ḡ their mean over E episodes, and S their
+    covariance. The noise is subtracted because the expected |ḡ|² exceeds the true squared
+    length by it. Both estimates are unbiased if the gₑ are independent, and the signal
+    may then be negative. For a signal-to-noise ratio, average both over batches before
+    dividing.
 
-    With a leave-one-out or mean baseline, the gradient of an episode contains the returns
-    of the other episodes, which biases the estimates of signal and noise. In a batch of E
-    one-step episodes, a leave-one-out or mean baseline increases the estimated signal,
-    and reduces the estimated noise, by exactly 1 / (E - 1)² of the true signal.
+    With a leave-one-out or mean baseline, an episode's gradient contains the returns of
+    the others, which biases both. In a batch of E one-step episodes, the signal is larger
+    and the noise smaller by exactly 1 / (E - 1)² of the true signal.
 
     Args:
-        gradients: List of arrays `[E, …]`, one array for each weight, with one row for
-            each of the E episodes.
-        group_size: Int, the number of consecutive episodes that share a reset seed and
-            are not independent of each other. With `group_size` above 1, the mean
-            gradient of each group replaces the gradients of its episodes.
+        gradients: List of arrays `[E, …]`, one for each weight, with a row for each
+            episode.
+        group_size: Int, the number of consecutive episodes that share a reset seed and so
+            depend on each other. Above 1, the mean gradient of each group takes the place
+            of its episodes.
 
     Returns:
-        Two floats, signal and noise, in the squared unit of a gradient. Signal and noise
-        are NaN if there are fewer than two groups of episodes.
+        Two floats, signal and noise, in the squared unit of a gradient. Both are NaN with
+        fewer than two groups.
 
     Example:
 
@@ -57,10 +55,8 @@ def explained_variance(targets, predictions):
 
         1 - Var(G - v) / Var(G)
 
-    An explained variance of one means that the predictions are exact, up to a constant.
-    An explained variance of zero means that the predictions are no better than a
-    constant. A negative explained variance means that the predictions are worse than a
-    constant. If the targets do not vary, the explained variance is NaN.
+    It is one if the predictions are exact up to a constant, zero if they are no better
+    than a constant, negative if they are worse, and NaN if the targets do not vary.
 
     Args:
         targets, predictions: `[N]` float arrays, the targets G and the predictions v of N
@@ -83,16 +79,13 @@ def policy_change(before, after):
 
         KL ≈ 1/N Σₙ (ρₙ - 1 - ln ρₙ),    ESS = (Σ ρₙ)² / (N Σ ρₙ²),    ρₙ = π'(aₙ) / π(aₙ)
 
-    Here π is the policy before an update, π' is the policy after the update, and the aₙ
-    are N actions sampled from π. The estimate of the KL divergence from the old policy π
-    to the new policy π' is never negative. The estimate of the KL divergence is unbiased
-    if the new policy π' does not depend on the sampled actions. ESS is the effective
-    sample size, divided by the number N of samples. The effective sample size ESS is one
-    if the likelihood ratio ρₙ is equal for all actions.
+    The N actions aₙ were sampled from π, the policy before an update; π' is the one
+    after. The KL estimate, from π to π', is never negative, and unbiased if π' does not
+    depend on these actions. ESS is one if all ρₙ are equal.
 
     Args:
-        before, after: `[N]` float, the log-probabilities of the N sampled actions under
-            the policies before and after the update.
+        before, after: `[N]` float, the log-probabilities of the actions under both
+            policies.
 
     Returns:
         The KL divergence in nats per step, and the effective sample size as a share in
@@ -105,7 +98,8 @@ def policy_change(before, after):
     (0.1438, 0.8)
 
     Reference:
-        Schulman (2020), Approximating KL divergence. http://joschu.net/blog/kl-approx.html
+        Schulman (2020), Approximating KL divergence.
+        http://joschu.net/blog/kl-approx.html
     """
     log_ratios = np.asarray(after, "float64") - before
     ratios = np.exp(np.minimum(log_ratios, 700.0))  # a larger exponent overflows float64
@@ -119,16 +113,16 @@ def ratio_of_means(numerators, denominators):
 
         r = Σₖ aₖ / Σₖ bₖ,    error² = (K - 1) / K Σₖ (r₋ₖ - r̄₋)²,    r₋ₖ without the k-th
 
-    Here r₋ₖ is the ratio of the means without the k-th of K pairs (aₖ, bₖ), and r̄₋ is
-    the mean of all r₋ₖ. The function does not average the quotients aₖ / bₖ of the pairs:
-    their mean may differ from zero even if the mean of all aₖ is zero.
+    Here r₋ₖ is the ratio without the k-th of K pairs (aₖ, bₖ), and r̄₋ the mean of all
+    r₋ₖ. The quotients aₖ / bₖ are not averaged: their mean may differ from zero even if
+    that of all aₖ is zero.
 
     Args:
-        numerators: `[K]` float, the K numbers aₖ, where K is at least 2.
-        denominators: `[K]` float, the K positive numbers bₖ.
+        numerators: `[K]` float, the aₖ, with K at least 2.
+        denominators: `[K]` float, the bₖ, all positive.
 
     Returns:
-        The ratio r and its standard error, two floats.
+        Two floats, r and its standard error.
 
     Example:
 
@@ -148,16 +142,14 @@ def bounded_width(logits):
     """Returns the share of the interval [0, 1] that the logits of a policy cover.
 
     Softmax and sigmoid at the end of a policy bound its logits to [0, 1]. Small logits of
-    a new policy may be in [0, 1] too, but cover only a small part of [0, 1].
+    a new policy may lie there too, but cover only a small part.
 
     Args:
         logits: `[N, L]` float, the L logits of each of N steps.
 
     Returns:
-        Float, the largest logit minus the smallest logit, as the covered share of [0, 1].
-        The function returns zero if any logit is outside of [0, 1]. The function returns
-        one if the logits are in [0, 1] and sum to one in every step, as after softmax.
-        The function returns NaN if the policy has no logits (L = 0).
+        Float, the largest minus the smallest logit. Zero if any is outside of [0, 1]; one
+        if they sum to one in every step, as after softmax; NaN without logits (L = 0).
 
     Example:
 
@@ -185,8 +177,7 @@ def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
     Args:
         steps: `inspection.StepStatistics` of NumPy arrays.
         gradients: List of `[E, …]` arrays, the gradients of E episodes.
-        unbaselined_gradients: List of `[E, …]` arrays, the gradients of E episodes
-            without the baseline.
+        unbaselined_gradients: The same without the baseline.
         group_size: Int, the number of consecutive episodes that share a reset seed.
     """
     groups = np.unique(steps.episodes) // group_size
@@ -195,7 +186,7 @@ def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
     if np.all(sizes == group_size):  # the formula requires groups of equal size
         signal, noise = signal_and_noise(gradients, group_size)
         _, unbaselined_noise = signal_and_noise(unbaselined_gradients, group_size)
-    # All gradients are equal up to rounding; therefore the noise is zero.
+    # The gradients are equal up to rounding, so the noise is zero.
     rounding = 1e-20 * unbaselined_noise
     if noise <= rounding:
         signal, noise = signal + noise, 0.0
