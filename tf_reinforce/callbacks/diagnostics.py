@@ -26,9 +26,9 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
     It makes a report at the first update and then at every `every`-th: it analyses the
     gradient of each episode, with and without the baseline, and compares the policy
-    before and after the update. This takes about as long as a few updates and leaves the
-    training equal to the bit. See `docs/diagnostics.md` for formulas, sources and
-    thresholds.
+    before and after the update. This takes about as long as a few updates, and does not
+    change the training by a single bit. See `docs/diagnostics.md` for formulas, sources
+    and thresholds.
 
     A report is a dict of floats, with NaN for what is unknown or undefined:
 
@@ -53,14 +53,16 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     | `advantage_size` | root mean square, after `scale_advantages` |
     | `stepping_share` | share of the time since the last report, including tracing |
     | `acting_share`, `learning_share` | the remaining shares |
-    | `learning_rate`, `entropy_coef`, `value_scale` | as in the update |
+    | `learning_rate`, `entropy_coef` | as in the update |
     | `gradient_steps` | number in the update |
+    | `value_scale` | `scale` of a `Value` baseline |
     | `value_shared`, `rewards_scaled`, `vector_env` | flags, 1 or 0 |
 
     A `signal` of zero or less is smaller than its error. Removed shares are below zero if
-    the baseline adds variance. `kl` is in nats per step; for it, both policies normalize
-    observations as during the collection. `entropy_share` is NaN for real actions.
-    `bounded_logits` is zero if a logit is outside of [0, 1], and one after softmax.
+    the baseline adds variance. `kl` is in nats per step; for it and the effective sample
+    size, both policies normalize observations as during the collection. `entropy_share`
+    is NaN for real actions. `bounded_logits` is zero if a logit is outside of [0, 1], and
+    one after softmax.
 
     Args:
         every: Positive int, the number of updates from one report to the next.
