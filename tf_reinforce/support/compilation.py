@@ -100,8 +100,8 @@ def release(graph):
             the function computes.
     """
     definition = graph.as_graph_def()
-    # The branches of conditions and the bodies of loops are functions of this graph. All
-    # other functions can be those of a `tf.function` that is used elsewhere too.
+    # Branches of conditions and bodies of loops belong to this graph. Other functions may
+    # come from a `tf.function` that is used elsewhere too.
     own = [
         function.node_def
         for function in definition.library.function

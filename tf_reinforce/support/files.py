@@ -264,8 +264,8 @@ def expect_replaceable_folder(path):
     if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"An export is a folder. Received: the file {path}")
     mark, listed = pathlib.Path(path, EXPORT_MARK), {}
-    # The list of a stranger may name any file, but cannot contain the digest of a file
-    # that the user adds later.
+    # A list from someone else may name any file, but cannot know the digest of one that
+    # the user adds later.
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         expect_regular_file(mark, _MAX_MARK_BYTES)
         listed = dict(json.loads(mark.read_text())["files"])

@@ -114,11 +114,11 @@ def _within(context):
     return decorate
 
 
-# A training holds the attribute `_training_lock` of its model.
+# A training method holds its model's `_training_lock`.
 training = _within(lambda model, name: model._training_lock.hold(name))
-# Such a method of an agent waits for the update of another thread.
+# Waits for the update of another thread.
 between_updates = _within(lambda agent, name: agent._weights_lock)
-# Such a method raises an error in a forked process, and does not hang.
+# Raises an error in a forked process, in which it would hang.
 in_usable_process = _within(lambda model, name: contextlib.nullcontext())
 
 

@@ -53,9 +53,8 @@ def finalize(optimizer, since=None):
     inner, steps = now = step_count(optimizer)
     if inner.use_ema and steps > 0 and now != since:
         averages = inner._model_variables_moving_average
-        # Keras' own `finalize_variable_values` would pair the averages with the variables
-        # that are currently trainable. Some variables may have been frozen after the
-        # optimizer was built.
+        # Keras' own `finalize_variable_values` would pair the averages with the currently
+        # trainable variables, of which some may have been frozen since `build`.
         for variable, average in zip(inner._trainable_variables, averages, strict=True):
             if variable.trainable and average is not None:
                 variable.assign(average)

@@ -15,8 +15,7 @@ import tempfile
 import threading
 from typing import NamedTuple
 
-# CUDA's error 100 means that the machine has no GPU, and error 303 means that it has no
-# driver. Other CUDA errors are printed.
+# CUDA's error 100 means "no GPU", 303 "no driver". Other CUDA errors are printed.
 _STARTUP_MESSAGE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called"
     rb"|I\d{4} \d\d:\d\d:"
@@ -30,9 +29,8 @@ ANY_MESSAGE = re.compile(b"")
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 _is_redirected = threading.Lock()
 
-# Optional packages that Keras and TensorFlow Probability import for functions which the
-# command line does not call. The imports of matplotlib and of SciPy each take about as
-# long as a quarter of that of TensorFlow.
+# Optional packages of Keras and TensorFlow Probability that the command line never uses.
+# Importing matplotlib or SciPy takes about a quarter as long as importing TensorFlow.
 _UNUSED = ("matplotlib", "IPython", "cv2", "scipy", "sklearn", "pandas")
 
 
@@ -66,8 +64,8 @@ def quiet_first_import():
     with without_messages():
         yield
         tensorflow = sys.modules.get("tensorflow")
-        # TensorFlow prints later that it found no GPU. With a GPU, the call would fix
-        # which GPUs are visible.
+        # Otherwise TensorFlow prints later that it found no GPU. With a GPU, the call
+        # would fix which GPUs are visible.
         if tensorflow is not None and not any(map(os.path.exists, _GPU_DEVICES)):
             tensorflow.config.list_physical_devices()
 

@@ -11,8 +11,8 @@ from typing import Any
 VERSION = "0.1.0"
 FORMAT = 1  # of all files; tests/files has files of each format
 CONFIG_KEY, FORMAT_KEY = "tf_reinforce", "format_version"
-# From a kind of file and its format to a function that returns its content in the next
-# format. A kind that is missing did not change.
+# From a kind of file and its format to a function that converts the content to the next
+# format. Missing kinds did not change.
 MIGRATIONS: dict[tuple[str, int], Callable[[dict], dict]] = {}
 
 _PACKAGES = (

@@ -388,8 +388,7 @@ def recorded_inputs(actor, episodes, deterministic):
 
 def _states_and_noise(actor, count, rng, deterministic):
     """Returns random arrays `[count, …]`: recurrent states, and any noise."""
-    # All states differ, because with zeros, the comparison would not detect that two
-    # states are exchanged.
+    # All states differ: with zeros, exchanging two of them would go unnoticed.
     states = [
         rng.uniform(-1, 1, state.shape).astype(state.dtype.as_numpy_dtype)
         for state in actor.initial_state(count)

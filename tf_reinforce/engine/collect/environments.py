@@ -158,7 +158,7 @@ class HostEnvironments(Environments):
             replaced = replaces_litert(error.inputs)
             if not replaced:
                 raise
-        # All episodes are collected again with TensorFlow: one runtime for all of them.
+        # Collect all of them again with TensorFlow: one runtime for every episode.
         if replaced:
             collected = self._collect_episodes(actor, program, request)
         if request.key.stream == "training":
@@ -267,8 +267,7 @@ def outside_bounds(space, episodes):
         limits = np.iinfo(leaf.dtype) if leaf.dtype.kind in "iu" else np.finfo("float64")
         if (leaf.low <= limits.min).all() and (leaf.high >= limits.max).all():
             continue  # no number of the type is outside
-        # Round the bounds like the observations, so that rounding moves no observation
-        # outside.
+        # Round the bounds like the observations: rounding must move none outside.
         low, high = leaf.low.astype(array.dtype), leaf.high.astype(array.dtype)
         is_step = np.arange(len(array))[:, None] <= episodes.lengths
         # In parts, so that long episodes need no memory for the comparisons.

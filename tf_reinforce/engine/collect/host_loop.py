@@ -23,13 +23,13 @@ from tf_reinforce.engine.collect import batched_envs
 BLOCK_ROWS = 256  # rows of each block of a `StepBuffer`
 _DELIVERY_SECONDS = 0.02  # finished episodes are sent together for this time
 
-# Replacement k of episode n has the random streams of episode n + k * _REPLACEMENT, so
-# that the streams depend neither on other episodes nor on the number of environments.
+# Replacement k of episode n has the random streams of episode n + k * _REPLACEMENT: they
+# depend neither on other episodes nor on the number of environments.
 _REPLACEMENT = 2**32
 _NOISE_ROWS = 128  # rows of noise that are drawn at once
 _MAX_REPLACEMENTS = 50  # invalid episodes in place of one episode before an error
 
-# The causes of policy outputs that are not finite for finite observations and weights.
+# What to do about infinite or NaN outputs despite finite observations and weights.
 OUTPUTS_REMEDY = (
     "Exclude actions with `action_mask`, not with logits of -inf. If the policy "
     "overflows, use a smaller learning rate, `global_clipnorm` or "

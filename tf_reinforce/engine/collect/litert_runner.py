@@ -67,8 +67,7 @@ class LiteRTRunner:
         self._interpreter = litert.Interpreter(model_content=model, num_threads=1)
         details = self._interpreter.get_input_details()
         tensor_indices = {d["name"]: d["index"] for d in details}
-        # The converter removes inputs that no result depends on, for example the mask
-        # if the head does not use it.
+        # The converter removes unused inputs, for example a mask that the head ignores.
         self._inputs = [
             (position, tensor_indices[argument.name])
             for position, argument in enumerate(layout.arguments)
@@ -90,7 +89,7 @@ class LiteRTRunner:
         )
         self._env_actions = [self._results[i] for i in layout.env_actions]
         self._env_actions_differ = self._env_actions != self._raw_actions
-        # A call takes microseconds, so that attribute lookups would matter.
+        # A call takes microseconds, so attribute lookups would matter.
         self._set, self._get = self._interpreter.set_tensor, self._interpreter.get_tensor
         self._invoke = self._interpreter.invoke
         self._weights = {

@@ -167,8 +167,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
 
     def _success(self, infos, env_index):
         infos = infos.get("final_info", infos)
-        # For each key of `infos`, the entry `_key` states which environments reported the
-        # key in this step.
+        # For each key, `_key` states which environments reported it in this step.
         reported = infos.get("_is_success")
         is_missing = reported is not None and not reported[env_index]
         if "is_success" not in infos or is_missing:

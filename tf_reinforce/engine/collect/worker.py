@@ -219,8 +219,8 @@ class EpisodeWorker:
             try:
                 loop.play(act)
             finally:
-                # The loop refers to the share. With a reference back to the loop, its
-                # buffers would fill the memory until Python looks for such cycles.
+                # Break the cycle of loop and share: until Python's garbage collector
+                # found it, the loop's buffers would fill the memory.
                 share.deliver = None
 
     def _send(self, loop, episodes):

@@ -111,7 +111,7 @@ class WorkerPool(environments.HostEnvironments):
             self._launcher.close()
             self._workers, self._dispatcher, self._busy = [], None, False
         for text in problems:
-            # After an interruption, an error is on its way, which no warning may replace.
+            # After an interruption, no warning may replace the error being raised.
             log.warning("%s", text) if interrupted else environments.warn_of_close(text)
 
     def _start(self):

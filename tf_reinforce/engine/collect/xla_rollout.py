@@ -89,8 +89,7 @@ class BatchedTensorEnv(environments.Environments):
             lengths = result.episodes.lengths
             returns = result.episode_returns.numpy()
             return episode_statistics.metrics(returns, lengths.numpy())
-        # The error message contains the step, which is known only if the episodes are
-        # recorded.
+        # Record the episodes, because the error message names the step.
         recorded = self.make_program(actor, request._replace(recorded=True))
         collected = self.collect(actor, recorded, request)
         return episode_statistics.batch_metrics(collected.episodes, collected.success)
@@ -216,8 +215,8 @@ class Rollout:
         specs = [tf.TensorSpec(v.shape, v.dtype) for v in self._variables]
         keys = tf.TensorSpec((self.num_agents, 3, 2), tf.uint32)
         specs = [keys, tf.TensorSpec((), tf.int32), *specs]
-        # Each rollout has its own partial. Otherwise TensorFlow counts the tracing of
-        # another rollout as a retracing of the same function, and warns.
+        # A partial per rollout: otherwise TensorFlow takes the tracing of another rollout
+        # for a retracing of the same function, and warns.
         return shared(functools.partial(self._run), specs)
 
     def _run(self, keys, first, *weights):
@@ -443,8 +442,8 @@ def _write(arrays, row, values):
     return [array.write(row, x) for array, x in zip(arrays, values)]
 
 
-# TensorFlow's messages if an operation cannot be compiled by XLA, or cannot be stacked,
-# that is, vectorized over agents. The group is the path of the operation.
+# TensorFlow's messages if an operation cannot be compiled by XLA or stacked, that is,
+# vectorized over agents. The group is its path.
 _ERROR_PATTERNS = {
     "compiled": r"unsupported operations.*\{\{node (?:while/)?([^}]+)\}\}",
     "stacked": r'No pfor vectorization[^"]*name: "(?:loop_body/)?([^"]+)"',
