@@ -33,7 +33,8 @@ def test_hostile_run_is_refused_with_one_sentence(name, run, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "run")
     hostile_runs.CASES[name](tmp_path / "run", tmp_path / "outside")
     capsys.readouterr()
-    assert cli.main(["train", "--resume", str(tmp_path / "run")]) in (1, 2)
+    code = 1 if name == "weights are NaN" else 2  # found as the policy acts
+    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == code
     error = capsys.readouterr().err
     assert len(error.strip().splitlines()) == 1 and error.startswith("tf-reinforce: ")
     assert [x.name for x in (tmp_path / "outside").iterdir()] == ["mine.txt"]
