@@ -1,4 +1,4 @@
-"""Trains causal language models of KerasHub from rewards for their completions."""
+"""Trains KerasHub's causal language models from rewards for their completions."""
 
 from tf_reinforce.sequences.model import SequenceReinforce
 

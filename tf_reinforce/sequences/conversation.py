@@ -1,4 +1,4 @@
-"""Samples completions of prompts, in one turn or in several turns with replies."""
+"""Completions of prompts, in one turn or in several turns with replies."""
 
 import itertools
 from typing import Any, NamedTuple
@@ -23,11 +23,11 @@ def converse(model, sample, columns, group_size, key):
 
     Args:
         model: `SequenceReinforce`.
-        sample: `model.policy.sample` or a compiled function of it.
+        sample: `model.policy.sample`, or a compiled version.
         columns: Dict of lists of P entries, among them `prompts`.
         group_size: Int, the number of rows for each prompt.
-        key: `[2]` uint32, the key of the random numbers of the tokens, or `None` for the
-            most likely tokens.
+        key: `[2]` uint32, the key of the tokens' random numbers, or `None` for the most
+            likely tokens.
 
     Returns:
         `SampledTexts` of P · `group_size` rows.
@@ -65,7 +65,7 @@ def converse(model, sample, columns, group_size, key):
 
 
 def _replies(reply, columns, continues):
-    """Returns the reply for each row, or `None`; asks only for rows that continue."""
+    """Returns a reply or `None` for each row; asks only for rows that continue."""
     columns = {
         key: list(itertools.compress(values, continues))
         for key, values in columns.items()
@@ -82,7 +82,7 @@ def _replies(reply, columns, continues):
 
 
 def _append(encoding, completions, replies, limits):
-    """Returns completions with their replies, and which of the rows continue.
+    """Appends the replies; returns the completions, and which rows continue.
 
     A row without space for its reply and one more token is truncated.
     """
@@ -106,7 +106,7 @@ def _append(encoding, completions, replies, limits):
 
 
 def _trimmed(encoding, completions):
-    """Returns completions without columns that contain only padding."""
+    """Drops columns that contain only padding."""
     used = completions.padding_mask.numpy().sum(axis=1).max()
     length = completions.padding_mask.shape[1]
     size = min(encoding.padded_length(int(used)), length)

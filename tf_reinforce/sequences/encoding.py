@@ -8,10 +8,10 @@ _MULTIPLE = 8  # rows are padded to a multiple, so that few graphs are traced
 
 
 class Encoding:
-    """Converts prompts to rows of tokens, and the tokens of completions to texts.
+    """Converts prompts to rows of tokens, and completions back to texts.
 
-    A model with a preprocessor has prompts and completions that are strings. In a model
-    without preprocessor, they are lists of token ids.
+    Prompts and completions are strings if the model has a preprocessor, else lists of
+    token ids.
 
     Args:
         causal_lm: `keras_hub.models.CausalLM`.
@@ -88,8 +88,8 @@ class Encoding:
             prompts: List of P strings, or of P lists of token ids.
 
         Returns:
-            Dict of arrays `[P, L]`, among them `token_ids` and `padding_mask`, and `[P]`
-            int32, the largest number of tokens of each row.
+            Dict of arrays `[P, L]`, among them `token_ids` and `padding_mask`; and `[P]`
+            int32, the largest number of tokens in each row.
 
         Raises:
             ValueError: If a prompt is empty or too long.
@@ -146,7 +146,7 @@ class Encoding:
         return [int(x) for x in ids]
 
     def _pack(self, rows):
-        """Returns token ids and padding mask `[R, L]` for R lists of token ids."""
+        """Returns token ids and padding mask, `[R, L]`, for R lists of token ids."""
         lengths = np.array([len(row) for row in rows])
         padding_mask = np.arange(lengths.max()) < lengths[:, None]
         token_ids = np.full(padding_mask.shape, self.pad_token_id, "int32")
@@ -154,16 +154,16 @@ class Encoding:
         return {"token_ids": token_ids, "padding_mask": padding_mask}
 
     def decode(self, completions, prompt_lengths):
-        """Returns the texts and the token ids of R completions, without their prompts.
+        """Returns R completions as texts and as token ids, without their prompts.
 
         Args:
             completions: `Completions` of R rows.
             prompt_lengths: `[R]` int.
 
         Returns:
-            List of R strings without special tokens such as the end token, or of R lists
-            of token ids for a model without preprocessor; and list of R lists of token
-            ids, with the end token.
+            List of R strings without special tokens such as the end token (without a
+            preprocessor, R lists of token ids), and R lists of token ids with the end
+            token.
         """
         token_ids = completions.token_ids.numpy()
         mask = completions.padding_mask.numpy()
@@ -189,6 +189,6 @@ class Encoding:
 
 
 def _resize(array, size):
-    """Returns an array whose second axis is cut or padded with zeros to a size."""
+    """Cuts the second axis to `size`, or pads it with zeros."""
     array = array[:, :size]
     return np.pad(array, [[0, 0], [0, size - array.shape[1]]])

@@ -1,4 +1,4 @@
-"""Computes the policy gradient of completions of a language model, and makes updates."""
+"""The policy gradient of a language model's completions, and updates with it."""
 
 import dataclasses
 from typing import Annotated, NamedTuple
@@ -17,7 +17,7 @@ METRICS = "loss", "entropy", "log_prob_difference", "gradient_norm", "kl"  # of 
 
 @dataclasses.dataclass(frozen=True)
 class SequenceOptions:
-    """The options of `SequenceReinforce`, which its docstring describes."""
+    """Options of `SequenceReinforce`, which documents them."""
 
     group_size: Annotated[int, schema.Range(2)]  # the baseline needs another completion
     kl_coef: schema.NonNegative
@@ -54,14 +54,14 @@ class SequenceBatch(NamedTuple):
 
 
 class SequenceEstimator:
-    """Estimates the gradient of the expected reward of completions, minus a KL penalty.
+    """Estimates the gradient of the completions' expected reward, minus a KL penalty.
 
         ∇J = E[ (R - b) ∇ log π(y|x) ],    R = r(x, y) - β log (π(y|x) / π_ref(y|x))
 
-    The completion y of a prompt x is one action, whose log-probability is the sum over
-    its sampled tokens. The baseline b is the mean of R over the other completions of the
-    same prompt (RLOO). The gradient is an unbiased estimate of the gradient of
-    E[r] - β KL(π ‖ π_ref), because E[∇ log π] = 0.
+    A completion y of a prompt x is one action, whose log-probability is the sum over its
+    sampled tokens. The baseline b is the mean of R over the prompt's other completions
+    (RLOO). This is an unbiased estimate of the gradient of E[r] - β KL(π ‖ π_ref),
+    because E[∇ log π] = 0.
 
     Args:
         policy: `TokenPolicy`.
@@ -116,7 +116,7 @@ class SequenceEstimator:
     def log_ratios_to_reference(self, completions):
         """Returns log π(y|x) - log π_ref(y|x) of R completions, `[R]`; zeros without KL.
 
-        The log-probabilities π are those with which the completions were sampled.
+        π is the policy that sampled the completions.
         """
         if not self.options.kl_coef:
             return tf.zeros_like(completions.row_log_probs)
@@ -145,11 +145,10 @@ class SequenceEstimator:
         return tf.while_loop(lambda i, _: i < split.count, body, start)[1]
 
     def _centered(self, rewards):
-        """Returns rewards minus the first reward of their prompts, `[R]`.
+        """Returns rewards minus the first reward of the same prompt, `[R]`.
 
-        Advantages do not depend on a number that is added to all rewards of a prompt. The
-        difference in float64 is exact: equal rewards have no effect, and large rewards
-        lose no digits.
+        A number added to all rewards of a prompt changes no advantage. The difference is
+        exact in float64, so equal rewards have no effect and large ones lose no digits.
         """
         groups = tf.cast(rewards, tf.float64)
         groups = tf.reshape(groups, [-1, self.options.group_size])
@@ -182,13 +181,12 @@ class SequenceEstimator:
 
         Args:
             batch: `SequenceBatch` of n completions.
-            count: Scalar int, the number of completions by which the sum over n
-                completions is divided; `None` for n.
-            uses_ratios: Bool, whether each completion is weighted with its likelihood
-                ratio, at most `ratio_clip`. The likelihood ratio is the probability of
-                the completion, divided by its probability when it was sampled.
-            scale_loss: Function that multiplies the loss by the loss scale of the
-                optimizer. The gradients contain the loss scale.
+            count: Scalar int by which sums over completions are divided; `None` for n.
+            uses_ratios: Bool, whether completions are weighted with their likelihood
+                ratios (present probability divided by that at sampling), at most
+                `ratio_clip`.
+            scale_loss: Function that multiplies the loss by the optimizer's loss scale,
+                which the gradients then contain.
 
         Returns:
             List with a gradient for each of `variables`; and dict of metrics, each a sum
@@ -221,15 +219,15 @@ class SequenceEstimator:
         return gradients, dict(zip(METRICS[:3], metrics, strict=True))
 
     def update(self, completions, rewards, permutations):
-        """Makes one update, which is to be undone if a value is not finite.
+        """Makes one update, which the caller undoes if a value is not finite.
 
         All gradient steps use the same rewards and advantages.
 
         Args:
             completions: `Completions` of R rows.
             rewards: `[R]` float.
-            permutations: `[passes, R]` int32, random permutations of the rows. Without
-                minibatches and passes, they are not used.
+            permutations: `[passes, R]` int32, random permutations of the rows. They are
+                used only with minibatches or several passes.
 
         Returns:
             `[1 + len(METRICS)]` float64: one if all losses, gradients and weights are

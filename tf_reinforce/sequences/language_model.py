@@ -1,4 +1,4 @@
-"""Uses a causal language model of KerasHub as a policy over tokens."""
+"""KerasHub's causal language models as policies over tokens."""
 
 from typing import Any, NamedTuple
 
@@ -18,8 +18,8 @@ _NOISE = [seeding.NoiseSpec("uniform", ())]
 class Completions(NamedTuple):
     """R completions, each behind its prompt, in rows of L tokens.
 
-    A completion begins behind the prompt. It consists of tokens that the model has
-    sampled, among them the end token, and of tokens of replies.
+    A completion consists of tokens that the model has sampled, among them the end token,
+    and of tokens from replies.
     """
 
     token_ids: tf.Tensor  # [R, L] int32, prompt, completion and padding
@@ -37,7 +37,7 @@ class Completions(NamedTuple):
 
     @property
     def row_log_probs(self):
-        """Returns the log-probability of each completion, `[R]`, when it was sampled."""
+        """Returns each completion's log-probability when it was sampled, `[R]`."""
         return tf.reduce_sum(self.log_probs, axis=1)
 
     def rows(self, indices):
@@ -46,7 +46,7 @@ class Completions(NamedTuple):
 
 
 def from_prompts(inputs, group_size, dtype):
-    """Returns `Completions` without sampled tokens: each prompt `group_size` times.
+    """Returns `Completions` without sampled tokens, `group_size` rows per prompt.
 
     Args:
         inputs: Dict of inputs of the language model for P prompts, at least `token_ids`
@@ -63,20 +63,18 @@ def from_prompts(inputs, group_size, dtype):
 
 
 class TokenPolicy:
-    """The distribution over the next token, in sampling, scoring and reference.
+    """The distribution over the next token, for sampling, scoring and the reference.
 
         π(token | earlier tokens) = softmax(logits / temperature)
 
-    Ids that the tokenizer cannot decode, behind the end of its vocabulary, have the
-    probability zero.
-
-    All methods call the model with `training=False`, so that dropout is inactive: the
-    tokens follow exactly the distribution whose log-probabilities are differentiated.
+    Ids that the tokenizer cannot decode have probability zero. The model is always called
+    with `training=False`: without dropout, tokens follow exactly the distribution whose
+    log-probabilities are differentiated.
 
     Args:
         causal_lm: `keras_hub.models.CausalLM` or a Keras model with the same methods.
         temperature: Float above 0.
-        encoding: `Encoding`, which knows the end tokens and the padding.
+        encoding: `Encoding`, for the end tokens and the padding.
     """
 
     def __init__(self, causal_lm, temperature, encoding):
@@ -86,11 +84,11 @@ class TokenPolicy:
 
     @property
     def dtype(self):
-        """Returns the name of the float type of log-probabilities, at least float32."""
+        """Returns the name of the log-probabilities' float type, at least float32."""
         return actor.float_type(self.causal_lm)
 
     def outputs(self, logits):
-        """Returns the outputs, logits divided by the temperature, at least float32."""
+        """Returns logits divided by the temperature, at least float32."""
         outputs = tf.cast(logits, self.dtype) / self.temperature
         illegal = self.encoding.ids_without_token(outputs.shape[-1])
         return categorical.mask_logits(outputs, illegal) if illegal.any() else outputs
@@ -100,7 +98,7 @@ class TokenPolicy:
         return heads.Categorical(outputs.shape[-1]).distribution(outputs)
 
     def sample(self, completions, limits, key=None, replayed=None):
-        """Continues all rows of `Completions` that have fewer tokens than their limit.
+        """Continues all rows of `Completions` that are shorter than their limit.
 
         Args:
             completions: `Completions` of R rows.
@@ -151,23 +149,23 @@ class TokenPolicy:
         return tf.reduce_any(tokens[..., None] == self.encoding.end_token_ids, axis=-1)
 
     def _continued(self, next, cache, index, rows, choose):
-        """Samples tokens with a cache, one token per row and step, until all rows end.
+        """Samples tokens with a cache, one per row and step, until all rows end.
 
-        A row ends with an end token, or with its last token at its limit, and contains
-        padding behind. KerasHub's samplers end if the padding is the end token, or sample
-        from another distribution than a softmax.
+        A row ends with an end token or at its limit; padding follows. KerasHub's samplers
+        do not fit: they stop if the padding is the end token, or do not sample from a
+        softmax.
 
         Args:
             next: Function of KerasHub that computes the logits of the next token.
             cache, index: Arguments of the first call of `next`.
             rows: Prompts `[R, L]`, a mask of their tokens, and limits as in `sample`.
-            choose: Function that returns the next token of each row, `[R]`, for outputs
-                `[R, V]`, the index of the token in its row, a scalar, and the numbers of
-                tokens that were sampled before, `[R]`.
+            choose: Function that returns the next tokens, `[R]`, from the outputs
+                `[R, V]`, the scalar index of the tokens in their rows, and the numbers of
+                tokens sampled before, `[R]`.
 
         Returns:
-            Triple of token ids `[R, L]`, log-probabilities `[R, L]` and a mask of the
-            sampled tokens `[R, L]`.
+            Triple of token ids, log-probabilities and a mask of the sampled tokens, each
+            `[R, L]`.
         """
         prompt, is_prompt, limits = rows
         length, used = tf.shape(prompt)[1], _count(is_prompt)
@@ -205,9 +203,8 @@ class TokenPolicy:
                 `None`.
 
         Returns:
-            Log-probabilities `[R, L]` and entropies `[R, L]` in nats. Both are zero for
-            tokens that the model has not sampled: for prompts, replies and padding.
-            Gradients flow to the weights through the log-probabilities only.
+            Log-probabilities `[R, L]` and entropies `[R, L]` in nats, zero in prompts,
+            replies and padding. Gradients flow through the log-probabilities only.
         """
         model, inputs = self.causal_lm, completions.inputs
         if weights is None:
@@ -246,13 +243,13 @@ def inverse_cdf(probs, uniform):
 
 
 def sample_tokens(outputs, key, index):
-    """Returns a token for each row, sampled from the softmax of the outputs.
+    """Samples a token for each row from the softmax of the outputs.
 
-    The random number of a token depends on the key, the row and the index only.
+    Its random number depends on key, row and index only.
 
     Args:
         outputs: `[R, V]` float, the logits of V tokens.
-        key: `[2]` uint32, the key of the random numbers of an update.
+        key: `[2]` uint32, the key of an update's random numbers.
         index: Scalar int, the index of the token in its row.
     """
     rows = tf.range(tf.shape(outputs)[0])
@@ -277,11 +274,11 @@ def expect_causal_lm(causal_lm):
 
 
 class AdapterWeights(keras.layers.Layer):
-    """Saves the weights of the layers with adapters (LoRA) of a language model.
+    """Saves the weights of a language model's layers with adapters (LoRA).
 
-    Keras adds the adapters to the kernel in a file, and loads adapters of zeros, which
-    would never learn again. Keras reads the attributes of a model in alphabetical order,
-    so that an `AdapterWeights` must be read after the language model.
+    When Keras saves such a layer, it adds the adapters to the kernel; the loaded adapters
+    are zeros, which would never learn again. Keras reads a model's attributes in
+    alphabetical order, and this one must come after the language model.
 
     Args:
         causal_lm: Keras model.

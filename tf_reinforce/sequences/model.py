@@ -1,4 +1,4 @@
-"""Defines `SequenceReinforce`, a Keras model that trains language models from rewards."""
+"""`SequenceReinforce`, a Keras model that trains language models from rewards."""
 
 import dataclasses
 import functools
@@ -34,57 +34,57 @@ class SequenceReinforce(resumed_fit.TrainingModel):
 
         ∇J = E[ (R - b) ∇ log π(y|x) ],    R = r(x, y) - β log (π(y|x) / π_ref(y|x))
 
-    For each prompt x, the model samples `group_size` completions y. Reward functions
-    return a reward r for each completion. The baseline b is the mean of R over the other
-    completions of the same prompt (RLOO). The KL penalty is a part of the reward: no
-    gradient flows through it. The reference π_ref is the model at construction. With
-    default options, the gradient is an unbiased estimate of the gradient of E[r] - β KL(π
-    ‖ π_ref). `tfr.testing.check_sequence_gradient` checks this by enumeration.
+    For each prompt x, the model samples `group_size` completions y, and reward functions
+    return a reward r for each. The baseline b is the mean of R over the prompt's other
+    completions (RLOO). The KL penalty is part of the reward, so no gradient flows through
+    it; its reference π_ref is the model at construction. With default options, this is an
+    unbiased estimate of the gradient of E[r] - β KL(π ‖ π_ref), which
+    `tfr.testing.check_sequence_gradient` checks by enumeration.
 
-    The completions are sampled with the cache of KerasHub's models, from exactly the
-    distribution that is scored: softmax(logits / temperature) over all tokens, without
-    dropout. The sampler of `causal_lm.compile` is not used. Every random number is a
-    function of seed, update, completion and token.
+    Sampling uses the cache of KerasHub's models, but not the sampler of
+    `causal_lm.compile`. Tokens follow exactly the distribution that is scored:
+    softmax(logits / temperature) over all tokens, without dropout. Every random number is
+    a function of seed, update, completion and token.
 
     Args:
         causal_lm: `keras_hub.models.CausalLM` on TensorFlow. Its trainable weights are
             trained; after `causal_lm.backbone.enable_lora(rank)`, these are the adapters.
-            With a preprocessor, prompts and completions are strings; without
-            preprocessor, they are lists of token ids.
+            Prompts, completions and replies are strings with a preprocessor, and lists of
+            token ids without one.
         rewards: Function `rewards(prompts, completions, completion_ids, **columns)` that
             returns a list of R floats for R completions, or a list of such functions. It
-            may be a coroutine (`async def`). All arguments are lists of R entries, passed
-            by name; arguments that the function does not name are not passed. The
-            columns are those of the prompts, and `truncated`, a list of bools.
+            may be a coroutine (`async def`). Arguments are lists of R entries, passed by
+            name, and only those that the function names. The columns are those of the
+            prompts, and `truncated`, a list of bools.
         reward_weights: List of floats, one for each reward function; `None` for ones.
         group_size: Int ≥ 2, the number of completions of each prompt in an update.
         kl_coef: Float ≥ 0, the weight β of the KL penalty. With `kl_coef=0`, no reference
             is kept.
-        temperature: Float above 0, by which logits are divided in sampling, scoring and
-            in the reference.
+        temperature: Float above 0 that divides logits in sampling, scoring and the
+            reference.
         max_completion_length: Int, the largest number of tokens of a completion, with the
             end token and with replies. A completion that reaches it without end token is
             truncated.
         stop_token_ids: `"auto"` for the end tokens of the tokenizer, or a list of ints.
-        reply: Function with the arguments of a reward function that returns a list with a
-            string or `None` for each completion, or `None` for completions of one turn.
-            It is called after each turn for the completions that have not ended: a turn
-            ends with an end token. A string is appended to the completion, and the model
-            continues; `None` ends the completion. The tokens of replies are not scored. A
-            reply without space for it and one more token makes the completion truncated.
+        reply: Function that answers the model between turns, or `None` for one turn. It
+            is called for the completions whose turn ended with an end token, with the
+            arguments of a reward function, and returns a list with a reply or `None` for
+            each. A reply is appended, and the model continues; `None` ends the
+            completion. The tokens of replies are not scored. If a reply and one more
+            token do not fit, the completion is truncated.
         max_turns: Int, the largest number of turns of the model in a completion.
         passes: Int, the number of passes over the completions of an update.
         minibatch_size: Int, the approximate number of completions in a gradient step, or
             `None` for all completions of an update.
         microbatch_size: Int, the approximate number of completions whose gradient is
             computed at a time to save memory, or `None`. The result is the same.
-        ratio_clip: Float ≥ 1, the largest likelihood ratio of a completion. With passes
-            or minibatches, each completion is weighted with its likelihood ratio. A
-            clipped ratio biases the gradient.
+        ratio_clip: Float ≥ 1. With several passes or minibatches, each completion is
+            weighted with its likelihood ratio, at most `ratio_clip`. Clipping biases the
+            gradient.
         scale_advantages: Bool, whether advantages are divided by the standard deviation
-            of R over the completions of the prompt, which biases the gradient.
-        length_normalization: Bool, whether the advantage of each completion is divided by
-            its number of sampled tokens, which biases the gradient.
+            of R over the prompt's completions, which biases the gradient.
+        length_normalization: Bool, whether each completion's advantage is divided by its
+            number of sampled tokens, which biases the gradient.
         seed: Int that determines all random numbers, or `None` for a random seed.
         **kwargs: Keyword arguments of `keras.Model`. The default of `dtype` is that of
             `causal_lm`: an optimizer of a `mixed_float16` model scales the loss.
@@ -218,14 +218,14 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         """Configures the training.
 
         Args:
-            optimizer: Keras optimizer or its name. Learning rates for pretrained models
-                are small, for example 1e-6 for all weights and 1e-5 for LoRA.
+            optimizer: Keras optimizer or its name. Pretrained models need small learning
+                rates, for example 1e-6 for all weights and 1e-5 for LoRA.
             run_eagerly, auto_scale_loss: As in `keras.Model.compile`.
-            jit_compile: Bool, whether XLA compiles the sampling and the updates.
+            jit_compile: Bool, whether XLA compiles the sampling and the updates. It
+                cannot compile minibatches, microbatches or several passes.
 
         Raises:
-            ValueError: If XLA cannot compile the updates, because their minibatches or
-                microbatches have several sizes.
+            ValueError: If XLA cannot compile the updates.
         """
         splits = self.options.has_minibatches or self.options.microbatch_size is not None
         if jit_compile and splits:
@@ -278,10 +278,10 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         verbose: Any = "auto",
         resume: Any = None,
     ) -> keras.callbacks.History:
-        """Trains the language model.
+        """Trains the language model, with one update per batch of prompts.
 
-        Each batch of prompts makes one update. If a reward function raises an error or
-        returns an invalid reward, the update is not made, and no weight changes.
+        If a reward function raises an error or returns an invalid reward, no weight
+        changes.
 
         Args:
             prompts: List of P prompts; or dict of columns with P entries each, such as
@@ -289,29 +289,35 @@ class SequenceReinforce(resumed_fit.TrainingModel):
                 tensors of strings or dicts of columns.
             batch_size: Int, the number of prompts of an update; not for a dataset.
             epochs, steps_per_epoch, initial_epoch, callbacks, verbose: As in
-                `keras.Model.fit`. An epoch is one pass over the prompts, unless
-                `steps_per_epoch` is passed.
-            shuffle: Bool, whether the order of the prompts changes in each epoch, as a
-                function of seed and epoch; not for a dataset. Each `fit` begins with the
-                order of the epoch `initial_epoch`.
+                `keras.Model.fit`. Without `steps_per_epoch`, an epoch is one pass over
+                the prompts.
+            shuffle: Bool, whether each epoch has its own order of prompts, a function of
+                seed and epoch; not for a dataset. Each `fit` begins with the order of the
+                epoch `initial_epoch`.
             validation_data: Prompts in the same form, for which `evaluate` is called.
             validation_freq: Int, the number of epochs between two validations.
             resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in
-                `Reinforce.fit`. If the folder contains a checkpoint of this training,
-                `fit` continues after its last update, to the same bits; a dataset is read
-                again up to there. After SIGINT or SIGTERM, `fit` ends after the current
-                update and a checkpoint.
+                `Reinforce.fit`. If the folder holds a checkpoint of this training, `fit`
+                continues after its last update, to the same bits; a dataset is read again
+                up to there. After SIGINT or SIGTERM, `fit` finishes the current update,
+                writes a checkpoint and ends.
 
         Returns:
-            Keras' `History` with the log keys `reward` (without KL penalty; with several
-            reward functions also `reward_NAME`), `kl` (mean of log π(y|x) - log
-            π_ref(y|x) over completions, in nats), `entropy` (per token, in nats), `loss`
-            (the surrogate loss, whose value has no meaning), `gradient_norm`,
-            `log_prob_difference` (mean difference of the log-probabilities of sampled
-            tokens between sampling and scoring), `completion_length` (tokens),
-            `truncated` (share of completions), `equal_reward_groups` (share of prompts
-            whose completions have equal rewards, so that only the KL penalty acts on
-            them), and `val_…`. `reward` is the weighted sum of the reward functions.
+            Keras' `History` with these log keys:
+
+            - `reward`: the weighted sum of the reward functions, without KL penalty; if
+              there are several, also `reward_NAME` for each.
+            - `kl`: mean of log π(y|x) - log π_ref(y|x) over completions, in nats.
+            - `entropy`: per token, in nats.
+            - `loss`: the surrogate loss, whose value has no meaning.
+            - `gradient_norm`: global norm, averaged over gradient steps.
+            - `log_prob_difference`: how much the log-probabilities of sampled tokens
+              differ between sampling and scoring, on average.
+            - `completion_length`: in tokens.
+            - `truncated`: share of completions.
+            - `equal_reward_groups`: share of prompts whose completions have equal
+              rewards, so only the KL penalty acts on them.
+            - `val_…`: results of `evaluate`.
 
         Raises:
             FloatingPointError: If a loss, gradient or weight is not finite.
@@ -356,7 +362,7 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         return {**self._arguments(), **functions, **configs}
 
     def _arguments(self):
-        """Returns the arguments of the constructor that are no functions or models."""
+        """Returns the constructor's arguments that are no functions or models."""
         return {
             **dataclasses.asdict(self.options),
             "reward_weights": self.rewards.weights,
@@ -395,6 +401,8 @@ class SequenceReinforce(resumed_fit.TrainingModel):
     def apply_rewards(self, completions: Any, rewards: Any) -> dict[str, float]:
         """Makes one update from completions and their rewards; returns its metrics.
 
+        No error changes a weight.
+
         Args:
             completions: `Completions` of R rows, `model.sample(prompts).completions`.
             rewards: `[R]` floats.
@@ -402,7 +410,7 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         Raises:
             FloatingPointError: If a loss, gradient or weight is not finite.
             ValueError: If the number of rewards is not R, or the completions do not
-                follow the scored distribution. No error changes a weight.
+                follow the scored distribution.
         """
         self._expect_ready()
         rewards = validation.finite_numbers("rewards", np.ravel(rewards).tolist())
@@ -482,10 +490,13 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         return self._converse(columns, self.options.group_size, keys[_ACTION_KEY])
 
     def generate(self, prompts: Any) -> list:
-        """Returns the completion of each prompt that consists of the most likely tokens.
+        """Completes each prompt with the most likely tokens.
 
         Args:
             prompts: List of P prompts, or dict of columns with P entries each.
+
+        Returns:
+            List of P completions, strings or lists of token ids.
         """
         columns = training.read_table(prompts)
         return self._converse(columns, 1, None).columns["completions"]

@@ -1,4 +1,4 @@
-"""Calls reward functions on completions, and checks the rewards."""
+"""Reward functions of completions, and checks of what they return."""
 
 import asyncio
 import contextlib
@@ -16,13 +16,12 @@ from tf_reinforce.support import validation
 
 
 class TextRewards:
-    """The weighted sum of the rewards that one or more functions return.
+    """The weighted sum of the rewards from one or more functions.
 
-    A reward function has the signature that TRL uses: `function(prompts, completions,
-    completion_ids, **columns)` returns a list of R floats, one for each completion. All
-    arguments are passed by name, as lists of R entries. A function receives only the
-    arguments that it names, or all arguments if it has a parameter `**kwargs`. The
-    functions that are coroutines (`async def`) run side by side.
+    They have the signature that TRL uses: `function(prompts, completions, completion_ids,
+    **columns)` returns a list of R floats, one for each completion. Arguments are lists
+    of R entries, passed by name, and only those that the function names, or all if it has
+    `**kwargs`. Coroutines (`async def`) run side by side.
 
     Args:
         functions: A reward function, or a sequence of reward functions.
@@ -54,8 +53,8 @@ class TextRewards:
                 `completion_ids`.
 
         Returns:
-            `[R]` float64 array, and a dict from the name of each function to its
-            rewards, `[R]` float64.
+            `[R]` float64 array, and a dict from each function's name to its rewards,
+            `[R]` float64.
 
         Raises:
             ValueError, TypeError: If a function returns something else than one finite
@@ -71,9 +70,9 @@ class TextRewards:
 
 
 def call_all(functions, columns):
-    """Returns the results of functions, called with columns as arguments by name.
+    """Calls functions with columns as arguments by name; returns their results.
 
-    The coroutines among the functions run side by side.
+    Coroutines run side by side.
 
     Args:
         functions: List of functions.
@@ -124,10 +123,10 @@ def _run(coroutine):
 
 @functools.cache
 def _event_loop():
-    """Returns the event loop of all reward functions, which runs in an own thread.
+    """Returns the event loop of all reward functions, which runs in its own thread.
 
-    Semaphores and connections belong to one event loop. A notebook already runs another
-    one in the main thread.
+    Semaphores and connections belong to one event loop, and a notebook already runs
+    another in the main thread.
     """
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="rewards", daemon=True).start()
@@ -136,7 +135,7 @@ def _event_loop():
 
 @contextlib.contextmanager
 def _naming(function):
-    """Adds the name of a reward function to the exceptions of the `with` block."""
+    """Adds a reward function's name to exceptions raised in the `with` block."""
     try:
         yield
     except Exception as error:
@@ -200,7 +199,7 @@ def _number(entry):
 
 
 def _unique(names):
-    """Returns names, of which repeated ones end with a number: `right`, `right_1`."""
+    """Numbers repeated names: `right`, `right_1`."""
     unique = []
     for name in names:
         numbered = (f"{name}_{number}" for number in itertools.count(1))

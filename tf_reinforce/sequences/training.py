@@ -1,4 +1,4 @@
-"""Reads prompts for Keras' `fit` in batches, and averages the logs of an epoch."""
+"""Batches of prompts for Keras' `fit`, and logs averaged over an epoch."""
 
 import collections
 import collections.abc
@@ -23,7 +23,7 @@ def read(prompts):
 
     Args:
         prompts: List of prompts; dict of columns of equal length, among them `prompts`;
-            or `tf.data.Dataset` of batches, dicts of columns, which is returned.
+            or `tf.data.Dataset` of batches, dicts of columns, which is returned as it is.
     """
     if isinstance(prompts, tf.data.Dataset):
         return prompts
@@ -42,7 +42,7 @@ def read_table(prompts):
 
 
 def _read_batch(batch):
-    """Returns the columns of a batch of a `tf.data.Dataset`, as lists."""
+    """Returns the columns of a batch from a `tf.data.Dataset`, as lists."""
     batch = batch if isinstance(batch, dict) else {"prompts": batch}
     if any(isinstance(x, tuple) or not x.shape.rank for x in batch.values()):
         raise ValueError(
@@ -53,7 +53,7 @@ def _read_batch(batch):
 
 
 def _validated(columns):
-    """Returns columns as lists; raises an error if they are not P entries each."""
+    """Returns columns as lists; raises an error if they differ in length."""
     if "prompts" not in columns or not columns.keys().isdisjoint(RESERVED):
         raise ValueError(
             "The columns must contain `prompts`, and no column may be named like the "
@@ -83,7 +83,7 @@ def _to_list(name, values):
 
 
 def _to_texts(entries):
-    """Returns entries whose byte strings are strings, unless one of them is no UTF-8."""
+    """Decodes byte strings, if all are UTF-8."""
     try:
         return keras.tree.map_structure(
             lambda x: x.decode() if isinstance(x, bytes) else x, entries
@@ -93,13 +93,13 @@ def _to_texts(entries):
 
 
 class Batches:
-    """The batches of prompts of each epoch, as a `tf.data.Dataset`.
+    """The batches of prompts in each epoch, as a `tf.data.Dataset`.
 
     Args:
         prompts: Result of `read`.
-        batch_size: Int, the number of prompts of a batch of a table.
-        steps: Int, the number of batches of an epoch, which begins where the epoch before
-            has ended; or `None` for one pass over the prompts.
+        batch_size: Int, the number of prompts in a batch from a table.
+        steps: Int, the number of batches in an epoch, which continues where the last one
+            ended; or `None` for one pass over the prompts.
         seed: Int that determines the order of prompts, or `None` for no shuffling.
         first_epoch: Function that returns the number of the first epoch.
 
@@ -139,7 +139,7 @@ class Batches:
 
     @property
     def count(self):
-        """Returns the number of batches of an epoch, or `None` if it is not known."""
+        """Returns the number of batches in an epoch, or `None` if unknown."""
         count = self.options["steps_per_epoch"] or int(self.dataset.cardinality())
         return count if count >= 0 else None
 
@@ -165,14 +165,14 @@ def _to_text(value):
 
 
 class Means(keras.callbacks.Callback):
-    """The means of logs in an epoch, weighted by the numbers of prompts of the batches.
+    """Averages logs over an epoch, weighted by the number of prompts in each batch.
 
-    Values that are not finite do not count: the gradient norm of a step that the loss
-    scale of mixed precision has skipped. Other callbacks follow, because the callback
-    also adds the logs of a validation.
+    Values that are not finite do not count, such as the gradient norm of a step that
+    mixed precision's loss scaling skipped. It must be the first callback, because it also
+    adds the logs of a validation.
 
     Args:
-        validate: Function of the number of an epoch that returns further logs.
+        validate: Function of an epoch's number that returns further logs.
     """
 
     def __init__(self, validate=lambda epoch: {}):
@@ -189,7 +189,7 @@ class Means(keras.callbacks.Callback):
         logs.update(self._validate(epoch))
 
     def add(self, function, columns):
-        """Adds the logs that a function returns for a batch of prompts; returns means."""
+        """Adds the logs that a function returns for a batch; returns the means."""
         logs, count = function(columns), len(columns["prompts"])
         for name, value in logs.items():
             is_finite = math.isfinite(value)
@@ -211,7 +211,7 @@ def text_metrics(columns, rewards, parts, group_size=None):
     Args:
         columns: Dict of lists, the arguments of reward functions.
         rewards: `[R]` floats.
-        parts: Dict from the name of each reward function to its rewards.
+        parts: Dict from each reward function's name to its rewards.
         group_size: Int, the number of consecutive completions of a prompt, or `None`
             for greedy completions.
     """
