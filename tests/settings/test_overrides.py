@@ -73,12 +73,12 @@ def test_alternatives_of_fit_replace_each_other():
 
 
 def test_keys_of_a_named_baseline_or_head_make_a_table_of_its_settings():
-    settings = {"agent": {"baseline": "value", "head": "Beta"}, "fit": {}}
+    settings = {"agent": {"baseline": "value", "head": "Gaussian"}, "fit": {}}
     settings = toml_files.override(settings, ("agent", "baseline", "passes"), 4)
-    settings = toml_files.override(settings, ("agent", "head", "min_concentration"), 1)
+    settings = toml_files.override(settings, ("agent", "head", "initial_scale"), 1)
     assert settings["agent"] == {
         "baseline": {**config.VALUE_NETWORK, "passes": 4},
-        "head": {"kind": "Beta", "min_concentration": 1},
+        "head": {"kind": "Gaussian", "initial_scale": 1},
     }
     with pytest.raises(ValueError, match=r"`gamma` must be a table .* gamma=0\.9"):
         toml_files.override(SETTINGS, ("agent", "gamma", "first"), 1)

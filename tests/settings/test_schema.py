@@ -12,7 +12,7 @@ from tf_reinforce.settings import schema
 NAN, INF = math.nan, math.inf
 VALUE = {"kind": "value", "passes": 4, "hidden": [8]}
 RATES = {"first": 1.0, "last": 0}
-HEAD = {"kind": "Beta", "min_concentration": 1}
+HEAD = {"kind": "Gaussian", "initial_scale": 1}
 POOL = [None, True, False, -1, 0, 1, 2, 0.5, 1.5, NAN, INF, 10**400, "x", "2", "", [], {}]
 POOL += [[1], [0], [0.2, 0.2], [0.2, NAN], [1.2, 0.2], [10**6, 10**6], VALUE, RATES, HEAD]
 POOL += [{"first": 1}, {"first": NAN, "last": 0}, {"kind": "mean"}, {"a": 1}, len]
