@@ -210,8 +210,8 @@ def row(name, agent, engines):
     layers = [
         type(layer).__name__
         for layer in agent.policy.layers
-        # Scale 1 is for flags; ".units" scales the actions.
-        if getattr(layer, "scale", None) != 1.0 and layer.name != ".units"
+        # Scale 1 is for flags; a name with ".units" scales the actions.
+        if getattr(layer, "scale", None) != 1.0 and not layer.name.endswith(".units")
     ]
     words = {"OneHot": "one-hot", "Rescaling": "scaled", "Conv2D": "convolutions"}
     seen = ", ".join(words[kind] for kind in words if kind in layers) or "as it is"
