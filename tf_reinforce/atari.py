@@ -1,8 +1,8 @@
-"""Registers Atari games with small gray images, from which policies learn quickly.
+"""Atari games with small gray images, from which policies learn quickly.
 
-The module registers an environment for each game of the Arcade Learning Environment, for
-example `SmallPong-v0` for Pong. Gymnasium imports the module if the id contains its name:
-`gymnasium.make("tf_reinforce.atari:SmallPong-v0")`. The module needs the extra `[atari]`.
+Each game of the Arcade Learning Environment gets an environment, for example
+`SmallPong-v0` for Pong. Gymnasium imports this module when the id names it:
+`gymnasium.make("tf_reinforce.atari:SmallPong-v0")`. The extra `[atari]` is required.
 """
 
 import gymnasium as gym
@@ -21,10 +21,10 @@ _NOOP_MAX = 30  # an episode begins after 1 to 30 frames without an action
 
 
 class _KeepGameLoaded(gym.Wrapper):
-    """Seeds the random numbers of an Atari environment without loading its game again.
+    """Seeds an Atari environment without loading its game again.
 
-    `AtariEnv.reset(seed=…)` loads the game again, which takes as long as 200 steps. Only
-    the emulator's own sticky actions need the new seed, and they are turned off.
+    `AtariEnv.reset(seed=…)` reloads it, which takes as long as 200 steps. Only the
+    emulator's own sticky actions need the new seed, and they are turned off.
     """
 
     def reset(self, *, seed=None, options=None):
@@ -42,20 +42,19 @@ def make(
     repeat_action_probability: float = 0.25,
     render_mode: str | None = None,
 ) -> gym.Env:
-    """Returns an Atari game whose observations are the last gray images.
+    """Makes an Atari game whose observations are the last few gray images.
 
-    An action is repeated for four frames, and a step returns the sum of the four rewards.
-    The image is the maximum over the last two frames, because some games draw an object
-    in every second frame only. Rewards are not clipped.
+    Each step repeats its action for four frames and returns the sum of their rewards,
+    unclipped. The image is the maximum over the last two frames, because some games draw
+    an object only in every second one.
 
     Args:
-        game: Name of a game in Gymnasium's ids, for example `"Pong"` for `ALE/Pong-v5`.
-        screen_size: Int, the number of rows and of columns of an image.
-        stack_size: Int, the number of images in an observation. With one image, an
-            observation does not show in which direction an object moves.
-        scale_images: Bool, whether observations are float32 numbers in [0, 1] instead of
-            uint8 numbers. `normalize_observations=True` normalizes float images, but
-            not images of uint8.
+        game: Name in Gymnasium's ids, for example `"Pong"` for `ALE/Pong-v5`.
+        screen_size: Int, rows and columns of an image.
+        stack_size: Int, images per observation. A single image does not show in which
+            direction an object moves.
+        scale_images: Bool, whether observations are float32 in [0, 1] instead of uint8.
+            `normalize_observations=True` normalizes only float images.
         repeat_action_probability: Float in [0, 1), the probability that a frame repeats
             the action of the frame before (Machado et al., 2018). Zero makes the game
             deterministic after its start.

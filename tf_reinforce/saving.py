@@ -1,4 +1,4 @@
-"""Loads agents from `.keras` files, also from files of strangers."""
+"""Loads agents from `.keras` files, also files of strangers."""
 
 import contextlib
 import inspect
@@ -43,18 +43,18 @@ def load(
 ) -> "agent.Reinforce":
     """Loads an agent that `agent.save` wrote.
 
-    Loading runs no code from the file, imports no module and reads no other file: the
-    file may come from a stranger.
+    The file may come from a stranger: loading runs no code from it, imports no module,
+    and reads no other file.
 
     Args:
         path: Path of the `.keras` file.
-        custom_objects: Dict from names to your classes in the agent, unless they are
+        custom_objects: Dict from names to your own classes in the agent, unless they are
             registered with Keras.
-        max_bytes: Int, the largest size of the file. It also limits the memory that the
-            weights may need.
+        max_bytes: Int, the largest size of the file. It also limits the memory for the
+            weights.
 
     Returns:
-        `Reinforce`, with the state of its optimizers if it was compiled.
+        `Reinforce`, with its optimizers' state if it was compiled.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -73,7 +73,7 @@ def load(
 
 @contextlib.contextmanager
 def _named(path):
-    """Raises a `ValueError` of a `with` block again, with the path of the file."""
+    """Adds the file's path to a `ValueError` from the `with` block."""
     try:
         yield
     except ValueError as error:
@@ -81,10 +81,10 @@ def _named(path):
 
 
 def read(path: str, max_bytes: int = MAX_BYTES) -> tuple[dict, int]:
-    """Returns the configuration in a `.keras` file and the bytes of its weights.
+    """Returns a `.keras` file's configuration and the size of its weights in bytes.
 
-    Needs no TensorFlow. Raises the errors of `load` for a file that Keras cannot have
-    written.
+    It needs no TensorFlow, and raises the errors of `load` if Keras cannot have written
+    the file.
     """
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no file {path}.")
@@ -132,7 +132,7 @@ def _read(path, size, max_bytes):
 
 
 def _expect_agent(config, custom_objects):
-    """Raises `ValueError` unless a config is that of an agent of known classes."""
+    """Raises `ValueError` unless a config describes an agent of known classes."""
     with startup.quiet_first_import():
         import keras
 
@@ -180,7 +180,7 @@ def _expect_agent(config, custom_objects):
 
 
 def _is_value(part):
-    """Returns whether an object of a configuration is a number, a slice or alike."""
+    """Returns whether a part of a configuration is a number, a slice or alike."""
     config = part["config"] if isinstance(part.get("config"), dict) else {}
     # An array of strings or of structures would be of any size.
     dtype = str(config.get("dtype", "bool"))
@@ -190,7 +190,7 @@ def _is_value(part):
 
 
 def _build(path, custom_objects, stored_bytes):
-    """Returns the agent in a file whose configuration has been checked."""
+    """Builds the agent from a file whose configuration has been checked."""
     import keras
     import tensorflow as tf
 

@@ -1,7 +1,7 @@
-"""Defines the command line: `tf-reinforce`, also `python -m tf_reinforce`.
+"""The command line: `tf-reinforce`, also `python -m tf_reinforce`.
 
-`entry.py` parses the arguments and calls the function of the command. Modules that import
-TensorFlow are imported inside functions, so that `--help` is fast.
+`entry.py` parses the arguments and calls the command's function. TensorFlow is imported
+inside functions only, which keeps `--help` fast.
 """
 
 from tf_reinforce.cli.entry import main

@@ -1,4 +1,4 @@
-"""Finds the environments and the agents that a command names."""
+"""Finds the environments and agents that a command names."""
 
 import importlib
 import importlib.util
@@ -20,13 +20,13 @@ class Task(NamedTuple):
 
 
 def find_env(env):
-    """Imports the module of an environment id, and returns the id with a version.
+    """Imports an environment's module, and returns its id with a version.
 
-    If the id has the form `module:Id`, the module may be a file in the current folder.
+    In `module:Id`, the module may be a file in the current folder.
 
     Raises:
         ValueError: If the module does not exist.
-        gymnasium.error.Error: If no environment with this id is registered.
+        gymnasium.error.Error: If the id is not registered.
     """
     module, colon, name = env.rpartition(":")
     if module:
@@ -54,8 +54,8 @@ def find_env(env):
 def resolve_env(env):
     """Returns an environment id with a version, without importing a module.
 
-    The module of an id `module:Id` may import TensorFlow. Unless it is imported already,
-    the function returns such an id unchanged if the module exists.
+    The module in `module:Id` may import TensorFlow. If it exists but is not imported yet,
+    the id is returned unchanged.
     """
     module = env.rpartition(":")[0]
     if not module or module in sys.modules:
@@ -65,7 +65,7 @@ def resolve_env(env):
 
 
 def expect_module(module):
-    """Raises `ValueError` if there is no module with a name."""
+    """Raises `ValueError` if a module does not exist."""
     folder = os.getcwd()
     if folder not in sys.path and "" not in sys.path:
         sys.path.append(folder)  # a console script, unlike `python -m`, omits the folder
@@ -78,9 +78,7 @@ def expect_module(module):
 
 
 def make_task(env, env_kwargs):
-    """Makes an environment once, and returns its `Task`.
-
-    Returns `None` if the module of the environment is not imported yet.
+    """Makes an environment once to read its `Task`; `None` before its module is imported.
 
     Raises:
         ValueError: If the constructor does not accept the arguments.
@@ -104,19 +102,19 @@ def make_task(env, env_kwargs):
 
 
 def load(run, max_bytes):
-    """Returns the agent of a run, which may come from an untrusted source."""
+    """Loads the agent of a run, which may come from a stranger."""
     path = _agent_file(run, max_bytes)
     startup.import_tensorflow()
     return saving.load(path, max_bytes=max_bytes)
 
 
 def load_with_env(run, max_bytes, env, env_arg, max_episode_steps):
-    """Returns the agent of a run, and the environment in which it plays.
+    """Loads the agent of a run, and finds the environment in which it plays.
 
-    No module that a file of the run names is imported.
+    Modules that a file of the run names are not imported.
 
     Args:
-        run: Path of the run directory or of the agent file.
+        run: Path of the run directory or agent file.
         max_bytes: Int, the largest size of the agent file.
         env, env_arg, max_episode_steps: Options of the command.
 
@@ -125,8 +123,7 @@ def load_with_env(run, max_bytes, env, env_arg, max_episode_steps):
         `max_episode_steps` of `Reinforce.evaluate`.
 
     Raises:
-        ValueError: If the run contains no environment id that may be used, and the user
-            has passed none.
+        ValueError: If neither the user nor the run names an environment that may be used.
     """
     env = env and resolve_env(env)
     _agent_file(run, max_bytes)
@@ -144,7 +141,7 @@ def load_with_env(run, max_bytes, env, env_arg, max_episode_steps):
 
 
 def _agent_file(run, max_bytes):
-    """Returns the path of the agent file of a run; raises an error if it is damaged."""
+    """Returns the path of a run's agent file; raises an error if it is damaged."""
     from tf_reinforce.experiments import seed_processes
 
     if seeds := list(seed_processes.folders(run).values()):

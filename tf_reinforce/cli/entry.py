@@ -1,4 +1,4 @@
-"""Parses a command, runs it, and turns its errors into messages and exit codes."""
+"""Parses a command, runs it, and turns errors into messages and exit codes."""
 
 import argparse
 import contextlib
@@ -31,7 +31,7 @@ _OTHERS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Prints an error in one line, with the most similar option or command."""
+    """Reports an error in one line, with the most similar option or command."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, allow_abbrev=False, **kwargs)
@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         return options, unknown
 
     def error(self, message):
-        """Prints an error message, and ends the process with the exit code 2."""
+        """Prints an error message, and exits with code 2."""
         choices = [str(x) for action in self._actions for x in action.choices or ()]
         hints = {name: f"Use {other}." for name, other in _OTHERS.items()}
         for name in (*self._option_string_actions, *choices):
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser():
-    """Returns the parser of `tf-reinforce`, with a parser for each command."""
+    """Builds the parser of `tf-reinforce` and its commands."""
     parser = Parser(
         prog="tf-reinforce", description="REINFORCE for people who think in Keras."
     )
@@ -84,8 +84,7 @@ def make_parser():
 def completion(shell: Literal["bash", "zsh", "tcsh"]):
     """Print a script that completes commands and options in a shell.
 
-    Prints a script for a shell. For bash: eval "$(tf-reinforce completion bash)" in
-    ~/.bashrc.
+    For bash, put this line into ~/.bashrc: eval "$(tf-reinforce completion bash)"
 
     Args:
         shell: The shell.
@@ -97,17 +96,16 @@ def completion(shell: Literal["bash", "zsh", "tcsh"]):
 
 
 def main(arguments=None):
-    """Runs one command of `tf-reinforce` and returns the exit code.
+    """Runs one command of `tf-reinforce` and returns its exit code.
 
     Args:
-        arguments: List of strings, the command and its options. `arguments` defaults to
-            the command-line arguments of the process.
+        arguments: List of strings, the command and its options; by default those of the
+            process.
 
     Returns:
-        Exit code: 0 if the command succeeded; 1 if the environment failed, another
-        learner process was lost, a number was not finite, or `--require-target` was
-        missed; 2 if an argument or a file was invalid; 130 after Ctrl-C; 143 after
-        SIGTERM.
+        0 after success; 1 if the environment failed, another learner process was lost, a
+        number was not finite, or `--require-target` was missed; 2 for an invalid argument
+        or file; 130 after Ctrl-C; 143 after SIGTERM.
     """
     with contextlib.suppress(AttributeError):  # standard output may be any object
         # It may not have every character, and may be a file that somebody watches.
@@ -136,7 +134,7 @@ def main(arguments=None):
 
 @contextlib.contextmanager
 def _plain_messages():
-    """Prints warnings, each text once, and the package's log, without places in files."""
+    """Prints each warning once, and the package's log, without places in files."""
     log, handler = logging.getLogger("tf_reinforce"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("tf-reinforce: %(message)s"))
     previous = warnings.formatwarning, log.propagate
@@ -158,10 +156,7 @@ def _plain_messages():
 
 
 def _escape_negative(argument):
-    """Returns an argument, with a leading space if the argument is a negative number.
-
-    Without the leading space, argparse would read -1e-3 as an option.
-    """
+    """Puts a space before a negative number; argparse takes -1e-3 for an option."""
     is_number = argument.startswith("-") and re.fullmatch(r"[\d.eE+-]+|-?inf", argument)
     return f" {argument}" if is_number else argument
 

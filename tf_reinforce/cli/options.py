@@ -1,4 +1,4 @@
-"""Makes the options of the commands from signatures, docstrings and settings."""
+"""Makes command-line options from signatures, docstrings and settings."""
 
 import argparse
 import contextlib
@@ -47,18 +47,18 @@ _HELP = {
 
 
 def flag(name):
-    """Returns the option with an attribute name, for example `"--num-envs"`."""
+    """Returns the option for an attribute name, for example `"--num-envs"`."""
     return f"--{name.replace('_', '-')}"
 
 
 def add_command(commands, run, options=None):
-    """Adds and returns the parser of a command.
+    """Adds a command, and returns its parser.
 
     Args:
         commands: The subparsers of argparse.
-        run: Function with the name of the command that returns the exit code. Its
-            docstring is the help. Its arguments are those of the command; arguments by
-            name are options.
+        run: Function that returns the exit code. Its name is the command, its docstring
+            the help, its positional arguments those of the command, its keyword-only
+            arguments the options.
         options: Class whose fields are the arguments instead; `run` then receives the
             parsed options.
     """
@@ -92,11 +92,11 @@ def _add(parser, name, hint, text, default, form):
     Args:
         parser: Parser of a command.
         name: Attribute name of the value.
-        hint: Type hint of the value. Without the option, the value is `default`.
+        hint: Type hint of the value.
         text: String, the help without the default.
-        default: The default value.
-        form: Dict of further arguments of argparse's `add_argument`; `dest` is that of an
-            option.
+        default: The value when the option is not passed.
+        form: Dict of further arguments of argparse's `add_argument`. An option has
+            `dest`.
     """
     text = with_default(text, default).replace("%", "%%")
     form = {**_form(name, hint, default), **form, "help": text}
@@ -105,7 +105,7 @@ def _add(parser, name, hint, text, default, form):
 
 
 def with_default(text, default):
-    """Returns a help text that contains the default of an option."""
+    """Appends an option's default to its help text, unless this contains one."""
     if default in (None, False, ()) or "(" in text:
         return text
     shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
@@ -140,7 +140,7 @@ def _form(name, hint, default):
 
 
 def reader(function, *arguments):
-    """Returns a function from the text of an option to `function(*arguments, text)`."""
+    """Returns a function from an option's text to `function(*arguments, text)`."""
 
     def read(text):
         try:
@@ -162,7 +162,7 @@ def add_settings(parser, names, **helps):
 
 
 def explicit_settings(options):
-    """Returns the settings that the user passed, as the dict `{table: {key: value}}`."""
+    """Returns the settings that the user passed, as `{table: {key: value}}`."""
     tables = {table: {} for table in config.TABLES}
     for name, (table, key) in SETTINGS.items():
         if (value := getattr(options, name, None)) is not None:
@@ -177,7 +177,7 @@ def explicit_settings(options):
 
 
 def _ray_workers(options, count):
-    """Returns the `RayWorkers` of the option `--ray`, or `None` without it."""
+    """Returns the `RayWorkers` for `--ray`, or `None` without it."""
     address, cores = (getattr(options, x, None) for x in ("ray", "num_cpus_per_worker"))
     if address is None and cores is None:
         return None
@@ -204,10 +204,9 @@ def _interval(text):
 
 
 def _env_argument(text):
-    """Returns the name and the value of an environment argument, NAME=VALUE.
+    """Splits an environment argument NAME=VALUE.
 
-    A value in JSON format, for example a number or `true`, is converted, and any other
-    value is text.
+    VALUE is read as JSON if possible, for example a number or `true`, else as text.
     """
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
@@ -226,17 +225,17 @@ Overrides = Annotated[tuple, toml_files.parse_setting]
 
 @dataclasses.dataclass
 class TaskOptions:
-    """The options that determine a training, for `train` and `tune`.
+    """The options of `train` and `tune` that determine a training.
 
     Attributes:
         env: Environment id, also module:Id-v0.
         preset: A preset of docs/presets.md, or FILE.toml (without NAME: that of ENV).
         set: Any setting of docs/options.md, for example --set gae_lambda=0.95 or --set
             baseline.passes=4; the option may be repeated.
-        engine: compiled: all episodes in one XLA program, if there is an equal
-            environment in TensorFlow; host: Gymnasium's environment; auto: compiled if
-            the registered environment equals the one in TensorFlow, and an update has a
-            number of episodes.
+        engine: compiled: all episodes in one XLA program, if TensorFlow has an equal
+            environment; host: Gymnasium's environment; auto: compiled if the registered
+            environment equals the one in TensorFlow and an update has a number of
+            episodes.
         seed: Number for all random draws (0).
     """
 

@@ -1,4 +1,4 @@
-"""Makes the plan of a training from the options of `train` or `tune`, and checks it.
+"""Plans a training from the options of `train` or `tune`, and checks the plan.
 
 Nothing here imports TensorFlow, so a mistake is reported within a second.
 """
@@ -43,15 +43,15 @@ _WITH_RESUME = (
 
 @dataclasses.dataclass
 class Plan:
-    """A training.
+    """What `train` or `tune` is to do.
 
     Attributes:
         env: String, the environment id.
         settings: Dict of `preset`, `env_kwargs` and the tables of `config.TABLES`.
         engine: `"auto"`, `"host"` or `"compiled"`.
-        task: `agent_files.Task`, or `None` if the module of `env` is not imported yet.
+        task: `agent_files.Task`, or `None` before the module of `env` is imported.
         seed: Int, the first seed.
-        num_seeds: Int, the seeds of `--seeds`, or `None`.
+        num_seeds: Int, the number of seeds from `--seeds`, or `None`.
     """
 
     env: str
@@ -90,8 +90,8 @@ class Plan:
     def in_one_program(self):
         """Returns whether one program may train all seeds of `--seeds`, in a twin.
 
-        It needs a number of updates, and supports neither callbacks, nor linear learning
-        rates, nor the options of the host engine.
+        That needs `epochs`, and excludes callbacks, linear learning rates and options of
+        the host engine.
         """
         agent, fit = self.settings["agent"], self.settings["fit"]
         value = default_settings.value_network(agent["baseline"]) or {}
@@ -123,7 +123,7 @@ class Plan:
         return twin if twin is not None and (twin.max_episode_steps or limit) else None
 
     def _unsupported(self):
-        """Returns the settings by option that no compiled engine supports."""
+        """Maps options to settings that no compiled engine supports."""
         fit = self.settings["fit"]
         names = "steps_per_epoch", *config.FAULT_OPTIONS
         found = {x: fit[x] for x in names if fit.get(x, "raise") not in ("raise", None)}
@@ -131,7 +131,7 @@ class Plan:
         return {**found, **({"env_arg": env_kwargs} if env_kwargs else {})}
 
     def _host_settings(self):
-        """Returns the settings by option that need the host engine."""
+        """Maps options to settings that need the host engine."""
         found, workers = self._unsupported(), self.settings["fit"].get("workers", 1)
         if workers != 1 and not self.in_one_program:
             found["workers"] = workers
@@ -139,10 +139,10 @@ class Plan:
 
 
 def make(options):
-    """Returns the plan of a new training, or of the one that `--resume` continues.
+    """Plans a new training, or the one that `--resume` continues.
 
-    The module of an id `module:Id` is not imported, because it may import TensorFlow;
-    until it is, the settings are those of any environment, to find mistakes.
+    The module in `module:Id` is not imported here, because it may import TensorFlow.
+    Until it is, the settings are checked as for any environment.
 
     Raises:
         ValueError, OSError: If an option or a setting is invalid.
@@ -200,11 +200,7 @@ def _new(options):
 
 
 def _merge(options, preset, explicit):
-    """Returns the settings of a training.
-
-    `--set` overrides the other options, these override the preset, and the preset
-    overrides the defaults.
-    """
+    """Merges settings: `--set` before other options, these before preset and defaults."""
     fit = config.merge_options(preset["fit"], explicit["fit"])
     settings = {
         "preset": options.preset,
@@ -224,9 +220,9 @@ def _merge(options, preset, explicit):
 
 
 def _resumed(options):
-    """Returns the plan that `config.json` of a run describes.
+    """Makes the plan that a run's `config.json` describes.
 
-    For safety, an id `module:Id` is not read from the file, and must be passed as ENV.
+    For safety, `module:Id` is not taken from the file; the user must pass it as ENV.
     """
     check_resume_options(options)
     explicit = cli_options.explicit_settings(options)
@@ -264,7 +260,7 @@ def unknown_module(env, command):
 
 
 def check_resume_options(options):
-    """Raises `ValueError` if `--resume` does not allow an option that was passed."""
+    """Raises `ValueError` for an option that `--resume` does not allow."""
     allowed = *_WITH_RESUME, "resume", "command", "command_line"
     others = [
         cli_options.flag(name)

@@ -1,4 +1,4 @@
-"""Runs the commands that use a trained agent: `evaluate`, `record`, `export`, `info`."""
+"""The commands that use a trained agent: `evaluate`, `record`, `export`, `info`."""
 
 import json as json_
 import os
@@ -55,12 +55,12 @@ def record(
 ):
     """Record videos of a trained agent.
 
-    Plays the first episodes of `evaluate` with the same seed, and writes an MP4 video of
-    each. No display is needed.
+    Plays the first episodes of `evaluate` with the same seed, and writes each as an MP4
+    video. No display is needed.
 
     Args:
-        out: Video, with the extension .mp4 (RUN/video.mp4); the names of several videos
-            end in _1, _2 and so on.
+        out: Video, with the extension .mp4 (RUN/video.mp4); several videos end in _1, _2
+            and so on.
         workers: Processes that play and render.
     """
     from tf_reinforce.experiments import recording
@@ -86,9 +86,8 @@ def output_path(out, runs, name):
     Args:
         out: The value of `--out FILE`, or `None`.
         runs: List of the paths of the runs that the command reads.
-        name: Name of the file without `--out`. The file is written to the folder of a
-            single run, and to the current folder if there are several runs or if the run
-            is an agent file.
+        name: File name without `--out`. It goes to the run's folder, or to the current
+            one for several runs or an agent file.
     """
     if out is not None:
         return out
@@ -109,16 +108,16 @@ def export(
 ):
     """Write the policy as a SavedModel, ONNX or LiteRT.
 
-    Writes the policy to files that need TensorFlow, ONNX Runtime or LiteRT, but not
-    tf_reinforce. docs/export.md describes the files.
+    The files run with TensorFlow, ONNX Runtime or LiteRT, without tf_reinforce: see
+    docs/export.md.
 
     Args:
         out: Folder to write.
         format: Format of the files.
-        check: Load the files in a process without tf_reinforce, and compare the results
+        check: Load the files in a process without tf_reinforce, and compare their results
             with the agent on observations that it plays (random without an environment);
             the exit code is 1 if they differ by more than 1e-5.
-        observations: Number of observations of --check (1000).
+        observations: Number of observations for --check (1000).
     """
     for name, value in dict(env=env, env_arg=env_arg, observations=observations).items():
         if value and not check:
@@ -152,8 +151,8 @@ def export(
 def info(run: str, *, json: bool = False, max_bytes: Count = saving.MAX_BYTES):
     """Print settings, last log row and evaluation of a run.
 
-    Prints the settings of a run directory, the last number in each column of its log, and
-    its evaluation, or the settings in an agent file. The command imports no TensorFlow.
+    The log row has the last number in each column. Of an agent file, only the settings
+    are printed. TensorFlow is not imported.
     """
     from tf_reinforce.experiments import curves
 

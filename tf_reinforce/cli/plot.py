@@ -1,4 +1,4 @@
-"""Runs the commands that draw and compare runs: `plot` and `compare`."""
+"""The commands that draw and compare runs: `plot` and `compare`."""
 
 import sys
 from typing import Annotated, Literal
@@ -27,10 +27,10 @@ def plot(
 ):
     """Draw the learning curves of runs, or the policy of one run.
 
-    Draws a line for each run. With three or more seeds, the line is the interquartile
-    mean over the seeds, and the area is its 95 % bootstrap interval. With --policy, draws
-    the policy of one run: over all observations, if an observation has one or two
-    numbers, else along one episode with sampled actions.
+    Each run is a line. With three or more seeds, the line is their interquartile mean,
+    and the area around it the 95 % bootstrap interval. --policy draws the policy of one
+    run: over all observations if they have one or two numbers, else along one episode
+    with sampled actions.
 
     Args:
         out: PNG, SVG or PDF (RUN/curve.png, with --policy RUN/policy.png; with several
@@ -85,8 +85,8 @@ def _draw_policy(runs, out, env, env_arg, seed, max_episode_steps, max_bytes):
 def compare(runs: list[str], *, out: str | None = None):
     """Compare runs in a table, and draw their curves.
 
-    Prints interquartile means over the seeds of each run, with 95 % bootstrap intervals,
-    and the difference to the first run.
+    For each run, prints the interquartile mean over its seeds with a 95 % bootstrap
+    interval, and the difference to the first run.
 
     Args:
         out: Draw the curves to this file.
@@ -105,7 +105,7 @@ def compare(runs: list[str], *, out: str | None = None):
 
 
 def _read_runs(folders):
-    """Returns the `curves.Run`s of folders, and reports each folder without a log."""
+    """Reads the `curves.Run`s of folders, and reports each folder without a log."""
     from tf_reinforce.experiments import curves
 
     runs, skipped = curves.read_all(folders)

@@ -1,4 +1,4 @@
-"""Runs the commands without a run: `check-env`, `explain`, `presets`."""
+"""The commands without a run: `check-env`, `explain`, `presets`."""
 
 import json as json_
 
@@ -23,13 +23,14 @@ def check_env(
     """Check an environment, and explain what to correct.
 
     Collects episodes with a random policy, as in training, and prints errors, warnings
-    and notes. The last notes say what a step costs, and which --num-envs and --workers to
-    take. The exit code is 1 if there is an error. The rules are in docs/environments.md.
+    and notes. The last notes state the cost of a step, and recommend --num-envs and
+    --workers. The exit code is 1 after an error. docs/environments.md lists the rules.
 
     Args:
         env: Environment id, also module:Id-v0.
         max_episode_steps: Time limit (that of the environment).
-        action_mask: Place of the mask of legal actions, for example info/action_mask.
+        action_mask: Where to find the mask of legal actions, for example
+            info/action_mask.
     """
     env = agent_files.resolve_env(env)
     startup.import_tensorflow()
@@ -61,7 +62,7 @@ def explain(
     """Print the gradient of one action's log-probability.
 
     Prints the characteristic eligibility, d log-probability / d parameter, in closed form
-    beside automatic differentiation. Give --probs or --logits with --action or --counts,
+    and by automatic differentiation. Give --probs or --logits with --action or --counts,
     or --mean, --std and --sample. With --counts alone, all probabilities are equal.
 
     Args:
@@ -84,9 +85,8 @@ def explain(
 def presets(name: str | None = None, *, json: bool = False):
     """List the presets and the returns that they reach.
 
-    Lists the presets with the returns of trainings that are measured in docs/presets.md
-    and docs/results.md. With NAME, prints the settings of the preset, in the form of a
-    preset file.
+    The returns are those measured in docs/presets.md and docs/results.md. With NAME,
+    prints the settings in the form of a preset file.
 
     Args:
         name: Name of a preset.

@@ -1,4 +1,4 @@
-"""Runs the command `train`, with one seed or with several."""
+"""The command `train`, with one seed or several."""
 
 import contextlib
 import dataclasses
@@ -25,15 +25,15 @@ class TrainOptions(cli_options.TaskOptions):
     """The options of `train` besides `options.SETTINGS`.
 
     Attributes:
-        ray: Run the --workers on the machines of a Ray cluster: its address host:port,
-            `auto` for the cluster of this machine, or `local` for a new one.
+        ray: Run the --workers on a Ray cluster: its address host:port, `auto` for the
+            cluster of this machine, or `local` for a new one.
         num_cpus_per_worker: With --ray, the cores that a worker reserves on its machine
             (1); 0: any number of workers.
-        seeds: Train N seeds, from --seed on: in one program if there is an equal
-            environment in TensorFlow and --epochs is set, else in processes.
+        seeds: Train N seeds, from --seed on: in one program if TensorFlow has an equal
+            environment and --epochs is set, else in processes.
         jobs: With --seeds, the processes at the same time (number of cores).
         require_target: Exit with code 1 if the best agent misses the target; with
-            --seeds, if the median of the seeds misses it.
+            --seeds, if the median of the seeds does.
         run_dir: Folder of this run (runs/ENV/DATE_seedN).
         resume: Continue the run in this folder, with its settings.
         checkpoint_every: Updates (10) or seconds (60s) from one checkpoint to the next
@@ -61,11 +61,11 @@ def add_parser(commands):
 def train(options):
     """Train an agent on an environment.
 
-    Without a budget (--epochs, --steps, or that of a preset) training ends when an
-    evaluation over 100 episodes reaches the target return, or after 300 updates. With a
-    budget, the target is only reported. docs/presets.md lists the settings without a
-    preset. If TF_CONFIG describes several learner processes, they train one agent
-    together, and only the chief writes files and prints.
+    Without a budget from --epochs, --steps or a preset, training ends when an evaluation
+    over 100 episodes reaches the target return, or after 300 updates. With one, the
+    target is only reported. docs/presets.md lists the settings without a preset. If
+    TF_CONFIG describes several learner processes, they train one agent together; only the
+    chief writes files and prints.
     """
     cluster = startup.learner_cluster(os.environ)
     if cluster is None or cluster.number == 0:
@@ -109,7 +109,7 @@ def _train(options, cluster):
 
 
 def _plan(options, cluster):
-    """Returns the checked plan of a training, without importing TensorFlow."""
+    """Returns the checked plan, without importing TensorFlow."""
     if options.run_dir is not None:
         files.expect_empty_folder(pathlib.Path(options.run_dir))
     if options.export is not None:
@@ -228,7 +228,7 @@ def make_callbacks(env, settings, directory):
 
 @contextlib.contextmanager
 def _run_directory(options, plan, is_chief=True):
-    """Yields the folder of a run, or a temporary folder in other learner processes."""
+    """Yields the folder of a run; a temporary one in all learners but the chief."""
     from tf_reinforce.experiments import runs
 
     if options.resume is not None:
@@ -302,7 +302,7 @@ def _start_processes(options, plan, twin):
 
 
 def _seed_folders(directory):
-    """Returns the run directories of several seeds in a folder, or an empty dict."""
+    """Returns the run directories of a folder with several seeds, else an empty dict."""
     from tf_reinforce.experiments import seed_processes
 
     return seed_processes.folders(directory)
@@ -311,8 +311,8 @@ def _seed_folders(directory):
 def _resume_processes(options):
     """Continues the seeds of a folder in processes, and returns the exit code.
 
-    The files in the folder may come from an untrusted source. Each process checks those
-    of its own run directory. Everything else comes from the options of the command.
+    The folder may come from a stranger. Each process checks the files of its own run
+    directory; everything else comes from the command's options.
     """
     plans.check_resume_options(options)
     directory = pathlib.Path(options.resume)
@@ -334,12 +334,12 @@ def _resume_processes(options):
 
 
 def _run_processes(options, directory, explicit, env, target):
-    """Runs the processes that have not ended, prints the results, returns the exit code.
+    """Runs the unfinished processes, prints the results, and returns the exit code.
 
     Args:
         options: The parsed options of `tf-reinforce train`.
         directory: `pathlib.Path` of the folder with the run directories.
-        explicit: Dict of the settings that the user has passed.
+        explicit: Dict of the settings that the user passed.
         env: String, the environment id.
         target: Float, the target return, or `None`.
     """
@@ -402,7 +402,7 @@ def _report_seeds(options, env, directory, result, target):
 
 
 def _print_interrupted(directory, plan, when=""):
-    """Prints the command that continues a training which a signal stopped."""
+    """Prints the command that continues a training after a signal."""
     content = {"env": plan.env, **plan.settings}
     content |= {} if plan.num_seeds is None else {"seeds": plan.seeds}
     print(
@@ -412,7 +412,7 @@ def _print_interrupted(directory, plan, when=""):
 
 
 def print_next(options, env, directory, env_kwargs):
-    """Prints the commands that evaluate, draw, record and export the agent of a run."""
+    """Prints the commands that evaluate, draw, record and export the run's agent."""
     # No command reads an id of the form `module:Id` from a file.
     words = ["--env", env] if ":" in env else []
     words += run_config.env_arg_options(env_kwargs)

@@ -1,4 +1,4 @@
-"""Runs the command `tune`, which searches settings for a training."""
+"""The command `tune`, which searches settings for a training."""
 
 import dataclasses
 import importlib.util
@@ -31,10 +31,10 @@ class TuneOptions(cli_options.TaskOptions):
 
     Attributes:
         trials: Finished trials at the end, with those of an earlier command.
-        jobs: Processes side by side; one core for each.
+        jobs: Processes side by side, each on one core.
         trainings: Trainings of each trial, each with a seed of its own.
-        confirm: Further trainings of each of the five best trials at the end, which
-            select the best; 0: none.
+        confirm: Further trainings of each of the five best trials at the end, to choose
+            between them; 0: none.
         ranges: TOML file with a table [ranges] (that of the preset).
         objective: steps: environment steps until an evaluation reaches the target;
             return: mean return at the end of the budget; or a key of log.csv, whose mean
@@ -42,7 +42,7 @@ class TuneOptions(cli_options.TaskOptions):
         minimize: Smaller values of a log key are better.
         sampler: How to draw settings.
         no_prune: Do not end trials that are below the median.
-        run_dir: Folder of the search (runs/ENV/DATE_tune); the search in it continues.
+        run_dir: Folder of the search (runs/ENV/DATE_tune); a search in it continues.
     """
 
     trials: Count = 20
@@ -69,9 +69,9 @@ def add_parser(commands):
 def tune(options):
     """Search settings for a training.
 
-    Trains with different settings, and writes the best settings as a preset. The settings
-    of --preset and of the options are the first trial. An interrupted search continues
-    with the same command and its --run-dir.
+    Trains with different settings, and writes the best as a preset. The first trial uses
+    --preset and the options as they are. Repeat an interrupted command with its --run-dir
+    to continue the search.
     """
     plan, ranges = _check(options)
     startup.import_tensorflow()
@@ -100,7 +100,7 @@ def tune(options):
 def _check(options):
     """Returns the `Plan` and the ranges of a search.
 
-    TensorFlow is imported only if the module of the environment is.
+    It imports TensorFlow only if the environment's module does.
     """
     if importlib.util.find_spec("optuna") is None:
         raise ImportError(
@@ -138,14 +138,14 @@ def _check(options):
 
 
 def varied(plan, ranges):
-    """Returns the plan with the options of `fit` that have a range, for its engine."""
+    """Adds the options of `fit` that have a range to a plan, for its engine."""
     names = {x.path[1]: "a range" for x in ranges if x.path[0] == "fit"}
     settings = {**plan.settings, "fit": {**plan.settings["fit"], **names}}
     return dataclasses.replace(plan, settings=settings)
 
 
 def _objective(options, plan):
-    """Returns the objective, its direction and the target, as arguments of a search."""
+    """Returns objective, direction and target, as arguments of a search."""
     key = options.objective or ("return" if plan.target is None else "steps")
     if key == "steps" and plan.target is None:
         raise ValueError(

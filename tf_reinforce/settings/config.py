@@ -1,8 +1,8 @@
-"""Lists all settings of agents and of training runs, once.
+"""All settings of agents and training runs, each declared once.
 
-Checks, presets, `config.json`, the command line, search spaces and docs/options.md are
-made from these classes (see `schema`). The module does not import TensorFlow, so that the
-command line starts fast.
+From these classes follow the checks, presets, `config.json`, the command line, search
+spaces and docs/options.md (see `schema`). TensorFlow is not imported here, so the command
+line starts fast.
 """
 
 import dataclasses
@@ -84,22 +84,22 @@ class AgentOptions:
             baseline.
         returns: Weights an action by the rewards that follow it, or by all of its
             episode.
-        discount_states: Weights step t by gamma to the power t: the exact discounted
+        discount_states: Weights step t by gamma to the power t, for the exact discounted
             gradient.
         scale_advantages: Divides advantages by their standard deviation, in the update or
             so far.
         scale_rewards: Divides rewards by the running standard deviation of the returns.
-        mean_over: Divides the loss by the number of episodes or of steps.
-        on_truncation: What follows the last step of a truncated episode: its value,
-            nothing, or no use of the episode.
-        minibatch_size: Steps of each gradient step (all steps of the update).
+        mean_over: Divides the loss by the number of episodes or steps.
+        on_truncation: Ends a truncated episode with its predicted value or with zero, or
+            drops the episode.
+        minibatch_size: Steps per gradient step (all steps of the update).
         passes: Passes over the steps of an update.
         ratio_clip: Largest likelihood ratio, or the limits (low, high) of PPO.
-        max_kl: Ends the passes of an update beyond this KL divergence, in nats per step.
+        max_kl: Ends an update's passes beyond this KL divergence, in nats per step.
         entropy_coef: Coefficient of the entropy bonus.
         normalize_observations: Normalizes observations by their running mean and
             variance.
-        action_mask: Place of the mask of legal actions, info/KEY or observation/KEY.
+        action_mask: Where to find the mask of legal actions, info/KEY or observation/KEY.
 
     Raises:
         ValueError: If an option is invalid.
@@ -125,11 +125,11 @@ class AgentOptions:
         schema.check_fields(self)
 
     def check_baseline(self, baseline, is_value_function):
-        """Raises `ValueError` if the baseline or `returns` does not allow `gae_lambda`.
+        """Raises `ValueError` if `gae_lambda` does not go with the baseline or `returns`.
 
         Args:
-            baseline: `baselines.Baseline` of the agent, or the name of a baseline.
-            is_value_function: Bool, whether the baseline predicts values.
+            baseline: `baselines.Baseline`, or its name.
+            is_value_function: Bool, whether it predicts values.
         """
         if self.gae_lambda < 1 and (not is_value_function or self.returns == "whole"):
             raise ValueError(
@@ -147,7 +147,7 @@ class Rates(typing.TypedDict):
 
 
 class ValueBaseline(typing.TypedDict):
-    """The settings of a value network."""
+    """A value network's settings."""
 
     kind: Literal["value"]
     hidden: NotRequired[Sizes]
@@ -158,7 +158,7 @@ class ValueBaseline(typing.TypedDict):
 
 
 def _head_table(name, value):
-    """Returns the table of a head; the head checks its other arguments."""
+    """Checks that a head is known; its other arguments are checked when it is made."""
     if value.get("kind") not in BOX_HEADS:
         raise ValueError(
             f"`{name}` must have a `kind`, one of {BOX_HEADS}. Received: {name}={value!r}"
@@ -168,7 +168,7 @@ def _head_table(name, value):
 
 @dataclasses.dataclass(frozen=True)
 class AgentSettings(AgentOptions):
-    """The arguments of `Reinforce.for_env` that a preset or the command line may set.
+    """Arguments of `Reinforce.for_env` that a preset or the command line may set.
 
     Attributes:
         passes: Passes over the steps of an update.
@@ -176,9 +176,9 @@ class AgentSettings(AgentOptions):
         learning_rate: Learning rate, or {first = 0.01, last = 0.001}.
         baseline: Baseline; {kind = "value", passes = 4} sets options of a value network.
         head: Head for a Box; {kind = "Gaussian", initial_scale = 0.5} sets its arguments.
-        steps_per_execution: Updates in one call of a TensorFlow program.
-        jit_compile: Compiles gradient steps with XLA; auto: those of at least 100 per
-            update without convolutions.
+        steps_per_execution: Updates per call of a TensorFlow program.
+        jit_compile: Compiles gradient steps with XLA; auto: if an update makes at least
+            100 of them and the network has no convolutions.
     """
 
     passes: Repeats = 1
@@ -201,41 +201,38 @@ FOR_ENV_DEFAULTS: dict[str, Any] = {
 
 
 def learning_rates(setting):
-    """Returns the first and the last learning rate that a checked setting describes."""
+    """Returns the first and last learning rate of a checked setting."""
     is_linear = isinstance(setting, dict)
     return (setting["first"], setting["last"]) if is_linear else (setting, setting)
 
 
 @dataclasses.dataclass(frozen=True)
 class RayWorkers:
-    """Workers on the machines of a Ray cluster, for the argument `workers` of `fit`.
+    """Collects episodes on the machines of a Ray cluster: `fit(workers=RayWorkers(…))`.
 
-    A Ray actor on each machine holds worker processes. They are the same as those of
-    `workers=N`, and need no TensorFlow. The episodes, the weights and the logs are those
-    of a training in one process, to the bit, if all machines compute the same results
-    from the same versions of the same packages.
+    A Ray actor on each machine holds worker processes like those of `workers=N`, which
+    need no TensorFlow. Episodes, weights and logs equal those of one process to the bit,
+    if all machines compute the same results from the same package versions.
 
-    Ray must be installed on this machine (`pip install "tf-reinforce[ray]"`), and
-    tf-reinforce and the packages of the environment on every machine of the cluster. The
-    current process must run on one of the machines of the cluster.
+    This machine must belong to the cluster and have Ray: `pip install
+    "tf-reinforce[ray]"`. All machines need tf-reinforce and the environment's packages.
 
     Args:
         num_workers: Positive int, the number of workers.
-        address: String, the address `host:port` of the cluster, or `"auto"` for the
-            cluster of this machine, or `"local"` to start a cluster on this machine that
-            ends with the training. If the program has already called `ray.init`, its
-            connection is used, and `address` must be `"auto"`.
-        num_cpus_per_worker: Non-negative number, the processor cores that a worker
-            reserves on its machine. With 0, Ray starts any number of workers.
-        restart_failed_workers: Bool, whether a worker whose machine or actor is lost is
-            started again on another machine. Its unfinished episodes are then played
-            again, and the result of the training does not change. An environment that
-            fails, or that ends its process, is handled as `on_env_error` says.
-        worker_health_probe_timeout_s: Positive number of seconds. A worker whose actor
-            does not answer for this time counts as lost. The time does not limit the
-            episodes; the argument `step_timeout` of `fit` limits one reset or step.
-        allow_other_versions: Bool, whether machines may have other versions of packages
-            than this machine. With other versions, results may differ.
+        address: String, the cluster's `host:port`, `"auto"` for the cluster of this
+            machine, or `"local"` for a new one that ends with the training. After your
+            own `ray.init`, it must be `"auto"`, and your connection is used.
+        num_cpus_per_worker: Non-negative number, the cores that a worker reserves on its
+            machine. With 0, Ray starts any number of workers.
+        restart_failed_workers: Bool, whether to restart a worker elsewhere when its
+            machine or actor is lost. Its unfinished episodes are played again, with the
+            same result. If an environment fails or ends its process, `on_env_error`
+            applies.
+        worker_health_probe_timeout_s: Positive number of seconds after which a silent
+            actor counts as lost. It does not limit episodes; `step_timeout` of `fit`
+            limits one reset or step.
+        allow_other_versions: Bool, whether package versions may differ from those of this
+            machine. Results may then differ too.
 
     Raises:
         ValueError: If an argument is invalid.
@@ -266,9 +263,9 @@ class RayWorkers:
             )
 
     def launcher(self, step_timeout: float) -> Any:
-        """Returns the launcher that starts the workers of a pool in the cluster.
+        """Returns the launcher that starts a pool's workers in the cluster.
 
-        The launcher is above the engine, which receives it from here.
+        The engine is a lower layer, so it receives the launcher from here.
 
         Args:
             step_timeout: Float, the argument of `fit`.
@@ -278,19 +275,19 @@ class RayWorkers:
 
 
 def number_of_workers(workers):
-    """Returns the number of workers that the argument `workers` of `fit` describes."""
+    """Returns the number of workers that `fit`'s `workers` asks for."""
     return workers.num_workers if isinstance(workers, RayWorkers) else workers
 
 
 @dataclasses.dataclass(frozen=True)
 class EnvSettings:
-    """What all environments receive before the episodes of an update.
+    """What environments receive before each update's episodes.
+
+    Each may also be a function that returns the dict, given the number of updates so far.
 
     Args:
-        reset_options: Dict, the argument `options` of each reset, or `None`; or a
-            function that returns it for a number of updates.
-        env_attrs: Dict from names of attributes to their values, or `None`; or a function
-            that returns it for a number of updates.
+        reset_options: Dict for the argument `options` of each reset, or `None`.
+        env_attrs: Dict from attribute names to values, or `None`.
 
     Raises:
         TypeError: If an argument is invalid.
@@ -310,7 +307,7 @@ class EnvSettings:
                 )
 
     def at(self, update):
-        """Returns the dicts for an update, the results of any functions."""
+        """Returns both dicts for an update, after calling any functions."""
         values = vars(self).values()
         return EnvSettings(*(x(update) if callable(x) else x for x in values))
 
@@ -322,11 +319,11 @@ class EnvSettings:
 
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
-    """Options of `Reinforce.fit` for the amount of training and the environments.
+    """Options of `Reinforce.fit` for the budget and the environments.
 
-    Exactly one of `epochs` and `steps`, and exactly one of `episodes_per_epoch` and
-    `steps_per_epoch`, is not `None`. `Range.in_file` limits what a stranger's preset,
-    agent file or `config.json` can start.
+    One of `epochs` and `steps` is set, the other is `None`; the same holds for
+    `episodes_per_epoch` and `steps_per_epoch`. `Range.in_file` limits what a stranger's
+    preset, agent file or `config.json` can start.
 
     Attributes:
         epochs: Number of updates.
@@ -335,11 +332,11 @@ class FitOptions:
         steps_per_epoch: Steps per update, instead of episodes.
         num_envs: Environments side by side; with the compiled engine, in evaluations
             only.
-        workers: Processes that collect the episodes; host engine only.
+        workers: Processes that collect episodes; host engine only.
         max_episode_steps: Time limit (that of the environment).
-        on_bad_env: If the environment returns an invalid value: stop with an error, or
+        on_bad_env: When an environment returns an invalid value, stop with an error or
             replace the episode; host engine only.
-        on_env_error: If the environment raises an exception: stop with an error, or make
+        on_env_error: When an environment raises an exception, stop with an error, or make
             it again and replace the episode; host engine only.
         step_timeout: Longest time in seconds for one reset or step in a worker.
 
@@ -385,7 +382,7 @@ class FitOptions:
 
     @property
     def limits(self):
-        """Returns the arguments of `open_envs` among the options, as a dict."""
+        """Returns the options that `open_envs` takes, as a dict."""
         names = "max_episode_steps", *FAULT_OPTIONS, "step_timeout"
         return {name: getattr(self, name) for name in names}
 
@@ -407,7 +404,7 @@ _ALTERNATIVES = ("epochs", "steps"), ("episodes_per_epoch", "steps_per_epoch")
 
 
 def merge_options(defaults, options):
-    """Returns the options of `fit` as a dict, with defaults for options that are `None`.
+    """Fills in defaults where options of `fit` are `None`.
 
     `epochs` and `steps` replace each other, and so do `episodes_per_epoch` and
     `steps_per_epoch`.
@@ -426,10 +423,10 @@ def merge_options(defaults, options):
 
 
 class Evaluation(typing.TypedDict, total=False):
-    """The evaluations of a training run.
+    """How a training run evaluates its agent.
 
     Attributes:
-        episodes: Episodes of each evaluation (100).
+        episodes: Episodes per evaluation (100).
         every: Updates from one evaluation to the next (10).
         deterministic: Takes the most likely actions instead of sampling them (True).
         target: Target return (the reward threshold of the environment).
@@ -444,12 +441,12 @@ class Evaluation(typing.TypedDict, total=False):
 
 
 class CheckpointSettings(typing.TypedDict, total=False):
-    """The arguments of `Checkpoints` in a training run.
+    """When a training run writes checkpoints.
 
     Attributes:
         every_seconds: Seconds from one checkpoint to the next (60).
         every_updates: Updates from one checkpoint to the next.
-        grace_seconds: After SIGTERM, end at the latest after this time in seconds (30).
+        grace_seconds: Seconds that the run may take to end after SIGTERM (30).
     """
 
     every_seconds: NonNegative | None
@@ -458,7 +455,7 @@ class CheckpointSettings(typing.TypedDict, total=False):
 
 
 class CallbackSettings(typing.TypedDict, total=False):
-    """The callbacks of a training run.
+    """Which callbacks a training run uses.
 
     Attributes:
         diagnose: Print advice if the policy does not learn (docs/diagnostics.md).
@@ -489,11 +486,11 @@ FIT_LIMITS = schema.file_limits(TABLES["fit"])
 def check_agent(settings, source="`agent`"):
     """Raises `ValueError` if a preset or the command line sets an invalid value.
 
-    The arguments of a head are checked when it is made for an environment.
+    A head's arguments are checked later, when it is made for an environment.
 
     Args:
         settings: Dict of settings of `AgentSettings`.
-        source: Start of the error messages about keys.
+        source: Start of error messages about keys.
     """
     checked = schema.check_table(source, TABLES["agent"], settings)
     options = {name: x for name, x in checked.items() if name in AGENT_OPTIONS}
@@ -503,7 +500,7 @@ def check_agent(settings, source="`agent`"):
 
 
 def check_option(table, name, value):
-    """Returns the value of one setting, checked."""
+    """Checks one setting, and returns its value."""
     return schema.check(name, TABLES[table][name], value)
 
 

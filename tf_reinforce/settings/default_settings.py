@@ -1,4 +1,4 @@
-"""Chooses settings for an agent with a value baseline and no preset."""
+"""Settings for an agent with a value baseline and no preset."""
 
 import logging
 import math
@@ -24,10 +24,11 @@ _MIN_GAMMA, _MAX_GAMMA = 0.95, 0.995
 
 
 def value_network(setting):
-    """Returns the settings of a value network with all defaults, `None` without one.
+    """Fills in the defaults of a value network's settings.
 
     Args:
-        setting: `"value"`, a dict of settings, or any other value of `baseline`.
+        setting: Argument `baseline` of an agent. Anything but `"value"` or a dict gives
+            `None`.
     """
     setting = config.VALUE_NETWORK if setting == "value" else setting
     if not isinstance(setting, dict):
@@ -37,10 +38,10 @@ def value_network(setting):
 
 
 def head_settings(setting, action_space):
-    """Returns the name of the class and the arguments of a head for a `Box`.
+    """Returns the class name and the arguments of a head for a `Box`.
 
     Args:
-        setting: The name of a head, or a dict of its name `kind` and its arguments.
+        setting: The name, or a dict of the name `kind` and the arguments.
         action_space: `gymnasium.Space` of the environment.
 
     Raises:
@@ -61,7 +62,7 @@ def head_settings(setting, action_space):
 def gamma(max_episode_steps):
     """Returns a discount whose horizon 1 / (1 - γ) is a fifth of the time limit.
 
-    The discount is at least 0.95 and at most 0.995, a horizon of 20 to 200 steps.
+    It is clipped to [0.95, 0.995], a horizon of 20 to 200 steps.
 
     Example:
 
@@ -72,12 +73,12 @@ def gamma(max_episode_steps):
 
 
 def for_task(space, max_episode_steps, in_graph=False):
-    """Returns arguments of `Reinforce.for_env`, and arguments of `fit`.
+    """Chooses arguments for `Reinforce.for_env` and for `fit`.
 
     Args:
         space: `gymnasium.Space` of the actions.
-        max_episode_steps: Number, the time limit of the environment in steps.
-        in_graph: Bool, whether the environment is a tensor environment.
+        max_episode_steps: Number, the environment's time limit.
+        in_graph: Bool, whether it is a tensor environment.
     """
     import gymnasium
 
@@ -100,7 +101,7 @@ def for_task(space, max_episode_steps, in_graph=False):
 
 
 def describe(space, max_episode_steps, agent, fit):
-    """Returns a text about the settings of a value baseline, for messages.
+    """Summarizes the chosen settings for a log message.
 
     Args:
         space, max_episode_steps: Arguments of `for_task`.
@@ -129,14 +130,13 @@ def describe(space, max_episode_steps, agent, fit):
 def merge(preset, arguments, envs, has_quantities):
     """Returns all arguments of `Reinforce.for_env`, and the defaults of `fit`.
 
-    The arguments of the user override the settings of the preset, and the preset
-    overrides the defaults. Without a preset, `baseline="value"` stands for the settings
-    of `for_task`.
+    The user's arguments win over the preset, and the preset over the defaults. Without a
+    preset, `baseline="value"` takes its place with the settings of `for_task`.
 
     Args:
         preset: Dict from `toml_files.read_for_env`.
-        arguments: Dict of the arguments of `Reinforce.for_env`. The values of `hidden`
-            and `learning_rate` may be `None`.
+        arguments: Dict from the user; `None` for `hidden` or `learning_rate` means not
+            passed.
         envs: `collect.environments.Environments`.
         has_quantities: Bool, whether observations can be normalized.
     """
@@ -157,7 +157,7 @@ def merge(preset, arguments, envs, has_quantities):
 
 
 def _limit(envs):
-    """Returns the time limit that an environment states, or the default limit."""
+    """Returns the environment's own time limit, else the default one."""
     spec_limit = envs.spec and envs.spec.max_episode_steps
     limit = envs.max_episode_steps or math.inf
     limit = spec_limit if math.isinf(limit) else limit

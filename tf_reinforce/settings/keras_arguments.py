@@ -1,4 +1,4 @@
-"""Explains arguments of Keras and other libraries that an agent does not have."""
+"""Errors for arguments that users know from Keras and other libraries."""
 
 import functools
 import inspect
@@ -46,11 +46,7 @@ _INSTEAD = {
 
 
 def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Returns a method whose `TypeError` names what to use instead of a wrong argument.
-
-    Args:
-        method: Method of an agent.
-    """
+    """Makes a method's `TypeError` name what to use instead of a wrong argument."""
     signature = inspect.signature(method)
     names = list(signature.parameters)[1:]
 
@@ -79,7 +75,7 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def unknown(owner, name, value, names):
-    """Returns the `TypeError` for an argument that a class or method does not have.
+    """Returns the `TypeError` for an unknown argument.
 
     Args:
         owner: String, the class or the method.

@@ -1,8 +1,8 @@
-"""Checks settings by the type hints of their fields, and reads them from texts.
+"""Checks settings by their type hints, and reads them from text.
 
-A class of settings lists its fields with hints, defaults and docstrings. A hint is built
-of `int`, `float`, `bool`, `str`, `None`, `Literal`, tuples, unions, classes, tables
-(`TypedDict`), and `Annotated` with a `Range` or with a function of name and value.
+A class of settings declares its fields with hints, defaults and docstrings. Hints may
+combine `int`, `float`, `bool`, `str`, `None`, `Literal`, tuples, unions, classes, tables
+(`TypedDict`), and `Annotated` with a `Range` or a function of name and value.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _TEXTS |= {dict: "a table", list: "a list of whole numbers"}
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The numbers that a setting may have, and the largest one in a stranger's file."""
+    """The numbers that a setting may have, and the largest in a stranger's file."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -41,12 +41,12 @@ Seed = typing.Annotated[int, Range(0, 2**63 - 1)]
 
 
 class _Misfit(Exception):
-    """A value does not fit a hint."""
+    """Raised when a value does not fit a hint."""
 
 
 @functools.cache
 def hints(cls):
-    """Returns a dict from the settings of a class to their type hints."""
+    """Maps the settings of a class to their type hints."""
     found = typing.get_type_hints(cls, include_extras=True)
     optional = typing.NotRequired
     return {
@@ -56,9 +56,9 @@ def hints(cls):
 
 
 def help_texts(owner):
-    """Returns a dict from names to their texts in the docstrings of a class or function.
+    """Reads help texts by name from the docstring of a class or function.
 
-    The texts are those of `Args` and `Attributes`, also of base classes.
+    They stand in `Args` and `Attributes`, also those of base classes.
     """
     texts = {}
     for part in reversed(getattr(owner, "__mro__", [owner])):
@@ -72,7 +72,7 @@ def help_texts(owner):
 
 
 def expected(hint):
-    """Returns what a hint expects, for messages.
+    """Describes the values that fit a hint, for messages.
 
     Example:
 
@@ -99,10 +99,10 @@ def expected(hint):
 
 
 def check(name, hint, value):
-    """Returns `value` in the type of a hint.
+    """Checks a value by a hint, and converts it.
 
     Raises:
-        ValueError: If the value does not fit the hint.
+        ValueError: If it does not fit.
 
     Example:
 
@@ -117,7 +117,7 @@ def check(name, hint, value):
 
 
 def _fit(name, hint, value):
-    """Returns a value in the type of a hint; the errors of a table are raised."""
+    """Converts a value to a hint's type, or raises `_Misfit` (a table: its own error)."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in _UNIONS:
         for part in parts:
@@ -153,25 +153,25 @@ def _fit(name, hint, value):
 
 
 def is_table(hint):
-    """Returns whether the values of a hint are dicts."""
+    """Returns whether a hint's values are dicts."""
     return typing.is_typeddict(hint) or dict in (hint, *typing.get_args(hint)[:1])
 
 
 def check_fields(options):
-    """Checks all fields of a frozen dataclass, and converts them to their types."""
+    """Checks and converts all fields of a frozen dataclass in place."""
     for name, hint in hints(type(options)).items():
         object.__setattr__(options, name, check(name, hint, getattr(options, name)))
 
 
 def check_table(source, hints, table, prefix="", required=()):
-    """Returns a dict of settings, checked by their hints.
+    """Checks a dict of settings by their hints, and returns it converted.
 
     Args:
-        source: Start of the error messages about keys, as `"The preset Taxi-v4"`.
-        hints: Dict from the names of settings to their hints.
+        source: Start of error messages about keys, for example `"The preset Taxi-v4"`.
+        hints: Dict from setting names to hints.
         table: Dict, for example from a file.
-        prefix: String before the names of the settings in messages.
-        required: The keys that must exist.
+        prefix: String before the setting names in messages.
+        required: Keys that must exist.
 
     Raises:
         ValueError: If a key is unknown or missing, or a value does not fit.
@@ -187,11 +187,11 @@ def check_table(source, hints, table, prefix="", required=()):
 
 
 def expect_keys(name, table, keys):
-    """Raises `ValueError` if a table is not a dict, or has a key that is not in `keys`.
+    """Raises `ValueError` if a table is no dict or has an unknown key.
 
     Args:
         name: Start of the error message, for example `"The head Beta"`.
-        table: Dict from TOML or JSON, the table to check.
+        table: Dict from TOML or JSON.
         keys: Strings, the valid keys.
     """
     if not isinstance(table, dict):
@@ -206,7 +206,7 @@ def expect_keys(name, table, keys):
 
 
 def numbers(hint):
-    """Yields the pairs of kind and `Range` of the numbers that a hint allows."""
+    """Yields kind and `Range` of each number that a hint allows."""
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is typing.Annotated:
         if isinstance(parts[1], Range):
@@ -217,7 +217,7 @@ def numbers(hint):
 
 
 def file_limits(hints):
-    """Returns a dict from settings to the largest numbers that a file may contain."""
+    """Maps settings to the largest numbers that a file may contain."""
     limits = {
         name: [limits.in_file for _, limits in numbers(hint)]
         for name, hint in hints.items()
@@ -226,7 +226,7 @@ def file_limits(hints):
 
 
 def value(text):
-    """Returns the value of a text in the form of JSON or TOML, else the text itself."""
+    """Reads text as JSON or TOML if possible, else returns it unchanged."""
     for read in (json.loads, lambda text: tomllib.loads(f"value = {text}")["value"]):
         with contextlib.suppress(ValueError, RecursionError):
             return read(text)
@@ -234,7 +234,7 @@ def value(text):
 
 
 def read(name, hint, text):
-    """Returns the value of an option on the command line, for example 1e5 for a count."""
+    """Reads a command-line value, for example 1e5 for a count."""
     result = text if hint is str else value(text)
     kinds = [kind for kind, _ in numbers(hint)]
     if kinds == [int] and isinstance(result, float) and result.is_integer():

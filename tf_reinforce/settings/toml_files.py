@@ -1,4 +1,4 @@
-"""Reads and writes preset files, and overrides single settings by name."""
+"""Preset files in TOML, and overrides of single settings by name."""
 
 import copy
 import logging
@@ -38,8 +38,8 @@ def names() -> list[str]:
 def names_for(env: str) -> list[str]:
     """Returns the names of all presets for an environment id.
 
-    If a preset has the name of the environment, the name of this preset comes first. The
-    module of an id `module:Id-v0` does not belong to the name of the environment.
+    The one that has the environment's own name, if any, comes first. In `module:Id-v0`,
+    only `Id-v0` counts.
 
     Example:
 
@@ -51,7 +51,7 @@ def names_for(env: str) -> list[str]:
 
 
 def own_name(env: str) -> str:
-    """Returns the name of the preset that has the name of an environment id.
+    """Returns an environment id without its module, the name of its own preset.
 
     Example:
 
@@ -65,18 +65,17 @@ def read(name: str) -> dict[str, Any]:
     """Returns the settings of a preset.
 
     Args:
-        name: One of `names()`, or the path of a preset file that ends in `.toml`.
+        name: One of `names()`, or the path of a `.toml` file.
 
     Returns:
-        Dict with the keys `env` (string), `result` (string, the return that a training
-        with the preset has reached, or an empty string), and `env_kwargs`, `agent`,
-        `fit`, `evaluation` and `ranges` (dicts).
+        Dict with the keys `env` (string), `result` (string, the return that the preset
+        has reached, or empty), and `env_kwargs`, `agent`, `fit`, `evaluation` and
+        `ranges` (dicts).
 
     Raises:
-        ValueError: If no preset has the name, or the file is not valid TOML or contains
-            an invalid key or value.
-        FileNotFoundError: If `name` is a path that ends in `.toml`, and the file does not
-            exist.
+        ValueError: If the preset does not exist, is not valid TOML, or has an invalid key
+            or value.
+        FileNotFoundError: If the `.toml` file does not exist.
 
     Example:
 
@@ -109,15 +108,15 @@ def read(name: str) -> dict[str, Any]:
 
 
 def read_toml(path, kind):
-    """Returns the content of a TOML file of settings as a dict.
+    """Reads a TOML file of at most 1 MiB.
 
     Args:
         path: Path of the file.
-        kind: String that names the kind of the file in errors, for example `"preset"`.
+        kind: String for errors, for example `"preset"`.
 
     Raises:
-        ValueError: If the file is not valid TOML, or has more than 1 MiB.
-        FileNotFoundError: If the file does not exist.
+        ValueError: If the file is too large, or not valid TOML.
+        FileNotFoundError: If it does not exist.
     """
     path = pathlib.Path(path)
     if not path.exists():
@@ -133,9 +132,9 @@ def write(path, settings, comment):
     """Writes a preset file atomically.
 
     Args:
-        path: Path of the file, which ends in `.toml`.
-        settings: Dict as `read` returns it. Environment arguments that no file may
-            contain, and settings that are `None`, are left out.
+        path: Path that ends in `.toml`.
+        settings: Dict as `read` returns it. `None`, and environment arguments that no
+            file may contain, are left out.
         comment: String, the first line of the file.
     """
     env_kwargs = settings.get("env_kwargs", {})
@@ -152,9 +151,10 @@ def _without_none(settings):
 
 
 def read_for_env(name: str | None, env: Any) -> dict[str, Any]:
-    """Returns the settings of a preset for an environment; no settings for `None`.
+    """Returns a preset's settings for an environment; without a preset, no settings.
 
-    Without a preset, a log message tells how to use the one of the environment, if any.
+    In that case, a log message tells how to use the environment's own preset, if it has
+    one.
 
     Raises:
         ValueError: If the preset is invalid, or is for another environment.
@@ -177,7 +177,7 @@ def read_for_env(name: str | None, env: Any) -> dict[str, Any]:
 def expect_same_env(preset: dict[str, Any], env: Any) -> None:
     """Raises `ValueError` if a preset is for another environment than `env`.
 
-    An environment without a Gymnasium id, for example a callable, is not compared.
+    A callable or any other environment without a Gymnasium id passes.
     """
     spec = getattr(env, "spec", env)
     name = env if isinstance(env, str) else getattr(spec, "id", None)
@@ -193,10 +193,10 @@ def expect_same_env(preset: dict[str, Any], env: Any) -> None:
 
 
 def safe_defaults(defaults):
-    """Returns the defaults of `fit` that an agent file contains.
+    """Returns the defaults of `fit` to store in an agent file.
 
-    These are numbers except `workers`, which depends on the machine, and the `env_kwargs`
-    that a file may contain.
+    These are the numbers, and the `env_kwargs` that a file may contain. `workers` is left
+    out because it depends on the machine.
     """
     limited = config.FIT_LIMITS.keys() - {"workers"}
     fit = {name: x for name, x in defaults.items() if name in limited}
@@ -204,10 +204,13 @@ def safe_defaults(defaults):
 
 
 def check_defaults(defaults):
-    """Returns the defaults of `fit` from an agent file, or raises `ValueError`.
+    """Checks the defaults of `fit` in an agent file, and returns them.
 
     Args:
         defaults: Dict as `safe_defaults` returns it.
+
+    Raises:
+        ValueError: If one is invalid.
     """
     source = "`fit_defaults` of an agent file"
     names = config.FIT_LIMITS.keys() - {"workers"}
@@ -219,12 +222,13 @@ def check_defaults(defaults):
 
 
 def check_limits(source, in_file, remedy="Pass a larger value to `fit`."):
-    """Raises `ValueError` if a number of a file is too large to start without a question.
+    """Raises `ValueError` if a file's number is too large to use without asking the user.
 
     Args:
         source: Start of the error message, which names the file.
         in_file: Dict of arguments of `fit`.
-        remedy: String, the end of the message; `{}` is the option of the command line.
+        remedy: String, the end of the message. `{}` in it becomes the command-line
+            option.
     """
     for name, limit in config.FIT_LIMITS.items():
         value = in_file.get(name)
@@ -238,15 +242,16 @@ def check_limits(source, in_file, remedy="Pass a larger value to `fit`."):
 
 
 def merge_env_kwargs(source, in_file, explicit):
-    """Returns environment arguments of a file, replaced by those of the user.
+    """Merges a file's environment arguments with those of the user, which win.
 
     Args:
         source: Start of the error message, which names the file.
         in_file: Dict from the file.
-        explicit: Dict of the arguments that the user has passed, or `None`.
+        explicit: Dict from the user, or `None`.
 
     Raises:
-        ValueError: If another argument in the file is neither a number nor a bool.
+        ValueError: If an argument that only the file has is neither a finite number nor a
+            bool.
     """
     explicit = explicit or {}
     others = {name: value for name, value in in_file.items() if name not in explicit}
@@ -255,9 +260,9 @@ def merge_env_kwargs(source, in_file, explicit):
 
 
 def check_env_kwargs(source, env_kwargs):
-    """Raises `ValueError` unless environment arguments are finite numbers and booleans.
+    """Raises `ValueError` unless all environment arguments are finite numbers or bools.
 
-    A text in a stranger's file could be the path of any file.
+    In a stranger's file, text could be the path of any file.
     """
     for name, value in env_kwargs.items():
         if not is_safe(value):
@@ -275,25 +280,24 @@ def safe(env_kwargs):
 
 
 def is_safe(value):
-    """Returns whether a file may contain a value as an environment argument."""
+    """Returns whether a file may contain this value as an environment argument."""
     return isinstance(value, (bool, int, float)) and -math.inf < value < math.inf
 
 
 def parse_setting(text):
-    """Returns the path and the value of an override `NAME=VALUE`.
+    """Parses an override `NAME=VALUE`.
 
-    NAME is the name of a setting, with or without its table, and may continue with keys
-    of an inline table. VALUE has the form of JSON or TOML; any other value is text.
+    NAME is a setting, with or without its table, and may continue with keys of an inline
+    table. VALUE is read as JSON or TOML if possible, else as text.
 
     Args:
         text: String, for example `"gamma=0.9"` or `"agent.baseline.passes=4"`.
 
     Returns:
-        Tuple of strings, from the table to the innermost key, and the value.
+        The path, a tuple of strings from the table to the innermost key, and the value.
 
     Raises:
-        ValueError: If the text has another form, no table has the setting, or several
-            tables have it.
+        ValueError: If the text has another form, or the name is unknown or ambiguous.
 
     Example:
 
@@ -323,15 +327,15 @@ def parse_setting(text):
 
 
 def override(settings, path, value):
-    """Returns the settings of a training with one setting replaced.
+    """Returns a copy of a training's settings with one of them replaced.
 
-    In the table `fit`, a setting replaces its alternative: `steps` replaces `epochs`, and
-    `steps_per_epoch` replaces `episodes_per_epoch`. The other settings do not change.
+    In `fit`, `steps` also replaces `epochs`, and `steps_per_epoch` replaces
+    `episodes_per_epoch`, and vice versa.
 
     Args:
         settings: Dict of the tables `agent`, `fit` and `evaluation`.
-        path: Tuple of strings, the result of `parse_setting`.
-        value: The new value. `None` means that the setting is not set.
+        path: Tuple of strings from `parse_setting`.
+        value: The new value; `None` unsets it.
 
     Raises:
         ValueError: If the path continues into a setting that is no table.
