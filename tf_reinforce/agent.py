@@ -48,11 +48,10 @@ class Reinforce(keras_agent.KerasAgent):
         ∇J = E[ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ) ],    Gₜ = Σ_{k≥t} γᵏ⁻ᵗ rₖ
 
     The policy is any Keras model whose outputs are the parameters of a distribution over
-    actions. As in most implementations, an update omits the factor γᵗ of step t, and with
-    γ < 1 it is then not the gradient of any function. It is an unbiased estimate of the
-    gradient of the expected discounted return with `gamma=1`, `discount_states=True` or
-    `returns="whole"`, as long as no biased option is set. `docs/estimators.md` states the
-    bias of each.
+    actions. As in most implementations, an update omits the factor γᵗ of step t, so with
+    γ < 1 it follows the gradient of no function. For an unbiased estimate of the gradient
+    of the expected discounted return, set `gamma=1`, `discount_states=True` or
+    `returns="whole"`, and no option that `docs/estimators.md` calls biased.
 
     `act` returns actions; `agent(observations)` and `agent.predict` return the outputs of
     the policy, for example logits.

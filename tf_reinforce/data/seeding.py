@@ -1,11 +1,13 @@
 """Derives random numbers from a seed, a purpose, and the numbers of update and episode.
 
-A stream is a purpose, for example training or evaluation; its substreams, such as
-`"training/action"`, are purposes within it. A random number's key is the seed, a
-substream, and counters such as update and episode. Different keys give independent
-numbers. No global generator is seeded, and none lives longer than an episode or a call:
-to draw the numbers of an uninterrupted run, a resumed one needs only the seed and the
-counters.
+Every purpose has a name in `SUBSTREAMS`, for example `"training/action"`: first the
+stream (training, validation, evaluation), then what the numbers are for. The key of a
+random number is the seed, this name, and counters such as update and episode. Numbers
+with different keys are independent.
+
+No global generator is seeded, and no generator lives longer than an episode or a call.
+That is why a resumed run draws the numbers of an uninterrupted one: it needs only the
+seed and the counters.
 """
 
 import dataclasses

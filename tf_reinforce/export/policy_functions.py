@@ -87,9 +87,8 @@ class PolicyFunctions:
         with_float64: Bool. False rounds observations to float32 before they are
             normalized, because LiteRT cannot subtract in float64.
 
-    The attributes with specs describe the arguments with a batch axis. `extra_specs` is
-    the dict of the specs of the arguments that only some policies have: `action_mask` and
-    the recurrent `state`.
+    Its specs have a batch axis. `extra_specs` describes the arguments that only some
+    policies have: `action_mask` and the recurrent `state`.
     """
 
     def __init__(self, actor, action_dtypes, with_float64=True):

@@ -113,10 +113,13 @@ def sample_beta(a: Any, b: Any, noise: Any) -> Any:
         (α + β) [ln(p e^V + 1 - p) - p V] ≤ -ln(4 u (1 - u) w),    p = α / (α + β),
         λ² = (α + β - 2) / (2 α β - α - β).
 
-    As in Cheng's algorithm, α is the smaller parameter; if β is smaller, the two are
-    exchanged and the sample is 1 - y. No digits are lost when α and β are near one or
-    large. A proposal is rejected with a probability of at most 1 - e / 4, all 31 of
-    `Beta` with one below 5e-16; then the first proposal is returned.
+    This is Cheng's algorithm, in which α is the smaller parameter. If β is smaller, the
+    two are exchanged, and the sample is 1 - y. The formulas lose no digits when α and β
+    are near one or large.
+
+    A proposal is rejected with a probability of at most 1 - e / 4. `Beta` draws 31 of
+    them, which are all rejected with a probability below 5e-16; then the first one is
+    returned.
 
     Args:
         a: `[...]` float above zero, α - 1.

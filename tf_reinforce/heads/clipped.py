@@ -28,11 +28,12 @@ class ClippedGaussian(gaussian.GaussianHead):
     total probability. The policy gradient has the same expectation as with `Gaussian`,
     and never a larger variance.
 
-    The raw action is the clipped sample, which is also what the environment receives
-    unless `integer=True`. Bounds are rounded inwards to the action's number type. The
-    `mode` is the
-    clipped mean, which is the median: a probability at a bound and a density between them
-    cannot be compared, so a most likely action is not defined.
+    The raw action is the clipped sample. The environment receives it as it is, or rounded
+    if `integer=True`. Bounds are rounded inwards to the action's number type.
+
+    The `mode` is the clipped mean, which is the median of the action. A most likely
+    action does not exist, because bounds have probabilities and numbers between them have
+    densities.
 
     Args:
         size: Positive int, `A`.
