@@ -85,7 +85,7 @@ class Worthless(toys.Clock):
 WARNINGS = [
     (Random, "Two collections with equal seeds gave different episodes"),
     (Outside, "component .0. of 'observation' is 3.0"),
-    (Endless, "did not end within 10,000 steps"),
+    (Endless, "truncated after 10,000 steps"),
     (Worthless, "All rewards were zero"),
 ]
 

@@ -289,7 +289,7 @@ def test_one_xla_program_serves_every_number_of_minibatches(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(train_step.compiled_steps, "compiled", compiled)
+    monkeypatch.setattr(train_step.compilation, "compiled", compiled)
     agent = made()
     update = step_of(agent, 2, 6, jit_compile=True)
     update(checked(agent, record()), drawn(2))
