@@ -201,8 +201,9 @@ def terms(scored, batch, options):
 
         ∇V = 1/N Σₙ wₙ Aₙ ∇ log π(aₙ|xₙ)
 
-    The advantage A is the reward for `"ips"`; the reward minus V, divided by the mean
-    weight, for `"snips"`; and the reward minus its prediction for `"dr"`.
+    The advantage A depends on the estimator: with `"ips"` it is the reward, with
+    `"snips"` the reward minus V, divided by the mean weight, and with `"dr"` the reward
+    minus its prediction.
     """
     log_probs = scored.log_probs
     rewards, propensities = (

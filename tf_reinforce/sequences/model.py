@@ -35,11 +35,12 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         ∇J = E[ (R - b) ∇ log π(y|x) ],    R = r(x, y) - β log (π(y|x) / π_ref(y|x))
 
     For each prompt x, the model samples `group_size` completions y, and reward functions
-    return a reward r for each. The baseline b is the mean of R over the prompt's other
-    completions (RLOO). The KL penalty is part of the reward, so no gradient flows through
-    it; its reference π_ref is the model at construction. With default options, this is an
-    unbiased estimate of the gradient of E[r] - β KL(π ‖ π_ref), which
-    `tfr.testing.check_sequence_gradient` checks by enumeration.
+    return a reward r for each. The baseline b of a completion is the mean of R over the
+    prompt's other completions (RLOO). The KL penalty compares with π_ref, the model as it
+    was at construction; it is part of the reward, so no gradient flows through it.
+
+    With default options, the update is an unbiased estimate of the gradient of
+    E[r] - β KL(π ‖ π_ref). `tfr.testing.check_sequence_gradient` proves it by enumeration.
 
     Sampling uses the cache of KerasHub's models, but not the sampler of
     `causal_lm.compile`. Tokens follow exactly the distribution that is scored:
