@@ -40,7 +40,8 @@ class SequenceReinforce(resumed_fit.TrainingModel):
     was at construction; it is part of the reward, so no gradient flows through it.
 
     With default options, the update is an unbiased estimate of the gradient of
-    E[r] - β KL(π ‖ π_ref). `tfr.testing.check_sequence_gradient` proves it by enumeration.
+    E[r] - β KL(π ‖ π_ref), as `tfr.testing.check_sequence_gradient` proves by
+    enumeration.
 
     Sampling uses the cache of KerasHub's models, but not the sampler of
     `causal_lm.compile`. Tokens follow exactly the distribution that is scored:
