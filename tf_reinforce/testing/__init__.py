@@ -1,8 +1,8 @@
 """Checks heads, baselines and exported policies against expected values.
 
-`check_gradient` compares the expected update of an agent with the gradient of the
-expected return. `check_head` compares a head with the definition of a distribution.
-`check_export` compares an exported policy with its agent.
+`check_gradient` compares an agent's expected update with the exact gradient,
+`check_head` compares a head with the definition of a distribution, and `check_export`
+compares an exported policy with the agent that wrote it.
 """
 
 from tf_reinforce.testing.distributions import check_head

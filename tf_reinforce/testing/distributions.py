@@ -53,58 +53,54 @@ def check_head(
     actions: Any = None,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Checks that the methods of a head agree with the definition of a distribution.
+    """Checks that a head's methods agree with the definition of a distribution.
 
-    Raw actions are the samples of a head before their conversion to environment units.
-    `check_head` enumerates all raw actions of a head with integer actions. For a
-    continuous head, `check_head` computes integrals over all raw actions. The properties
-    are checked in the following order, so that the first failure is not a consequence of
-    another failure:
+    Raw actions are the head's samples, before their conversion to environment units. If
+    they are integers, all of them are enumerated. For a continuous head, the sums over
+    actions become numerical integrals. The properties are checked in this order, and the
+    first failure is not a consequence of another:
 
-    - `legality`: Legal actions have a probability above zero, and illegal actions have
-      the probability zero. `legality` is checked only with a mask. With a mask, all other
-      properties are checked for the legal actions and the masked outputs. With a mask, an
-      illegal action among the samples fails the property `sample`.
-    - `probabilities`: exp(log_prob) sums, or integrates, to one over all raw actions.
-    - `eligibility`: The method `eligibility` and automatic differentiation return equal
+    - `legality`: Legal actions have a positive probability, and illegal ones have zero.
+      This is checked only with a mask. All other properties are then checked for the
+      legal actions and the masked outputs, and an illegal sample fails `sample`.
+    - `probabilities`: exp(log_prob) sums, or integrates, to one.
+    - `eligibility`: `head.eligibility` and automatic differentiation return the same
       derivatives of log_prob with respect to the outputs.
-    - `finite_differences`: The method `eligibility` and central differences give equal
-      derivatives of log_prob with respect to the outputs.
-    - `sample`: Among 20,000 samples, the number of each action differs from its
+    - `finite_differences`: `head.eligibility` and central differences return the same
+      derivatives.
+    - `sample`: Among 20,000 samples, the count of each action differs from its
       expectation by at most six standard errors plus one. For a continuous head, the
-      first two moments of the samples differ from the first two moments of `distribution`
-      by at most six standard errors.
-    - `moments`: The first two moments of `sample`, integrated over the noise, equal the
-      first two moments of `distribution`. `moments` is checked only for continuous heads
-      with `head.support=None`.
+      first two moments of the samples differ from those of `distribution` by at most six
+      standard errors.
+    - `moments`: The first two moments of `sample`, integrated over the noise, equal those
+      of `distribution`. This is checked only for continuous heads with `support=None`.
     - `expected_eligibility`: The expectation of `eligibility` over all actions is zero.
     - `entropy`: The entropy of `distribution` is the expectation of -log_prob.
-    - `mode`: No raw action is more likely than the mode of the head.
+    - `mode`: No raw action is more likely than the head's mode.
 
     Args:
-        head: `tfr.heads.Head`, which `check_head` builds if necessary. A continuous head
-            must sample one or two numbers. If `head.support` is `None`, the head needs
-            one noise number for each sampled number, and the sampled numbers must be
-            smooth functions of the noise. The log_prob of a continuous head must be
-            smooth in the action (not Laplace or uniform). All heads inside a `Composite`
-            must have integer actions.
-        outputs: `[N, P]` float, N rows of P policy outputs, for which the head is
-            checked. `outputs` defaults to three rows of standard normal numbers.
-        mask: `[head.mask_size]` integers, the action mask under which a head with integer
-            actions is checked. By default, the head is checked without a mask.
+        head: `tfr.heads.Head`, which is built if necessary. A continuous head must sample
+            one or two numbers, and its log_prob must be smooth in the action (not Laplace
+            or uniform). If its `support` is `None`, it needs one noise number for each
+            sampled number, and must sample a smooth function of the noise. All heads
+            inside a `Composite` must have integer actions.
+        outputs: `[N, P]` float, the rows of policy outputs to check. The default is three
+            rows of standard normal numbers.
+        mask: `[head.mask_size]` integers, an action mask for a head with integer actions,
+            or `None` to check it without a mask.
         actions: `[K, …]` integers, all K raw actions of a head with integer actions,
-            nested like the actions of the head. `actions` defaults to every array of
-            non-negative integers that `head.is_valid` accepts.
-        seed: Int that determines the default outputs and the noise of the samples.
+            nested like its actions. The default is every array of non-negative integers
+            that `head.is_valid` accepts.
+        seed: Int, the seed of the default outputs and of the sampling noise.
 
     Returns:
-        Dict from the name of each property to its largest error over all rows of
-        `outputs`. Errors are relative to the expected numbers if these are above 1. The
-        error of `sample` is a number of standard errors.
+        Dict from the name of each property to its largest error over all rows. Errors are
+        relative to expected numbers above 1, and else absolute. The error of `sample` is
+        a number of standard errors.
 
     Raises:
-        AssertionError: If the error of a property exceeds its tolerance. The message
-            names the methods of the head that may be wrong.
+        AssertionError: If an error exceeds its tolerance. The message names the methods
+            that may be wrong.
         ValueError: If an argument is invalid, or the head has too many actions.
 
     Example:
@@ -160,19 +156,19 @@ def check_head(
 class _Check:
     """Measures how far a head is from a distribution, for one row of policy outputs.
 
-    A subclass gives N raw `actions` and their `measure`, `[N]` float: a sum over the
-    actions with these weights is the sum, or the integral, over all raw actions.
+    A subclass provides N raw `actions` and their weights `measure`, `[N]` float. A sum
+    over the actions with these weights is the sum, or the integral, over all raw actions.
     """
 
     def __init__(self, head, row, rng):
         self.head, self.row, self.rng = head, row, rng
 
     def outputs(self, count, row=None):
-        """Returns `count` copies of one row of P policy outputs, `[count, P]`."""
+        """Returns `[count, P]`, copies of one row of policy outputs."""
         return tf.constant(np.tile(self.row if row is None else row, (count, 1)))
 
     def errors(self):
-        """Yields `(property, error)` in the order of the docstring of `check_head`."""
+        """Yields `(property, error)` in the order that `check_head` documents."""
         count = enumeration.count(self.actions)
         outputs = self.outputs(count)
         with tf.GradientTape() as tape:
@@ -205,16 +201,16 @@ class _Check:
         yield "mode", self.mode_error(mode, log_probs)
 
     def expectation(self, values):
-        """Returns the expectation E[f(a)] from the values f(a) of N actions, `[N, …]`.
+        """Returns E[f(a)], given the values f(a) of all N actions, `[N, …]`.
 
-        Values of actions with probability zero are ignored, even if the values are NaN.
+        Actions with probability zero do not count, even if their values are NaN.
         """
         probs = self.probs.reshape(-1, *[1] * (np.ndim(values) - 1))
         return np.sum(probs * np.where(probs > 0, values, 0.0), axis=0)
 
     @functools.cached_property
     def samples(self):
-        """20,000 raw actions, sampled from new noise, as arrays `[20000, …]`."""
+        """20,000 raw actions, as arrays `[20000, …]`."""
         generate = {"uniform": self.rng.random, "normal": self.rng.standard_normal}
         noise = keras.tree.map_structure(
             lambda spec: tf.constant(generate[spec.kind]((_NUM_SAMPLES, *spec.shape))),
@@ -224,7 +220,7 @@ class _Check:
         return self.validate_actions("sample", samples, _NUM_SAMPLES)
 
     def validate_actions(self, name, actions, count):
-        """Returns the given raw actions as arrays; raises if a shape or type is wrong."""
+        """Returns raw actions as arrays; raises an error if a shape or type is wrong."""
         spec = self.head.action_spec("float64")
         keras.tree.assert_same_structure(spec, actions)
         return keras.tree.map_structure(
@@ -247,7 +243,7 @@ class _Check:
         return values
 
     def log_prob(self, actions, row=None):
-        """Returns the log-probabilities of N raw actions `[N, …]`, as `[N]` float."""
+        """Returns the log-probabilities of N raw actions, `[N]` float."""
         outputs = self.outputs(enumeration.count(actions), row)
         return self.head.distribution(outputs).log_prob(actions).numpy()
 
@@ -296,9 +292,9 @@ class _IntegratedCheck(_Check):
 
         ∫ f(a) da = ∫ f(a(z)) |da/dz| dz
 
-    To integrate a function f over all actions a, a is written as a function of real
-    numbers z, to which the trapezoid rule is applied. If log_prob is smooth, the error of
-    the integral decreases exponentially with the number of points.
+    The actions are written as a function of real numbers z, and the trapezoid rule is
+    applied to these. If log_prob is smooth, its error decreases exponentially with the
+    number of points.
     """
 
     def __init__(self, head, row, rng, *_):
@@ -386,17 +382,17 @@ _LINE = -math.inf, math.inf
 
 
 def _powers(actions):
-    """Returns the numbers of each of N actions, and the squares of the numbers."""
+    """Returns the numbers in each of N actions, followed by their squares."""
     flat = actions.reshape(len(actions), -1)
     return np.concatenate([flat, flat**2], axis=1)
 
 
 def _quadrature(samples, low, high, atoms):
-    """Returns points of an interval, densest near the samples, and their weights.
+    """Returns points in an interval, densest near the samples, and their weights.
 
-    The points are a grid on the real line, mapped to the interval. A sinh of the grid
-    makes them sparse in the tails of the distribution. An atom, a bound with a positive
-    probability, is a point with the weight 1.
+    They are a grid on the real line, mapped to the interval. Applying sinh to the grid
+    makes the points sparse in the tails. A bound with positive probability (an atom) is a
+    point with weight 1.
     """
     to_line, from_line, derivative = _line_maps(low, high)
     inside = to_line(samples[(samples > low) & (samples < high)])
@@ -413,9 +409,9 @@ def _quadrature(samples, low, high, atoms):
 
 
 def _line_maps(low, high):
-    """Returns a map from an interval to the real line, the inverse, and its derivative.
+    """Returns a map from an interval to the real line, its inverse, and the derivative.
 
-    The derivative of the inverse is a function of the point in the interval.
+    The derivative is that of the inverse, as a function of the point in the interval.
     """
     if math.isfinite(low) and math.isfinite(high):
         return (

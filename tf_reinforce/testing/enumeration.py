@@ -1,4 +1,4 @@
-"""Enumerates the raw actions of a head."""
+"""Enumerates a head's raw actions."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ _MAX_ACTIONS = 100_000
 
 
 def is_integer(head):
-    """Returns whether all parts of the head's actions are integers."""
+    """Returns whether a head's actions consist of integers only."""
     return all(
         spec.dtype.is_integer for spec in keras.tree.flatten(head.action_spec("float64"))
     )
@@ -21,17 +21,16 @@ def is_integer(head):
 def raw_actions(head, actions=None):
     """Returns all K raw actions of a head with integer actions, as arrays `[K, …]`.
 
-    A raw action is a sample of the head, before its conversion to environment units.
+    Raw actions are the head's samples, before their conversion to environment units.
 
     Args:
         head: `tfr.heads.Head`.
-        actions: `[K, …]` integers, all K raw actions, nested like the actions of the
-            head. `actions` defaults to every array of non-negative integers that
-            `head.is_valid` accepts.
+        actions: `[K, …]` integers, all K raw actions, nested like the head's actions. The
+            default is every array of non-negative integers that `head.is_valid` accepts.
 
     Raises:
-        ValueError: If `actions` are not valid raw actions of the head, or the head has
-            more than 100,000 actions.
+        ValueError: If `actions` are not valid raw actions, or there are more than
+            100,000.
     """
     if not is_integer(head):
         raise ValueError(
@@ -61,12 +60,12 @@ def raw_actions(head, actions=None):
 
 
 def is_valid(head, actions):
-    """Returns `[N]` bool, True for each of N actions whose parts are all valid."""
+    """Returns `[N]` bool, True for each action whose parts are all valid."""
     return to_matrix(head.is_valid(actions)).all(axis=1)
 
 
 def validate_mask(head, mask):
-    """Returns an action mask as a vector of int8, or raises an error if it is invalid."""
+    """Returns an action mask as an int8 vector, or raises an error if it is invalid."""
     mask = np.asarray(mask)
     is_mask = mask.shape == (head.mask_size,) and mask.dtype.kind in "biu" and mask.size
     if not is_mask or not head.has_legal_action(mask.astype("int8")):
@@ -79,18 +78,18 @@ def validate_mask(head, mask):
 
 
 def is_legal(head, actions, mask):
-    """Returns `[N]` bool, True for each of N raw actions that an action mask allows."""
+    """Returns `[N]` bool, True for each raw action that the mask allows."""
     masks = np.tile(mask, (1, count(actions), 1))
     return head.is_legal(select(actions, None), masks)[0]
 
 
 def count(actions):
-    """Returns the number N of actions in an array `[N, …]` or in nested arrays."""
+    """Returns N for an array `[N, …]` of actions, or for nested arrays."""
     return len(keras.tree.flatten(actions)[0])
 
 
 def select(actions, index):
-    """Returns the actions at an index of an array `[N, …]` or of nested arrays."""
+    """Returns the actions at an index into an array `[N, …]`, or into nested arrays."""
     return keras.tree.map_structure(lambda part: part[index], actions)
 
 
@@ -101,7 +100,7 @@ def to_matrix(actions):
 
 
 def _all_actions(head):
-    """Returns all raw actions of a head, or all combinations of a composite's actions."""
+    """Returns all raw actions of a head; for a composite, all combinations."""
     if not isinstance(head, heads.Composite):
         return _all_arrays(head)
     leaves = [_all_arrays(leaf) for leaf in head.leaves]
@@ -114,8 +113,8 @@ def _all_actions(head):
 def _all_arrays(head):
     """Returns every array of non-negative integers that the head accepts as an action.
 
-    For each entry, the enumeration ends at the largest integer that the head accepts if
-    all other entries are zero.
+    Each entry counts up to the largest integer that is accepted while all others are
+    zero.
     """
     sizes, num_entries = [], math.prod(head.action_shape)
     for entry in range(num_entries):

@@ -1,4 +1,4 @@
-"""Checks an environment with episodes, and explains what to correct."""
+"""Checks an environment by running episodes, and explains what to correct."""
 
 import contextlib
 import os
@@ -48,14 +48,14 @@ class Finding(NamedTuple):
 
 
 class EnvReport(NamedTuple):
-    """The results of `check_env`, which `print` shows as text."""
+    """The findings of `check_env`, which `print` shows as text."""
 
     name: str
     findings: tuple[Finding, ...]
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """Returns the findings that would stop a training."""
+        """Returns the findings that would stop training."""
         return tuple(x for x in self.findings if x.severity == "error")
 
     def __str__(self) -> str:
@@ -76,12 +76,12 @@ def check_env(
     max_episode_steps: int | None = None,
     action_mask: str | None = None,
 ) -> EnvReport:
-    """Checks an environment with episodes of a random policy, and explains the results.
+    """Checks an environment by running episodes of a random policy.
 
-    The episodes are collected as in training, so that the rules of
-    `docs/environments.md` apply. The function also compares two collections with equal
-    seeds, and reports the head, the policy, the time limit, action masks, success, what
-    a step costs, and which `num_envs` and `workers` to take.
+    They are collected as in training, so the rules in `docs/environments.md` apply. A
+    second collection with the same seed shows whether episodes can be repeated. The
+    report also covers the default head and policy, the time limit, action masks, success,
+    how long a step takes, and which `num_envs` and `workers` to use.
 
     Args:
         env: An environment id, an `EnvSpec`, a callable that makes an environment, a
@@ -89,14 +89,15 @@ def check_env(
         episodes: Int, the number of episodes.
         seed: Int, the seed of the episodes.
         env_kwargs, max_episode_steps: As in `Reinforce.fit`.
-        action_mask: As in `Reinforce`, by default a mask in the info or observation of
-            a reset, under the key "action_mask", "legal_actions" or "avail_actions".
+        action_mask: As in `Reinforce`. By default, a mask is used if a reset returns one
+            in the info or observation, under the key "action_mask", "legal_actions" or
+            "avail_actions".
 
     Returns:
         `EnvReport`.
 
     Raises:
-        TypeError: If `env` is the result of `open_envs`.
+        TypeError: If `env` was returned by `open_envs`.
 
     Example:
 
@@ -136,12 +137,13 @@ def check_env(
 
 
 def advice(step_seconds: float, waiting_share: float, cores: int) -> str:
-    """Returns a sentence that names the `num_envs` and `workers` to train with.
+    """Returns a sentence that recommends `num_envs` and `workers` for training.
 
     Args:
-        step_seconds: Float, the time of a step.
-        waiting_share: Float from 0 to 1, the share of this time without a core.
-        cores: Int, the number of cores of the machine.
+        step_seconds: Float, the duration of a step.
+        waiting_share: Float from 0 to 1, the share of this time spent waiting, without
+            using a core.
+        cores: Int, the number of CPU cores.
 
     Example:
 
@@ -160,7 +162,7 @@ def advice(step_seconds: float, waiting_share: float, cores: int) -> str:
 
 
 class _Recorder(gym.Wrapper):
-    """Records the keys of infos, and the time of steps."""
+    """Records the keys of infos, and how long steps take."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -178,7 +180,7 @@ class _Recorder(gym.Wrapper):
 
 
 def _findings(env, options, seed, episodes, action_mask):
-    """Yields the findings of all checks; raises the error of the environment."""
+    """Yields all findings, or raises the environment's error."""
     with make_envs.open_envs(env, 1, **options) as envs:
         is_vector_env = envs.is_vector_env
     if is_vector_env:
@@ -236,7 +238,7 @@ def _default_agent(agent):
 
 
 def _record_findings(first, second, parts):
-    """Yields findings on two collections with equal seeds."""
+    """Yields findings on two collections with the same seed."""
     flat = keras.tree.flatten
     if not all(map(np.array_equal, flat(first), flat(second))):
         yield Finding(
@@ -279,9 +281,10 @@ def _record_findings(first, second, parts):
 
 
 def _recorder_findings(recorder, env):
-    """Yields findings on success, and what a step costs.
+    """Yields findings on success, and on how long steps take.
 
-    Medians, because other processes interrupt some steps, and the first may compile.
+    Times are medians, because other processes interrupt some steps, and the first step
+    may compile.
     """
     if "is_success" in recorder.keys:
         yield Finding("note", "`is_success` in the info is logged as `success`.")

@@ -12,10 +12,10 @@ _MAX_BATCHES = 20_000
 
 
 class GradientReport(NamedTuple):
-    """The result of a check of `W` weights.
+    """What a gradient check found, for `W` weights.
 
-    The gradients of `check_gradient` and `check_logged_gradient` point in the direction
-    of ascent, those of the other checks in the direction of descent.
+    The gradients of `check_gradient` and `check_logged_gradient` point in the
+    direction of ascent, and those of the other checks in the direction of descent.
     """
 
     expected: np.ndarray  # [W] float64, expectation of the update over all batches
@@ -35,15 +35,15 @@ def compare(
     objective: str,
     hint: str,
 ) -> GradientReport:
-    """Returns the report; raises `AssertionError` if its error exceeds the tolerance.
+    """Returns the report, or raises `AssertionError` if its error exceeds the tolerance.
 
     Args:
-        expected: The result of the function `expected`.
+        expected: What `expected` returns, a gradient and the number of batches.
         exact: `[W]` float, the exact gradient.
         trajectories: Int, the number of different samples.
-        tolerance: Float, the largest accepted error, or `None` for any.
-        objective: What the exact gradient is the gradient of.
-        hint: A sentence about causes of a difference.
+        tolerance: Float, the largest accepted error, or `None` to accept any.
+        objective: String for the message, the quantity whose gradient `exact` is.
+        hint: String for the message, possible causes of a difference.
     """
     gradient, batches = expected
     difference, norm = gradient - exact, np.linalg.norm
@@ -79,10 +79,11 @@ def expected(
     """Returns the expected gradient Σ P(batch) g(batch), and the number of batches.
 
     Args:
-        probs: The probabilities of all samples, a vector for each place of a batch.
-        gradient: Function from a batch, an array of the index of the sample in each
-            place, to its gradient.
-        all_batches: The result of `batches`, by default all batches in all orders.
+        probs: One vector for each place in a batch, the probabilities of all samples
+            there.
+        gradient: Function that computes a batch's gradient. It takes an array with the
+            index of the sample in each place.
+        all_batches: What `batches` returns. The default is all batches in all orders.
     """
     sums = [float(place.sum()) for place in probs]
     if not np.allclose(sums, 1.0, rtol=0.0, atol=1e-9):
@@ -112,10 +113,11 @@ def batches(
     """Yields all batches, each as `(multiplicity, indices of its samples)`.
 
     Args:
-        choices: List of sequences, what can stand in each place of a batch.
-        any_order: Bool, whether all orders of a batch have the same gradient. They are
-            then enumerated once; the multiplicity is their number, and else one.
-        factor: Int, the number of gradients that each batch needs.
+        choices: List of sequences, the samples that can stand in each place.
+        any_order: Bool, whether a batch has the same gradient in any order. Then only one
+            order is yielded, and the multiplicity is the number of orders. It is 1
+            otherwise.
+        factor: Int, how many gradients each batch needs.
     """
     size = len(choices)
     if not any_order:
@@ -130,7 +132,7 @@ def batches(
 
 
 def check_count(count: int) -> None:
-    """Raises an error if there are too many batches or samples to enumerate."""
+    """Raises `ValueError` if there are too many batches or samples to enumerate."""
     if count > _MAX_BATCHES:
         raise ValueError(
             f"At most {_MAX_BATCHES} batches are enumerated. Received: {count}. Use a "
@@ -139,5 +141,5 @@ def check_count(count: int) -> None:
 
 
 def flat(values: Any) -> np.ndarray:
-    """Returns a list of gradients or weights as one float64 vector."""
+    """Joins a list of gradients or weights into one float64 vector."""
     return np.concatenate([np.ravel(value) for value in values]).astype("float64")

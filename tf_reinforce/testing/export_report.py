@@ -23,7 +23,7 @@ _NEARBY = 64  # results near a result, with which a different result is compared
 
 
 class ExportReport(NamedTuple):
-    """The result of `check_export`, which `print` shows as text."""
+    """The differences that `check_export` found, which `print` shows as text."""
 
     observations: int  # N, the number of observations
     played: bool  # whether the agent played the observations, or they are random
@@ -33,12 +33,12 @@ class ExportReport(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """Returns the largest difference of all results."""
+        """Returns the largest difference."""
         return max(self.differences.values())
 
     @property
     def passed(self) -> bool:
-        """Returns whether the largest difference is at most the tolerance."""
+        """Returns whether all differences are within the tolerance."""
         return self.difference <= self.tolerance
 
     def __str__(self) -> str:
@@ -66,30 +66,33 @@ def check_export(
 
         difference = |x - y| / max(1, |y|),    for a result x, and y of the agent
 
-    A new process loads the export with its runtime, and computes the results of all
-    exported functions. It imports NumPy and the runtime, but not tf_reinforce.
+    A new process loads the export and calls all of its functions. It imports only NumPy
+    and the runtime for the format.
 
-    A rounding error may change a result by more than the tolerance, for example if two
-    actions are equally likely. Such a result counts as a tie, and not as a difference, if
-    the agent computes it too from policy outputs and noise that differ by the tolerance.
+    Rounding may change a result by more than the tolerance, for example when two actions
+    are equally likely. If the agent returns the same result after its policy outputs and
+    noise change by the tolerance, it counts as a tie instead of a difference.
 
     Args:
         agent: `Reinforce`, the agent that wrote the export.
         path: Path of the export.
-        env: Environment in any form that `Reinforce.fit` accepts, in which the agent
-            plays the observations; or `None` for random members of the observation space.
+        env: Environment in any form that `Reinforce.fit` accepts, where the agent plays
+            to collect the observations; or `None` to draw them from the observation
+            space.
         observations: Positive int, the number of observations.
         tolerance: Float, the largest difference that passes the check.
         seed: Int, the seed of the observations, the noise and the sampled actions.
-        env_kwargs: Dict of keyword arguments for the constructor of the environment.
+        env_kwargs: Dict of keyword arguments for the environment's constructor.
 
     Returns:
-        `ExportReport`, whose attribute `passed` is the result of the check. A result that
-        is missing, or that has another shape or number type, has an infinite difference.
+        `ExportReport`; its `passed` says whether the export agrees with the agent. A
+        result that is missing, or has another shape or number type, has an infinite
+        difference.
 
     Raises:
         RuntimeError: If the new process cannot load or run the export.
         OSError: If there is no export at `path`.
+        ValueError: If the export has other functions than the agent would write.
     """
     count = validation.positive_int("observations", observations)
     seed = validation.check_seed(seed)
@@ -135,7 +138,7 @@ def check_export(
 
 
 def _recorded(agent, env, count, seed, env_kwargs):
-    """Returns N observations, and a list of their masks and recurrent states."""
+    """Returns N observations, and a list with their masks and recurrent states."""
     policy = agent._live_policy
     if env is None:
         record = _random_episodes(agent, count, np.random.default_rng(seed))
@@ -157,7 +160,7 @@ def _recorded(agent, env, count, seed, env_kwargs):
 
 
 def _nearby_actions(policy, tolerance, observation, extra, noise):
-    """Returns actions `[64, …]` by name, from changed outputs and noise of one row."""
+    """Returns `[64, …]` actions by name, for slightly changed outputs and noise."""
     rng, functions = np.random.default_rng(0), policy.policy_functions
     outputs, _ = functions.outputs(observation, extra)
     changed = []
@@ -170,7 +173,7 @@ def _nearby_actions(policy, tolerance, observation, extra, noise):
 
 
 def _random_episodes(agent, count, rng):
-    """Returns 8 episodes with random observations and masks, and at least N steps."""
+    """Returns 8 episodes of random observations and masks, at least N steps in all."""
     actor, steps = agent._live_policy.actor, -(-count // _NUM_ENVS)
     rows, space = (steps + 1) * _NUM_ENVS, agent.observation_space
     if space is None:
@@ -206,7 +209,7 @@ def _states(policy, record, masks):
 
 
 def _arguments(policy, functions, observations, extra, noise, seed):
-    """Returns a dict from each function to its arguments, in the types it takes."""
+    """Returns each function's arguments, in the number types that it takes."""
     actor, seed = policy.actor, tf.constant(seed, tf.int64)
     draws_noise = functions is policy.functions
     random = seed if draws_noise else keras.tree.pack_sequence_as(actor.head.noise, noise)
@@ -230,7 +233,7 @@ def _arguments(policy, functions, observations, extra, noise, seed):
 
 
 def _run_in_new_process(path, arrays):
-    """Returns the results of `runtimes.run`, computed in a new process."""
+    """Returns what `runtimes.run` computes in a new process."""
     with tempfile.TemporaryDirectory() as folder:
         inputs, results = (os.path.join(folder, x) for x in ("in.npz", "out.npz"))
         np.savez(inputs, **arrays)
@@ -252,7 +255,7 @@ def _run_in_new_process(path, arrays):
 
 
 def _differences(result, expected):
-    """Returns `[…]` float, the difference of each number of a result."""
+    """Returns the difference of each number in a result, infinite if the form differs."""
     form = expected.shape, expected.dtype
     if result is None or (result.shape, result.dtype) != form:
         return np.full(expected.shape or 1, np.inf)

@@ -1,4 +1,4 @@
-"""Checks the expected update of an agent against the gradient of the expected return."""
+"""Checks an agent's expected update against the gradient of the expected return."""
 
 import itertools
 from typing import Any
@@ -53,55 +53,49 @@ def check_gradient(
 
         E[Δw] = ∇ Σ_τ P(τ; w) Σₜ γᵗ rₜ
 
-    In the equation, Δw is the change of the weights w by one update, and τ is a
-    trajectory of a small task. The expected update E[Δw] is a sum over all batches of
-    `batch_size` episodes of the task. `check_gradient` makes the agent's update from each
-    batch, and weights each update by the probability of the batch. The exact gradient is
-    the derivative of the expected return, a sum over all trajectories, without the
-    log-derivative trick. No batch is sampled, so that a difference between expected
-    update and exact gradient is a bias or a rounding error.
+    Δw is the change of the weights w in one update, and τ is a trajectory of a small
+    task. The agent updates its weights on every possible batch of `batch_size` episodes,
+    and the updates are averaged with the probabilities of the batches. The right side, a
+    sum over all trajectories, is differentiated without the log-derivative trick. Nothing
+    is sampled, so any difference is a bias or a rounding error.
 
     If an update makes several gradient steps (`minibatch_size`, `passes`), only the first
-    gradient step is compared, averaged over all possible first minibatches. Later
-    gradient steps of an update are not expected to be unbiased.
+    is compared, averaged over all possible first minibatches. Later steps are not
+    expected to be unbiased.
 
-    The task of `check_gradient` has two states, at most three steps, random transitions,
-    early termination, and rewards that depend on state and action. The observations of
-    the task are one-hot vectors of the state. The policy of `check_gradient` is one dense
-    layer. All numbers of `check_gradient` are float64.
+    The task has two states, at most three steps, random transitions, early termination,
+    and rewards that depend on state and action. An observation is the one-hot vector of
+    the state, and the policy is one dense layer. All numbers are float64.
 
     Args:
-        head: `tfr.heads.Head` with integer actions. A head with weights needs
-            `dtype="float64"`. `check_gradient` compares the gradients of the policy
-            weights and of the head weights. `head` defaults to `Categorical(2)`.
-        baseline: Baseline in any form that `Reinforce` accepts. A custom baseline is
-            checked with all orders of the episodes in a batch. The weights and the
-            optimizer of a custom baseline are restored after each update. A custom
-            baseline must not have state outside of its weights and its optimizer.
-        batch_size: Int, the number of episodes of a batch, 1 to 3.
-        actions: `[K, …]` integers, all K raw actions of the head: its samples before
-            conversion to environment units. `actions` defaults to every array of
-            non-negative integers that `head.is_valid` accepts.
-        masks: `[2, head.mask_size]` integers, one action mask for each of the two states.
-            `masks` defaults to no masks, so that all actions are legal.
-        tolerance: Float, the largest accepted difference between an entry of the expected
-            update and of the exact gradient. `tolerance=None` accepts any difference.
-        seed: Int that determines the random weights of the policy.
-        **settings: Options of `Reinforce`. The default options are `gamma=0.9` and
-            `discount_states=True`, for which the update should be unbiased.
+        head: `tfr.heads.Head` with integer actions, by default `Categorical(2)`. If it
+            has weights, they are compared too, and it needs `dtype="float64"`.
+        baseline: Baseline in any form that `Reinforce` accepts. A custom one is checked
+            with the episodes in all orders. Its weights and optimizer are restored after
+            each update, and it must not keep state elsewhere.
+        batch_size: Int from 1 to 3, the number of episodes in a batch.
+        actions: `[K, …]` integers, all K raw actions of the head, before their conversion
+            to environment units. The default is every array of non-negative integers that
+            `head.is_valid` accepts.
+        masks: `[2, head.mask_size]` integers, one action mask for each state, or `None`
+            if all actions are legal.
+        tolerance: Float, the largest accepted difference between entries of the two
+            gradients, or `None` to accept any.
+        seed: Int, the seed of the policy's weights.
+        **settings: Options of `Reinforce`. The defaults `gamma=0.9` and
+            `discount_states=True` should give an unbiased update.
 
     Returns:
-        `GradientReport` with the expected update and the exact gradient.
+        `GradientReport`.
 
     Raises:
-        AssertionError: If the difference of expected update and exact gradient exceeds
-            the tolerance, or if the probabilities of the actions do not sum to one.
+        AssertionError: If the difference exceeds the tolerance, or the probabilities of
+            the actions do not sum to one.
         ValueError: If an argument is invalid, or the task has too many batches.
 
     Example:
 
-    A custom baseline that depends on the return from which the baseline is subtracted
-    fails `check_gradient`:
+    This baseline is biased, because it depends on the return that it is subtracted from:
 
     >>> class Half(baselines.Baseline):
     ...     def estimate(self, returns, valid, values):
@@ -121,7 +115,7 @@ def check_gradient(
 
 
 class _Enumeration:
-    """Computes the expected update and exact gradient from all trajectories of a task."""
+    """Computes the expected update and the exact gradient from all trajectories."""
 
     def __init__(
         self, head, baseline, actions, seed, settings, horizon=_HORIZON, masks=None
@@ -171,7 +165,7 @@ class _Enumeration:
         self.returns = np.nansum(powers * self.record.rewards, axis=0)
 
     def probabilities(self):
-        """Returns differentiable probabilities of K actions in two states, `[2, K]`."""
+        """Returns `[2, K]`, differentiable probabilities of K actions in both states."""
         outputs = self.agent(np.eye(_NUM_STATES))
         if self.masks is not None:
             outputs = self.head.mask_outputs(outputs, tf.constant(self.masks))
@@ -185,8 +179,8 @@ class _Enumeration:
         """Returns a vector with the probability of each trajectory.
 
         Args:
-            probs: `[2, K]` float, the probabilities of K actions in two states; or
-                `[T, 2, K]` float, these probabilities at each of T steps.
+            probs: `[2, K]` float, the probabilities of the K actions in both states, or
+                `[T, 2, K]` if they change from step to step.
         """
         shape = [len(self.record.rewards), _NUM_STATES, self.num_actions]
         count = len(self.steps)
@@ -198,7 +192,7 @@ class _Enumeration:
         )
 
     def exact(self):
-        """Returns the exact gradient of the expected discounted return as a vector."""
+        """Returns the exact gradient of the expected discounted return, as a vector."""
         with tf.GradientTape() as tape:
             likelihoods = self.likelihoods(self.probabilities())
             objective = tf.reduce_sum(likelihoods * self.returns)
@@ -219,7 +213,7 @@ class _Enumeration:
         )
 
     def change(self, indices):
-        """Returns the change of the weights by an update, and restores the weights.
+        """Returns how an update changes the weights, and restores them.
 
         The change is averaged over all first minibatches.
         """
@@ -245,7 +239,7 @@ class _Enumeration:
         ]
 
     def check(self, batch_size, tolerance):
-        """Returns the `GradientReport`; raises an error if its `error` is too large."""
+        """Returns the report, or raises an error if the difference is too large."""
         validation.positive_int("batch_size", batch_size)
         return expectations.compare(
             self.expected(batch_size),
@@ -260,7 +254,7 @@ class _Enumeration:
 
 
 def _build_agent(head, baseline, seed, settings):
-    """Returns a float64 agent with plain SGD and an initial learning rate of one."""
+    """Returns a float64 agent whose plain SGD starts with a learning rate of one."""
     rng = np.random.default_rng(seed)
     baseline = baselines.get(baseline)
     inputs = keras.Input((_NUM_STATES,), dtype="float64")
@@ -288,7 +282,7 @@ def _trajectories(state, legal, steps):
 
     Args:
         state: Int, the first state.
-        legal: List of lists, the indices of the legal actions of each state.
+        legal: List of lists, the indices of the actions that are legal in each state.
         steps: Int, the number of steps until the time limit.
     """
     for action in legal[state]:
@@ -304,7 +298,7 @@ def _trajectories(state, legal, steps):
 
 
 def _record(trajectories, actions, masks):
-    """Returns all trajectories as one `Episodes` object, padded with NaN rewards."""
+    """Returns all trajectories as `Episodes`, padded with NaN rewards."""
     lengths = np.array([len(steps) for steps in trajectories], "int32")
     shape = rows, count = max(lengths), len(lengths)
     observations = np.zeros((rows + 1, count, _NUM_STATES))

@@ -29,28 +29,27 @@ def check_score_function(
 
         E[g] = ∇ 1/N Σₙ Σ_z p(z|xₙ) L(xₙ, z)
 
-    In the equation, g is the gradient that `ScoreFunction.gradients` returns for a batch
-    of N examples xₙ, and z are all samples that the model draws for an example. The
-    expectation is a sum over all samples of all rows of the batch, weighted by their
-    probabilities. The right side is differentiated without the log-derivative trick. No
-    sample is drawn, so that a difference is a bias or a rounding error.
+    `ScoreFunction.gradients` returns the gradient g for a batch of N examples xₙ, and z
+    runs over everything that the model can sample for an example. On the left, the
+    gradients for all combinations of samples are averaged with their probabilities. The
+    right side is differentiated without the log-derivative trick. Nothing is drawn, so
+    any difference is a bias or a rounding error.
 
     Args:
-        score_function: `tfr.ScoreFunction`, whose `Sample` layers have heads with integer
+        score_function: `tfr.ScoreFunction` whose `Sample` layers have heads with integer
             actions. Model and heads should be float64, for example after
             `keras.config.set_floatx("float64")`. The model must not contain other random
-            layers, for example dropout.
+            layers, such as dropout.
         inputs, targets, sample_weight: A batch of N examples, as in `fit`.
-        tolerance: Float, the largest accepted difference between an entry of both
-            gradients. `tolerance=None` accepts any difference.
+        tolerance: Float, the largest accepted difference between entries of the two
+            gradients, or `None` to accept any.
 
     Returns:
-        `GradientReport`, whose `trajectories` is the number of different samples of one
-        example, and `batches` the number of enumerated batches.
+        `GradientReport`. Its `trajectories` counts the different samples for one example.
 
     Raises:
-        AssertionError: If the difference of both gradients exceeds the tolerance, or if
-            the probabilities of all samples of an example do not sum to one.
+        AssertionError: If the difference exceeds the tolerance, or the probabilities of
+            an example's samples do not sum to one.
         ValueError: If the samples cannot be enumerated.
     """
     validation.instance("score_function", score_function, score_functions.ScoreFunction)
@@ -74,9 +73,9 @@ def check_score_function(
 
 
 class _SamplePaths:
-    """Enumerates all samples that a model can draw for the examples of a batch.
+    """Enumerates everything that a model can sample for the examples in a batch.
 
-    A path is one combination of the samples of all `Sample` layers for one example.
+    A path is one combination of what all `Sample` layers draw for an example.
     """
 
     def __init__(self, score_function, batch):
@@ -99,14 +98,14 @@ class _SamplePaths:
         self.is_path = (np.concatenate(valid, axis=1)[:, None] | (paths == 0)).all(axis=2)
 
     def replayed(self, paths):
-        """Returns the actions of all calls for R rows, given the path of each row."""
+        """Returns the actions of all calls for R rows, given each row's path."""
         return keras.tree.map_structure(
             lambda table: tf.constant(np.reshape(table[paths], (-1, *table.shape[2:]))),
             self.tables,
         )
 
     def exact(self):
-        """Returns the gradient of the expected loss, and the probability of each path."""
+        """Returns the gradient of the expected loss, and each path's probability."""
         num_paths = self.is_path.shape[1]
         paths = np.tile(np.arange(num_paths), self.num_examples)
         rows = keras.tree.map_structure(
@@ -130,7 +129,7 @@ class _SamplePaths:
         return expectations.flat(gradient), probs
 
     def gradient(self, paths):
-        """Returns the gradient of a batch, given the path of each of its rows."""
+        """Returns a batch's gradient, given the path of each row."""
         return self._gradients(self.replayed(paths))
 
     @functools.cached_property
@@ -154,14 +153,14 @@ def check_logged_gradient(
     reward_model: keras.Model | None = None,
     tolerance: float | None = 1e-9,
 ) -> expectations.GradientReport:
-    """Checks that the expected gradient of a log is the gradient of the policy's value.
+    """Checks that a log's expected gradient is the gradient of the policy's value.
 
         E[g] = ∇ 1/N Σₙ Σₐ π(a|xₙ) r(xₙ, a)
 
-    In the equation, g is the gradient with which `ScoreFunction.fit_logged` trains on a
-    log with one decision for each of N contexts. The expectation is a sum over all logs
-    that the logging policy can write, weighted by their probabilities. With `top_k=K`,
-    α(a|x) = 1 - (1 - π(a|x))ᴷ replaces π(a|x) on the right side.
+    `ScoreFunction.fit_logged` trains with the gradient g on a log, which here has one
+    decision for each of N contexts. The expectation covers every log that the logging
+    policy can write. With `top_k=K`, α(a|x) = 1 - (1 - π(a|x))ᴷ replaces π(a|x) on the
+    right side.
 
     Args:
         score_function: `tfr.ScoreFunction` whose model is float64 and has one `Sample`
@@ -169,18 +168,16 @@ def check_logged_gradient(
         contexts: `[N, …]` inputs of the model.
         rewards: `[N, K]` floats, the rewards of all actions.
         propensities: `[N, K]` floats, the probabilities of all actions under the logging
-            policy; each row sums to one. The logging policy never chooses actions with a
-            probability of zero.
+            policy. Each row sums to one. Actions with probability zero are never logged.
         estimator, clip, top_k, reward_model: As in `ScoreFunction.fit_logged`.
-        tolerance: Float, the largest accepted difference between an entry of both
-            gradients. `tolerance=None` accepts any difference.
+        tolerance: Float, the largest accepted difference between entries of the two
+            gradients, or `None` to accept any.
 
     Returns:
-        `GradientReport`, whose `trajectories` is the number K of actions, and `batches`
-        the number of enumerated logs.
+        `GradientReport`. Its `trajectories` is K, and its `batches` counts the logs.
 
     Raises:
-        AssertionError: If the difference of both gradients exceeds the tolerance.
+        AssertionError: If the difference exceeds the tolerance.
         ValueError: If the logs cannot be enumerated.
     """
     model = score_function.model

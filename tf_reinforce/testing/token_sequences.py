@@ -1,4 +1,4 @@
-"""Checks the expected gradient of a `SequenceReinforce` by enumeration of completions."""
+"""Checks the expected gradient of a `SequenceReinforce` by enumerating completions."""
 
 import functools
 import itertools
@@ -25,28 +25,27 @@ def check_sequence_gradient(
 
         E[g] = -∇ 1/P Σ_x Σ_y π(y|x) [r(x, y) - β log (π(y|x) / π_ref(y|x))]
 
-    In the equation, g is the gradient that `SequenceReinforce.gradients` returns for a
-    batch of P prompts x, each with `group_size` completions. The expectation is a sum
-    over all completions of all rows of the batch, weighted by their probabilities. The
-    right side is differentiated without the log-derivative trick. The completions pass
-    through the sampling of the model, with its cache, so that a difference between
-    sampling and scoring is also found. No token is drawn.
+    `SequenceReinforce.gradients` returns the gradient g for a batch of P prompts x, each
+    with `group_size` completions y. On the left, the gradients for all combinations of
+    completions are averaged with their probabilities. The right side is differentiated
+    without the log-derivative trick. No token is drawn, but the completions pass through
+    the model's sampling with its cache, which reveals any difference between sampling and
+    scoring.
 
     Args:
-        model: `tfr.sequences.SequenceReinforce` with a small vocabulary and small
+        model: `tfr.sequences.SequenceReinforce` with a small vocabulary and a small
             `max_completion_length`. Its language model should be float64, for example
             `GPT2Backbone(..., dtype="float64")`.
         prompts: List of P prompts, or dict of columns with P entries each.
-        tolerance: Float, the largest accepted difference between an entry of both
-            gradients. `tolerance=None` accepts any difference.
+        tolerance: Float, the largest accepted difference between entries of the two
+            gradients, or `None` to accept any.
 
     Returns:
-        `GradientReport`, whose `trajectories` is the number of completions of all
-        prompts, and `batches` the number of enumerated batches.
+        `GradientReport`. Its `trajectories` counts the completions of all prompts.
 
     Raises:
-        AssertionError: If the difference of both gradients exceeds the tolerance, or if
-            the probabilities of all completions of a prompt do not sum to one.
+        AssertionError: If the difference exceeds the tolerance, or the probabilities of a
+            prompt's completions do not sum to one.
         ValueError: If there are too many completions or batches.
     """
     validation.instance("model", model, sequence_models.SequenceReinforce)
@@ -86,7 +85,7 @@ def check_sequence_gradient(
 
 
 def all_completions(model, columns):
-    """Returns all completions of all prompts, their rewards and prompt numbers."""
+    """Returns all completions of all prompts, with their rewards and prompt numbers."""
     options, num_prompts = model.options, len(columns["prompts"])
     size, length = model.causal_lm.backbone.vocabulary_size, options.max_completion_length
     expectations.check_count(size**length)
