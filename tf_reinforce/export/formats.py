@@ -1,4 +1,4 @@
-"""Writes exports: a SavedModel, or an ONNX or LiteRT file for each function."""
+"""Writes exports, as a SavedModel or as one ONNX or LiteRT file for each function."""
 
 import contextlib
 import io
@@ -75,7 +75,7 @@ def _write_litert(folder, functions, layers):
 
 @contextlib.contextmanager
 def _quiet(name):
-    """Yields a list of the errors that a logger logs, and hides warnings and logs."""
+    """Hides warnings and a logger's messages, and yields a list of the errors it logs."""
     errors, logger = [], logging.getLogger(name)
     handler = logging.Handler(logging.ERROR)
     handler.emit = lambda record: errors.append(record.getMessage())
@@ -101,21 +101,21 @@ WRITERS = {
 
 
 def write(name, path, policy, layers, observation_space):
-    """Writes a policy in one of the formats of `WRITERS`, and replaces the old export.
+    """Writes a policy in one of the formats of `WRITERS`, replacing an older export.
 
     Args:
         name: String, the format, a key of `WRITERS`.
-        path: Path of the folder of the export.
-        policy: `live_policy.LivePolicy`, the policy.
-        layers: List of the Keras layers whose weights the exported functions read, and of
-            `None`s, which are ignored.
+        path: Path of the folder to write.
+        policy: `live_policy.LivePolicy`.
+        layers: List of the Keras layers whose weights the functions read. Entries that
+            are `None` are ignored.
         observation_space: The observation space, or `None` if it is unknown.
 
     Raises:
-        ValueError: If two arguments of an exported function have the same name, the
-            folder at `path` cannot be replaced, or the format cannot express a function.
-            TensorFlow cannot load a SavedModel from a path with `*`, `?`, `[` or a
-            backslash.
+        ValueError: If two arguments of a function have the same name, the folder at
+            `path` cannot be replaced, or the format cannot express the policy. For a
+            SavedModel, also if `path` contains `*`, `?`, `[` or a backslash, which
+            TensorFlow cannot load.
         ImportError: If a package that the format needs is not installed.
     """
     is_saved_model = name == "tf_saved_model"
@@ -155,7 +155,7 @@ def write(name, path, policy, layers, observation_space):
 
 
 def _warn_of_rounding(actor):
-    """Warns if rounding to float32 changes normalized observations by over 0.01."""
+    """Warns if rounding to float32 changes normalized observations by more than 0.01."""
     for weights in filter(None, actor.centers):
         shift, factor = (np.abs(weight.numpy()) for weight in weights[2:])
         change = float(np.max(shift * factor, initial=0.0)) * 2.0**-24
@@ -183,7 +183,7 @@ def _run_once(folder, functions):
 
 
 def _write_metadata(folder, name, functions, policy, observation_space):
-    """Writes the file `policy.json`, which describes the exported policy."""
+    """Writes `policy.json`, which describes the exported policy."""
     actor = policy.actor
     results = {
         key: function.get_concrete_function().structured_outputs
@@ -219,7 +219,7 @@ _ROLES = "action_mask", "raw_action", "noise", "state", "seed", "count"
 
 
 def _inputs(function, actor):
-    """Returns a list with a description of each argument of an exported function."""
+    """Describes each argument of an exported function for `policy.json`."""
     kinds = iter(part.kind for part in actor.noise_specs)
     inputs = []
     for position, argument in enumerate(function.input_signature):

@@ -17,9 +17,8 @@ class LivePolicy:
 
     Args:
         actor: `actor.ActorPolicy` that computes the actions.
-        action_space: The action space of the environment, or `None` if the action space
-            is unknown. With `action_space=None`, actions have the number types in which
-            the head samples actions.
+        action_space: The environment's action space. If it is unknown (`None`), actions
+            keep the number types in which the head samples them.
     """
 
     def __init__(self, actor, action_space):
@@ -35,7 +34,7 @@ class LivePolicy:
         self._checked = {}  # functions with a finite check, by name
 
     def functions_for(self, format_name):
-        """Returns the functions that an export in a format of `formats` contains."""
+        """Returns the functions that an export in the given format contains."""
         if format_name not in self._by_format:
             policy = policy_functions.PolicyFunctions(
                 self.actor, self._dtypes, with_float64=format_name != "litert"
@@ -46,9 +45,9 @@ class LivePolicy:
         return self._by_format[format_name]
 
     def act(self, observations, deterministic, seed, action_mask, state):
-        """Returns actions, or `(actions, state)` for a policy with recurrent layers.
+        """Returns actions, or `(actions, state)` for a recurrent policy.
 
-        `Reinforce.act` explains the arguments.
+        The arguments are those of `Reinforce.act`.
         """
         deterministic = validation.boolean("deterministic", deterministic)
         observations = self._observations(observations)
@@ -84,7 +83,7 @@ class LivePolicy:
         return batch
 
     def _mask(self, count, action_mask):
-        """Returns `[action_mask]`, or `[]` if exported functions take no action mask."""
+        """Returns `[action_mask]`, or `[]` if the exported functions take no mask."""
         actor, is_input = self.actor, self.policy_functions.mask_is_input
         if not is_input and action_mask is None:
             return []
@@ -182,7 +181,7 @@ def _nested(name, spec, batch):
 
 
 def _batch(name, spec, array):
-    """Returns an array of N rows as a tensor with the row shape and type of a spec."""
+    """Returns an array of N rows as a tensor, whose rows have a spec's shape and type."""
     array = shapes.unmasked(name, array)
     if array.shape[1:] != tuple(spec.shape) or array.ndim != len(spec.shape) + 1:
         single = name.removesuffix("s")

@@ -1,4 +1,4 @@
-"""Defines the exported functions: act, sample, distribution and log_prob."""
+"""Defines the exported functions, such as act, sample, distribution and log_prob."""
 
 import functools
 import inspect
@@ -12,11 +12,12 @@ from tf_reinforce.data import tensor_specs
 
 
 def exported_functions(policy, takes_noise=False):
-    """Returns the exported functions of a policy, traced for any batch size.
+    """Returns a policy's exported functions, traced for any batch size.
 
     Args:
         policy: `PolicyFunctions`.
-        takes_noise: Bool, for formats that draw no random numbers.
+        takes_noise: Bool, whether `sample` takes its noise as an argument, for formats
+            that cannot draw random numbers.
 
     Returns:
         Dict of `tf.function`s that return dicts of tensors, for N observations:
@@ -24,31 +25,31 @@ def exported_functions(policy, takes_noise=False):
         - `act(observation)` returns `action`, the most likely action, in environment
           units.
         - `sample(observation, seed)` returns a random `action`, and `raw_action`, the
-          sample of the head before its conversion to environment units. Equal
-          observations and seeds give equal actions.
+          head's sample before its conversion to environment units. Equal observations
+          and seeds give equal actions.
         - `distribution(observation)` returns the parameters of the action distribution
           by name.
         - `log_prob(observation, raw_action)` returns `log_prob`, `[N]` float, the
           log-probability of each raw action.
-        - `initial_state(count)`, only of a recurrent policy, returns the recurrent
-          states for `count` new episodes.
+        - `initial_state(count)` returns the recurrent states for `count` new episodes.
+          Only recurrent policies have it.
 
-        If the policy reads action masks from `info`, all functions with `observation`
-        also take `action_mask`, `[N, M]` int8, with M entries for each observation. For a
-        recurrent policy, they take as last argument `state`, a dict of the recurrent
-        states `state_0`, `state_1`, …, and return the next states.
+        If the policy reads action masks from `info`, all functions of `observation` also
+        take `action_mask`, `[N, M]` int8. If the policy is recurrent, their last argument
+        is `state`, a dict of the states `state_0`, `state_1`, …, and they return the next
+        states as well.
 
         Parts of a nested action are returned by name, for example `action_arm` for the
-        part `arm`. If a part of the observation has the name of another argument or of a
-        result, for example `seed`, its name in the signature is `observation_seed`. A
-        name that TensorFlow refuses or changes, for example `self`, gets the prefix too.
+        part `arm`. A part of the observation gets the prefix `observation_` if its name
+        is taken by another argument or a result (`observation_seed`), or if TensorFlow
+        refuses or changes it (`observation_self`).
 
-        With `takes_noise`, `sample(observation, noise)` takes noise in place of a seed,
-        nested like `head.noise`: each part is a float array `[N, …]` and an argument, for
-        example `noise_arm`. With the noise that is drawn from a seed, the actions are
-        equal. The next recurrent states are returned as `next_state_0`, …, because an
-        argument and a result of an ONNX file need different names. There are no functions
-        `log_prob` and `initial_state`.
+        With `takes_noise`, the function `sample(observation, noise)` replaces the one
+        with a seed, and `log_prob` and `initial_state` are missing. The noise is nested
+        like `head.noise`, and each part is an argument, for example `noise_arm`, a float
+        array `[N, …]`. The noise that a seed would draw gives the same actions as the
+        seed. The next states are returned as `next_state_0`, …, because the arguments and
+        results of an ONNX file need different names.
     """
     random = {"noise": policy.noise_spec} if takes_noise else {"seed": policy.seed_spec}
     own_specs = {"act": {}, "sample": random, "distribution": {}}
@@ -80,15 +81,14 @@ _POSITIONAL_OR_KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
 class PolicyFunctions:
     """Computes the results of a policy's exported functions.
 
-    Args:
-        actor: `actor.ActorPolicy`.
-        action_dtypes: The number type of the environment's actions, or a structure of
-            number types.
-        with_float64: Bool. False rounds observations to float32 before they are
-            normalized, because LiteRT cannot subtract in float64.
-
     Its specs have a batch axis. `extra_specs` describes the arguments that only some
     policies have: `action_mask` and the recurrent `state`.
+
+    Args:
+        actor: `actor.ActorPolicy`.
+        action_dtypes: Number type of the environment's actions, or a structure of them.
+        with_float64: Bool. If false, observations are rounded to float32 before they are
+            normalized, because LiteRT cannot subtract in float64.
     """
 
     def __init__(self, actor, action_dtypes, with_float64=True):
@@ -129,7 +129,7 @@ class PolicyFunctions:
         return {"log_prob", *names, *next_states, *parameters}
 
     def results(self, name, takes_noise, observation, *inputs):
-        """Returns the results of an exported function, a dict of tensors."""
+        """Returns the results of the exported function with the given name."""
         own, more = None, inputs
         if name in ("sample", "log_prob"):
             own, *more = inputs
@@ -171,13 +171,12 @@ class PolicyFunctions:
         return outputs, state_dict(states)
 
     def actions(self, outputs, noise=None):
-        """Returns actions in the units and types of the environment, by name.
+        """Returns actions by name, in the environment's units and number types.
 
         Args:
             outputs: `[N, P]` float tensor, the masked policy outputs.
-            noise: List of tensors from which the actions are sampled. The result then
-                also contains the raw actions. `noise=None` selects the most likely
-                actions.
+            noise: List of tensors to sample from, which adds the raw actions to the
+                result; or `None` to select the most likely actions.
         """
         raw_actions = self.actor.select_actions(outputs, noise)
         actions = self.actor.head.to_environment(raw_actions)
@@ -189,7 +188,7 @@ class PolicyFunctions:
 
 
 def _batch_specs(specs, *path):
-    """Returns the specs of a structure with a batch axis and a name in each spec."""
+    """Returns a structure of specs with a name and a batch axis added to each."""
     return keras.tree.map_structure(
         lambda leaf, name: tf.TensorSpec((None, *leaf.shape), leaf.dtype, name),
         specs,
@@ -198,10 +197,10 @@ def _batch_specs(specs, *path):
 
 
 def _observation_specs(specs, other_names):
-    """Returns batched observation specs, with names that are not in `other_names`.
+    """Returns batched observation specs whose names are not in `other_names`.
 
-    TensorFlow makes each name an argument of a Python function, which has an argument
-    `self` already. TensorFlow would change the name `0` to `arg_0`.
+    TensorFlow turns each name into an argument of a Python method, which already
+    has `self`. A name such as `0` would become `arg_0`.
     """
 
     def rename(spec):
@@ -216,10 +215,10 @@ def _observation_specs(specs, other_names):
 def signature_names(structure, *path):
     """Returns a name of letters, digits and `_` for each part of a structure.
 
-    A `.` becomes `_`, because TensorFlow would change the `.` in a name of an argument.
+    A `.` becomes `_`, because TensorFlow would change it in the name of an argument.
 
     Raises:
-        ValueError: If two parts of the structure get the same name.
+        ValueError: If two parts get the same name.
 
     Example:
 
@@ -235,7 +234,7 @@ def signature_names(structure, *path):
 
 
 def check_distinct_names(names):
-    """Raises `ValueError` if two names of an exported signature are equal."""
+    """Raises `ValueError` if two names in an exported signature are equal."""
     names = list(names)
     if len(set(names)) < len(names):
         raise ValueError(
@@ -247,7 +246,7 @@ def check_distinct_names(names):
 
 
 def flatten_by_name(name, structure):
-    """Returns a flat dict from the name of each part of a structure to its tensor.
+    """Returns a flat dict of a structure's parts by name.
 
     Example:
 
@@ -259,12 +258,12 @@ def flatten_by_name(name, structure):
 
 
 def state_dict(states):
-    """Returns a dict from the names `state_0`, `state_1`, … to recurrent states."""
+    """Returns recurrent states as a dict with the keys `state_0`, `state_1`, …."""
     return {f"state_{i}": state for i, state in enumerate(states)}
 
 
 def masks_in_batch(path, observations):
-    """Returns `[N, M]` int8, the masks of M entries in a batch of N observations.
+    """Returns the masks in a batch of N observations, `[N, M]` int8.
 
     Args:
         path: `action_masks.MaskPath` of a mask in the observation.

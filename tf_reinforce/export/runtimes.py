@@ -1,11 +1,10 @@
 """Runs exported policies with NumPy and a runtime, without this package.
 
-The file `runtimes.py` is also a program, which a process runs that does not import
-tf_reinforce:
+It is also a program, which can run in a process that does not import tf_reinforce:
 
     python runtimes.py FOLDER INPUTS.npz RESULTS.npz
 
-An array `act/observation` of INPUTS is the argument `observation` of the function `act`.
+In INPUTS, the array `act/observation` is the argument `observation` of `act`.
 """
 
 import importlib
@@ -19,24 +18,23 @@ FILE_NAME = "policy.json"
 
 
 def read_metadata(folder):
-    """Returns the content of the file `policy.json` of an export."""
+    """Returns the content of an export's `policy.json`."""
     with open(os.path.join(folder, FILE_NAME)) as file:
         return json.loads(file.read())
 
 
 def load(folder):
-    """Returns the functions of an exported policy.
+    """Loads the functions of an exported policy.
 
     Args:
-        folder: Path of the folder that `Reinforce.export` has written.
+        folder: Path that was passed to `Reinforce.export`.
 
     Returns:
-        Dict from the name of a function to a Python function. The argument and the
-        result of the Python function are dicts from names to NumPy arrays. Arguments that
-        the exported function does not have are ignored.
+        Dict of Python functions by name. Each takes and returns a dict of NumPy arrays by
+        name. Arguments that the exported function does not have are ignored.
 
     Raises:
-        ImportError: If the runtime of the format is not installed.
+        ImportError: If the format's runtime is not installed.
         OSError, ValueError: If the folder is not an export.
     """
     metadata = read_metadata(folder)
@@ -111,14 +109,15 @@ _RUNTIMES = {
 
 
 def run(folder, arrays):
-    """Returns the results of an export, by the names of function and result.
+    """Loads an export, and calls its functions with the given arrays.
 
     Args:
-        folder: Path of the folder of the export.
-        arrays: Dict from FUNCTION/ARGUMENT, for example `act/observation`, to arrays.
+        folder: Path of the export.
+        arrays: Dict of arrays with the keys FUNCTION/ARGUMENT, for example
+            `act/observation`.
 
     Returns:
-        Dict from FUNCTION/RESULT, for example `act/action`, to arrays.
+        Dict of arrays with the keys FUNCTION/RESULT, for example `act/action`.
     """
     inputs, results = {}, {}
     for key, array in arrays.items():
@@ -132,7 +131,7 @@ def run(folder, arrays):
 
 
 def main(folder, inputs_path, results_path):
-    """Runs the functions that the arrays of a file name, and writes their results."""
+    """Runs the functions named in a file of arrays, and writes their results."""
     with np.load(inputs_path) as file:
         results = run(folder, dict(file))
     if "tf_reinforce" in sys.modules:

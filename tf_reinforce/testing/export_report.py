@@ -70,8 +70,8 @@ def check_export(
     and the runtime for the format.
 
     Rounding may change a result by more than the tolerance, for example when two actions
-    are equally likely. If the agent returns the same result after its policy outputs and
-    noise change by the tolerance, it counts as a tie instead of a difference.
+    are equally likely. Such a result counts as a tie, and not as a difference, if the
+    agent also returns it after a change of policy outputs and noise by the tolerance.
 
     Args:
         agent: `Reinforce`, the agent that wrote the export.

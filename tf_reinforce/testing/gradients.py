@@ -213,9 +213,9 @@ class _Enumeration:
         )
 
     def change(self, indices):
-        """Returns how an update changes the weights, and restores them.
+        """Returns the change of the weights by an update, and restores them.
 
-        The change is averaged over all first minibatches.
+        It is averaged over all first minibatches.
         """
         episodes = select_columns(self.record, indices)
         permutations = self._permutations(int(episodes.lengths.sum()))
