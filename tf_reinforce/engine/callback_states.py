@@ -30,11 +30,10 @@ _MONITOR = "monitor_op"
 class CallbackStates:
     """Saves and restores the callbacks of one training.
 
-    The state of a callback is what its `get_state` returns. Without this method, it is
-    all
-    attributes that training has changed and that are data: numbers, texts, arrays, and
-    lists, tuples, sets and dicts of them. Texts and paths that the constructor received
-    are options, and not restored.
+    What `get_state` of a callback returns is saved. Callbacks without this method keep
+    the attributes that training has changed, as far as they are data: numbers, texts,
+    arrays, and lists, tuples, sets and dicts of these. Texts and paths that were passed
+    to the constructor count as options, and are not restored.
 
     States are matched by class, and within a class by order. Call `check`,
     `restore_logs`, `begin` (after `on_train_begin`, which resets callbacks and empties

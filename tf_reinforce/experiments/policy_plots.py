@@ -39,10 +39,10 @@ _SAMPLES = 256  # for the mean and deviation of a custom head
 def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
     """Draws an agent's policy.
 
-    If observations have one or two numbers, the result is a map over all of them. For
-    discrete actions, the color shows the most likely one, and its strength the
-    probability; for real actions, the map shows means. Where a bound is infinite, the map
-    covers the range visited in ten episodes with sampled actions.
+    Observations of one or two numbers give a map of the whole space. If actions are
+    discrete, its color shows the most likely one, the stronger the more likely; if they
+    are real, it shows their means. Where the space has no bound, the map covers the range
+    that ten episodes with sampled actions visit.
 
     For larger observations, recurrent policies and action masks in `info`, the result is
     the policy along the first 200 steps of one episode with sampled actions, above its
