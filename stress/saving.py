@@ -146,15 +146,15 @@ class CheckpointFolder:
 
     def __init__(self, root):
         self.path = root / self.name
-        self.folder = tfr.Checkpoints(self.path)
 
     def build(self):
         """Makes nothing."""
 
     def save(self, number):
         arrays = [np.full(size, number, "float32") for size in (3, 5000, 20000)]
-        with self.folder.open():
-            self.folder.write(number, {}, {"number": number, "arrays": arrays})
+        folder = tfr.Checkpoints(self.path)  # here, because no lock works across a fork
+        with folder.open():
+            folder.write(number, {}, {"number": number, "arrays": arrays})
 
     def read(self):
         state = tfr.Checkpoints(self.path).newest().state
