@@ -189,11 +189,10 @@ class Reinforce(keras_agent.KerasAgent):
             preset: Name of a preset (`tfr.presets.names()`), or path of a preset file,
                 with default arguments for `for_env` and `fit`.
             env_kwargs: Dict of keyword arguments for the environment's constructor.
-                **kwargs: Further arguments of `Reinforce`, and of `compile`. For a `Box`,
-                `head` may
-                be the name of a head class. `baseline="value"` makes a value network and,
-                without a preset, chooses all other settings by the environment. `head`
-                and `baseline` may be dicts (docs/presets.md).
+            **kwargs: Further arguments of `Reinforce`, and of `compile`. For a `Box`,
+                `head` may be the name of a head class. `baseline="value"` makes a value
+                network and, without a preset, chooses all other settings by the
+                environment. `head` and `baseline` may be dicts (docs/presets.md).
 
         Example:
 
@@ -238,10 +237,9 @@ class Reinforce(keras_agent.KerasAgent):
         """Sets the optimizer, which ends a linear learning rate of `for_env`.
 
         Args:
-            optimizer: Keras optimizer, its name, or its config. **kwargs:
-                `steps_per_execution` and `auto_scale_loss`, as in Keras, and
-                `jit_compile`:
-                True, False, or `"auto"` (docs/options.md).
+            optimizer: Keras optimizer, its name, or its config.
+            **kwargs: `steps_per_execution` and `auto_scale_loss`, as in Keras, and
+                `jit_compile`: True, False, or `"auto"` (docs/options.md).
 
         Raises:
             ValueError: If an argument of Keras would have no effect: `loss`,

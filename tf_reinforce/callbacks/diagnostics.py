@@ -32,31 +32,29 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
     A report is a dict of floats, with NaN for what is unknown or undefined:
 
-    | key | meaning |
-    |---|---|
-    | `update` | number of the update, from 0 over all calls of `fit` |
-    | `episodes` | number of episodes |
-    | `signal` | estimated squared length of the true gradient of the policy loss |
-    | `noise` | expected squared error of the batch's gradient |
-    | `signal_to_noise` | their quotient, a rough estimate |
-    | `independent` | number of episodes, or of groups with equal reset seeds |
-    | `gradient_variance_removed` | share of the variance that the baseline removes |
-    | `return_variance_removed` | the same for the returns |
-    | `explained_variance` | share of the returns' variance that the values explain |
-    | `kl` | KL divergence from the policy before the gradient steps to that after |
-    | `effective_sample_size` | of importance sampling with the new policy, a share |
-    | `entropy_share` | entropy divided by that of a uniform choice |
-    | `spread` | standard deviation of real actions, in half widths of their bounds |
-    | `at_bounds` | share of real numbers that reach the environment at a bound |
-    | `bounded_logits` | share of [0, 1] that the logits cover |
-    | `return_size` | root mean square, after `scale_rewards` |
-    | `advantage_size` | root mean square, after `scale_advantages` |
-    | `stepping_share` | share of the time since the last report, including tracing |
-    | `acting_share`, `learning_share` | the remaining shares |
-    | `learning_rate`, `entropy_coef` | as in the update |
-    | `gradient_steps` | number in the update |
-    | `value_scale` | `scale` of a `Value` baseline |
-    | `value_shared`, `rewards_scaled`, `vector_env` | flags, 1 or 0 |
+    - `update`: number of the update, from 0 over all calls of `fit`.
+    - `episodes`: number of episodes.
+    - `signal`: estimated squared length of the true gradient of the policy loss.
+    - `noise`: expected squared error of the batch's gradient.
+    - `signal_to_noise`: their quotient, a rough estimate.
+    - `independent`: number of episodes, or of groups with equal reset seeds.
+    - `gradient_variance_removed`: share of the variance that the baseline removes.
+    - `return_variance_removed`: the same for the returns.
+    - `explained_variance`: share of the returns' variance that the values explain.
+    - `kl`: KL divergence from the policy before the gradient steps to that after.
+    - `effective_sample_size`: of importance sampling with the new policy, a share.
+    - `entropy_share`: entropy divided by that of a uniform choice.
+    - `spread`: standard deviation of real actions, in half widths of their bounds.
+    - `at_bounds`: share of real numbers that reach the environment at a bound.
+    - `bounded_logits`: share of [0, 1] that the logits cover.
+    - `return_size`: root mean square, after `scale_rewards`.
+    - `advantage_size`: root mean square, after `scale_advantages`.
+    - `stepping_share`: share of the time since the last report, including tracing.
+    - `acting_share`, `learning_share`: the remaining shares.
+    - `learning_rate`, `entropy_coef`: as in the update.
+    - `gradient_steps`: number in the update.
+    - `value_scale`: `scale` of a `Value` baseline.
+    - `value_shared`, `rewards_scaled`, `vector_env`: flags, 1 or 0.
 
     A `signal` of zero or less is smaller than its error. Removed shares are below zero if
     the baseline adds variance. `kl` is in nats per step; for it and the effective sample

@@ -89,11 +89,9 @@ class TensorEnv(abc.ABC):
         and sample legal actions only; others ignore them. A mask has type bool or int,
         and depends on the action space:
 
-        | action space | mask |
-        |---|---|
-        | `Discrete` with n actions | `[B, n]`, with zeros for illegal ones |
-        | `MultiDiscrete` | `[B, M]`, M the sum of `nvec`: all choices in a row |
-        | `MultiBinary` with n flags | `[B, n]`, the only legal value, or 2 if both are |
+        - `Discrete` with n actions: `[B, n]`, with zeros for illegal ones.
+        - `MultiDiscrete`: `[B, M]`, M the sum of `nvec`: all choices in a row.
+        - `MultiBinary` with n flags: `[B, n]`, the only legal value, or 2 if both are.
 
         For a nested space, the masks are nested alike. A part may be `None` if all its
         actions are legal; that of a `Box` of reals must be. Where an agent acts, each

@@ -87,13 +87,11 @@ def default_policy(
     Each array of an observation is first turned into features, depending on its space;
     the dense layers receive all of them concatenated.
 
-    | array | features |
-    |---|---|
-    | `Box` of reals | the numbers |
-    | `Discrete`, `MultiDiscrete` | one-hot, with an entry for each value |
-    | `MultiBinary`, `Box` of bools | zeros and ones |
-    | `Box` of uint8 or bools that is an image | scaled to [0, 1], then convolutions |
-    | any other `Box` of integers | scaled from the bounds to [-1, 1] |
+    - `Box` of reals: the numbers.
+    - `Discrete`, `MultiDiscrete`: one-hot, with an entry for each value.
+    - `MultiBinary`, `Box` of bools: zeros and ones.
+    - `Box` of uint8 or bools that is an image: scaled to [0, 1], then convolutions.
+    - any other `Box` of integers: scaled from the bounds to [-1, 1].
 
     Tanh layers learn best from inputs around zero; images keep their zero, which is
     usually the value of borders and empty cells. Integers with infinite bounds, or bounds
