@@ -77,12 +77,29 @@ READERS = {
 @pytest.mark.parametrize("kind", READERS)
 def test_every_kind_of_file_is_migrated_and_refused_if_newer(kind, monkeypatch):
     """A later version reads the files of format 1, an earlier one refuses them."""
-    found = []
+    steps = []
     monkeypatch.setattr(version, "FORMAT", 3)
-    steps = {(kind, n): lambda x, n=n: found.append(n) or x for n in range(4)}
-    monkeypatch.setattr(version, "MIGRATIONS", steps)
+    table = {(kind, n): lambda x, n=n: steps.append(n) or x for n in range(4)}
+    monkeypatch.setattr(version, "MIGRATIONS", table)
     READERS[kind](FORMATS[0])
-    assert found[:2] == [1, 2] and found[2:] in ([], [1, 2])  # checked, then built
+    assert steps[:2] == [1, 2] and steps[2:] in ([], [1, 2])  # checked, then built
     monkeypatch.setattr(version, "FORMAT", 0)
     with pytest.raises(ValueError, match="format 1.*Install tf_reinforce"):
         READERS[kind](FORMATS[0])
+
+
+class Mine(tfr.Reinforce):
+    """An agent of a user."""
+
+
+def test_a_subclass_is_migrated_like_its_class_and_nothing_twice(monkeypatch):
+    config = golden.loaded(FORMATS[0] / "categorical.keras").get_config()
+    monkeypatch.setattr(version, "FORMAT", 2)
+
+    def halved(content):
+        return {**content, "gamma": content["gamma"] / 2}
+
+    monkeypatch.setattr(version, "MIGRATIONS", {("Reinforce", 1): halved})
+    once = version.current("Reinforce", "The agent", config)
+    assert version.current("Reinforce", "The agent", once) == once
+    assert Mine.from_config(config).gamma == once["gamma"] == config["gamma"] / 2

@@ -81,7 +81,7 @@ def _named(path):
 
 
 def read(path: str, max_bytes: int = MAX_BYTES) -> tuple[dict, int]:
-    """Returns a `.keras` file's configuration and the size of its weights in bytes.
+    """Returns a `.keras` file's current configuration and its weights' size in bytes.
 
     It needs no TensorFlow, and raises the errors of `load` if Keras cannot have written
     the file.
@@ -98,10 +98,13 @@ def read(path: str, max_bytes: int = MAX_BYTES) -> tuple[dict, int]:
                 f"tfr.load(path, max_bytes={size}), or `--max-bytes {size}`."
             )
         try:
-            return _read(path, size, max_bytes)
+            config, stored_bytes = _read(path, size, max_bytes)
         except _DAMAGE as error:
             text = f"The file is truncated, damaged or no archive of Keras ({error})."
             raise ValueError(text) from None
+        if isinstance(config, dict) and isinstance(own := config.get("config"), dict):
+            config["config"] = version.current("Reinforce", "The agent", own)
+        return config, stored_bytes
 
 
 def _read(path, size, max_bytes):
@@ -144,11 +147,6 @@ def _expect_agent(config, custom_objects):
         known = isinstance(name, str)
         return keras.saving.get_registered_object(name, custom_objects) if known else None
 
-    if isinstance(config, dict) and isinstance(config.get("config"), dict):
-        config = {
-            **config,
-            "config": version.current("Reinforce", "The agent", config["config"]),
-        }
     level = [config]
     for _ in range(_MAX_DEPTH):
         for part in (x for x in level if isinstance(x, dict) and "class_name" in x):

@@ -35,10 +35,6 @@ _NAME = re.compile(r"[0-9]{8,}")
 log = logging.getLogger("tf_reinforce")
 
 
-class NewerFormat(ValueError):
-    """A newer version of the package wrote the checkpoint."""
-
-
 class Checkpoint(NamedTuple):
     """What was read from one checkpoint.
 
@@ -212,7 +208,7 @@ class Checkpoints:
         for path in reversed(self._paths()):
             try:
                 checkpoint = read(path)
-            except NewerFormat:
+            except version.NewerFile:
                 raise
             except ValueError as error:
                 problems.append(str(error))
@@ -292,7 +288,7 @@ def read(path):
     path = pathlib.Path(path)
     try:
         return _read(path)
-    except NewerFormat:
+    except version.NewerFile:
         raise
     except (LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"The checkpoint {path} is damaged: {error}.") from None
@@ -327,15 +323,11 @@ def _read(path):
 
 
 def _current(path, manifest):
-    """Returns a manifest in today's format, or raises `NewerFormat`."""
+    """Returns a manifest in today's format; its versions stand in the header."""
     versions = manifest.get("versions")
     written = versions.get("tf-reinforce") if isinstance(versions, dict) else None
-    try:
-        content = version.current(
-            "checkpoint", path, {**manifest, version.CONFIG_KEY: written}
-        )
-    except ValueError as error:
-        raise NewerFormat(str(error)) from None
+    stamped = {**manifest, version.CONFIG_KEY: written}
+    content = version.current("checkpoint", path, stamped)
     del content[version.CONFIG_KEY]
     return content
 

@@ -436,7 +436,7 @@ class KerasAgent(keras.Model):
 
     @classmethod
     def from_config(cls, config):
-        config = version.own_config(cls, config)
+        config = version.unstamped("Reinforce", "The agent", config)
         for part in config.keys() & {"policy", "head", "baseline", "entropy_coef"}:
             config[part] = keras.saving.deserialize_keras_object(config[part])
         own_spaces = [config.pop(f"{x}_space", None) for x in ("observation", "action")]

@@ -1,4 +1,4 @@
-"""The file `config.json` of a run directory."""
+"""Reads, checks and writes the settings of a run, its `config.json`."""
 
 import json
 import numbers
@@ -98,7 +98,8 @@ def read(directory):
         ValueError: If the file is not a JSON object, or a table is not a dict.
     """
     path = pathlib.Path(directory) / FILE_NAME
-    content = version.current("run", path, read_json(path))
+    content = read_json(path)
+    content = content and version.current("run", path, content)
     for name in ("env_kwargs", *options.TABLES):
         table = content.get(name, {})
         schema.expect_keys(f"`{name}` in {path}", table, table)

@@ -583,7 +583,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "ScoreFunction":
-        config = version.own_config(cls, config)
+        name = "ScoreFunction"  # also of a subclass
+        config = version.unstamped(name, f"The {name}", config)
         parts = {
             name: keras.saving.deserialize_keras_object(config[name])
             for name in config.keys() & {"model", "loss", "baseline"}

@@ -588,7 +588,8 @@ class SequenceReinforce(resumed_fit.TrainingModel):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "SequenceReinforce":
-        config = version.own_config(cls, config)
+        name = "SequenceReinforce"  # also of a subclass
+        config = version.unstamped(name, f"The {name}", config)
         causal_lm = keras.saving.deserialize_keras_object(config["causal_lm"])
         state = config.pop("training_state")
         language_model.restore_training_state(causal_lm, state)

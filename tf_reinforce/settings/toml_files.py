@@ -92,8 +92,7 @@ def read(name: str) -> dict[str, Any]:
             )
         path = FOLDER / f"{name}.toml"
     source = f"The preset {name}"
-    settings = version.current("preset", source, read_toml(path, "preset"))
-    settings = {key: x for key, x in settings.items() if key not in version.stamp()}
+    settings = version.unstamped("preset", source, read_toml(path, "preset"))
     settings = schema.check_table(source, PRESET_HINTS, settings, required=("env",))
     settings = {**EMPTY_PRESET, **settings}
     if path.parent != FOLDER:

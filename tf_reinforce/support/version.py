@@ -15,6 +15,11 @@ CONFIG_KEY, FORMAT_KEY = "tf_reinforce", "format_version"
 # format. Missing kinds did not change.
 MIGRATIONS: dict[tuple[str, int], Callable[[dict], dict]] = {}
 
+
+class NewerFile(ValueError):
+    """A newer version of the package wrote a file."""
+
+
 _PACKAGES = (
     "tensorflow",
     "keras",
@@ -40,33 +45,31 @@ def current(kind: str, source: Any, content: dict[str, Any]) -> dict[str, Any]:
         content: Dict. Without the entries of `stamp`, its format is 1.
 
     Raises:
-        ValueError: If a newer version of the package wrote the file.
+        NewerFile: If a newer version of the package wrote the file.
+        ValueError: If it is nested too deeply.
     """
-    written, found = content.get(CONFIG_KEY), content.get(FORMAT_KEY, 1)
-    is_newer = isinstance(written, str) and _numbers(written) > _numbers(VERSION)
-    if is_newer or type(found) is not int or found > FORMAT:
-        name = str(written)[:40]
-        raise ValueError(
-            f"{source} was written by tf_reinforce {name} (format {str(found)[:40]}), "
+    writer, number = content.get(CONFIG_KEY), content.get(FORMAT_KEY, 1)
+    is_newer = isinstance(writer, str) and _numbers(writer) > _numbers(VERSION)
+    if is_newer or type(number) is not int or number > FORMAT:
+        name = str(writer)[:40]
+        raise NewerFile(
+            f"{source} was written by tf_reinforce {name} (format {str(number)[:40]}), "
             f"this is {VERSION} (format {FORMAT}). Install tf_reinforce {name} or newer."
         )
     try:
         content = copy.deepcopy(content)  # Keras removes entries of nested configs
     except RecursionError:
         raise ValueError(f"{source} has too many levels.") from None
-    for number in range(found, FORMAT):
-        if (kind, number) in MIGRATIONS:
-            content = MIGRATIONS[kind, number](content)
+    for step in range(number, FORMAT):
+        if (kind, step) in MIGRATIONS:
+            content = MIGRATIONS[kind, step](content)
+        content[FORMAT_KEY] = step + 1  # whoever reads it again converts no further
     return content
 
 
-def own_config(kind: type, config: dict[str, Any]) -> dict[str, Any]:
-    """Returns an object's arguments from a saved config of this or an earlier version.
-
-    Raises:
-        ValueError: If a newer version wrote it.
-    """
-    content = current(kind.__name__, f"The {kind.__name__}", config)
+def unstamped(kind: str, source: Any, content: dict[str, Any]) -> dict[str, Any]:
+    """Returns what `current` returns, without the entries of `stamp`."""
+    content = current(kind, source, content)
     return {key: x for key, x in content.items() if key not in stamp()}
 
 
