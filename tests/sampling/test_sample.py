@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
-from tf_reinforce.sampling import recording
+from tf_reinforce.sampling import sample as samples
 
 
 def sampling_model(head, **kwargs):
@@ -26,13 +26,13 @@ def test_recorded_log_probs_are_those_of_the_head(name):
     head = parts.HEADS[name].make()
     model = sampling_model(head, seed=0)
     outputs = model.layers[1](batch(5))
-    with recording.recording() as recorder:
-        samples = model(batch(5), training=True)
+    with samples.recording() as recorder:
+        drawn = model(batch(5), training=True)
     (record,) = recorder.samples
     expected = head.distribution(outputs).log_prob(record.actions)
-    np.testing.assert_allclose(recorder.log_probs, expected, rtol=1e-6)
+    np.testing.assert_allclose(recorder.sums()[0], expected, rtol=1e-6)
     keras.tree.map_structure(
-        np.testing.assert_array_equal, samples, head.to_environment(record.actions)
+        np.testing.assert_array_equal, drawn, head.to_environment(record.actions)
     )
 
 
@@ -68,8 +68,8 @@ def test_no_gradient_flows_through_a_sample():
     outputs = tf.ones([3, 2])
     with tf.GradientTape() as tape:
         tape.watch(outputs)
-        samples = layer(outputs, training=True)
-    assert tape.gradient(samples, outputs) is None
+        drawn = layer(outputs, training=True)
+    assert tape.gradient(drawn, outputs) is None
 
 
 def test_loaded_layer_continues_the_random_numbers(tmp_path):
@@ -79,8 +79,8 @@ def test_loaded_layer_continues_the_random_numbers(tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for _ in range(2):
-        samples = [m(batch(9), training=True).numpy().tolist() for m in (model, loaded)]
-        assert samples[0] == samples[1]
+        drawn = [m(batch(9), training=True).numpy().tolist() for m in (model, loaded)]
+        assert drawn[0] == drawn[1]
 
 
 def test_illegal_actions_are_never_sampled():
@@ -88,13 +88,13 @@ def test_illegal_actions_are_never_sampled():
     legal = np.array([[1, 0, 1, 0], [0, 1, 0, 0]], "int8")
     outputs = tf.zeros([2, 500, 4])
     legal_rows = tf.repeat(legal[:, None], 500, axis=1)
-    with recording.recording() as recorder:
-        samples = layer(outputs, action_mask=legal_rows, training=True).numpy()
+    with samples.recording() as recorder:
+        drawn = layer(outputs, action_mask=legal_rows, training=True).numpy()
     modes = layer(outputs, action_mask=legal_rows).numpy()
-    for values in (samples, modes):
+    for values in (drawn, modes):
         assert set(values[0]) <= {0, 2} and set(values[1]) == {1}
     np.testing.assert_allclose(
-        recorder.log_probs, [500 * np.log(0.5), 0.0], rtol=1e-5, atol=1e-6
+        recorder.sums()[0], [500 * np.log(0.5), 0.0], rtol=1e-5, atol=1e-6
     )
 
 
@@ -110,7 +110,7 @@ def test_layers_with_equal_seeds_draw_independent_samples_in_one_model():
     outputs = tf.zeros([40, 9])
     calls = [model, tf.function(model)]
     drawn = [call(outputs, training=True) for call in calls]
-    with recording.recording():
+    with samples.recording():
         drawn.append(both(outputs))
     for first, second in drawn:
         assert np.mean(first == second) < 0.4  # 1 / 9 plus six standard errors
@@ -121,7 +121,7 @@ def test_layers_with_equal_seeds_draw_independent_samples_in_one_model():
 
 def test_modes_are_not_recorded_as_samples():
     layer = tfr.layers.Sample(heads.Categorical(3))
-    with recording.recording() as recorder:
+    with samples.recording() as recorder:
         layer(tf.zeros([2, 3]), training=False)
     assert recorder.samples == []
 
@@ -129,11 +129,11 @@ def test_modes_are_not_recorded_as_samples():
 def test_wrong_number_of_replayed_actions_is_refused():
     layer = tfr.layers.Sample(heads.Categorical(3))
     for calls, entries in ((2, 1), (1, 2)):
-        with recording.recording([tf.constant([2], tf.int64)] * entries) as recorder:
+        with samples.recording([tf.constant([2], tf.int64)] * entries) as recorder:
             for _ in range(calls):
                 layer(tf.zeros([1, 3]), training=True)
         with pytest.raises(ValueError, match=f"Received: {entries} entries"):
-            print(recorder.log_probs)
+            recorder.sums()
 
 
 @pytest.mark.parametrize(

@@ -22,41 +22,37 @@ def example_losses(loss, targets, outputs, sample_weight=None):
             "A `loss` compares outputs with targets. Received: no targets. Pass "
             "`fit(inputs, targets)`, or `reward` in place of `loss`."
         )
-    names = _names(loss)
-    used = {name for name in names or () if loss[name] is not None}
-    fits = names == _names(outputs) and (names is None) == (_names(targets) is None)
-    if not fits or (names is not None and not used <= _names(targets)):
+    nested = isinstance(sample_weight, (list, tuple, dict))
+    loss, targets, outputs = map(_named, (loss, targets, outputs))
+    used = {name: each for name, each in loss.items() if each is not None}
+    if loss.keys() != outputs.keys() or not used.keys() <= targets.keys():
         raise ValueError(
             "`loss` must be nested like outputs and targets: one loss for each array, in "
             f"a list or dict, where None means no loss. Received: loss={loss!r}, outputs "
             f"{outputs!r} and targets {targets!r}"
         )
-    if names is None:
-        return _mean_of_elements(loss, targets, outputs, sample_weight)
-    nested = _names(sample_weight) is not None
     parts = [
         _mean_of_elements(
-            loss[name],
+            each,
             targets[name],
             outputs[name],
             sample_weight[name] if nested else sample_weight,
         )
-        for name in (loss if isinstance(loss, dict) else range(len(loss)))
-        if name in used
+        for name, each in used.items()
     ]
     return tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
 
 
-def _names(nested):
-    """Returns the keys or indices of a dict or list, or `None` for other values."""
+def _named(nested):
+    """Returns arrays by their indices or keys, and a single one by `None`."""
     if isinstance(nested, (list, tuple)):
-        return set(range(len(nested)))
-    return set(nested) if isinstance(nested, dict) else None
+        return dict(enumerate(nested))
+    return nested if isinstance(nested, dict) else {None: nested}
 
 
 def _mean_of_elements(loss, targets, outputs, sample_weight):
     mask = getattr(outputs, "_keras_mask", None)
-    elements = _elements(loss, _finite_padding(targets, mask), outputs)
+    elements = _elements(loss, tf.convert_to_tensor(targets), outputs)
     rank = elements.shape.rank
     if not rank:
         raise ValueError(
@@ -76,16 +72,6 @@ def _mean_of_elements(loss, targets, outputs, sample_weight):
     return tf.math.divide_no_nan(
         tf.reduce_sum(elements, axes), tf.reduce_sum(counts, axes)
     )
-
-
-def _finite_padding(targets, mask):
-    """Replaces NaN by zero in masked targets; it would make the gradients NaN."""
-    targets = tf.convert_to_tensor(targets)
-    is_floating, rank = targets.dtype.is_floating, targets.shape.rank
-    if mask is None or not is_floating or mask.shape.rank > rank:
-        return targets
-    is_valid = _append_axes(mask, rank) | tf.math.is_finite(targets)
-    return tf.where(is_valid, targets, tf.zeros_like(targets))
 
 
 def _elements(loss, targets, outputs):

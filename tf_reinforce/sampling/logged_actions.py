@@ -10,12 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import heads
-from tf_reinforce.data import spaces
 from tf_reinforce.functional import losses
 from tf_reinforce.functional import off_policy
 from tf_reinforce.functional import shapes
-from tf_reinforce.sampling import checked_steps
-from tf_reinforce.sampling import recording
 from tf_reinforce.sampling import sample
 from tf_reinforce.settings import schema
 from tf_reinforce.support import validation
@@ -37,9 +34,8 @@ class LoggedOptions:
         schema.check_fields(self)
         if (self.estimator == "dr") != (self.reward_model is not None):
             raise ValueError(
-                "`reward_model`, a Keras model of the rewards of all actions, belongs to "
-                f'estimator="dr". Received: estimator={self.estimator!r}, '
-                f"reward_model={self.reward_model!r}"
+                '`reward_model` belongs to estimator="dr". Received: '
+                f"estimator={self.estimator!r}, reward_model={self.reward_model!r}"
             )
 
 
@@ -65,25 +61,24 @@ class LoggedBatch(NamedTuple):
                 '`estimator="dr"` and `top_k` require the head `Categorical`, whose '
                 f"actions can be listed. Received: {head!r}"
             )
-        rewards = _column("rewards", self.rewards, ()).astype("float64")
-        propensities = _column("propensities", self.propensities, ()).astype("float64")
         spec = head.action_spec("float32")
-        names = spaces.names(spec, ("actions",))
-        actions = keras.tree.map_structure_up_to(
-            spec, _actions, spec, names, self.actions
+        actions = keras.tree.map_structure_up_to(spec, _actions, spec, self.actions)
+        contexts = keras.tree.map_structure(
+            lambda x: x if tf.is_tensor(x) else shapes.unmasked("contexts", x),
+            self.contexts,
         )
-        contexts = keras.tree.map_structure(_contexts, self.contexts)
+        contexts = keras.tree.map_structure(tf.convert_to_tensor, contexts)
+        rewards = _column("rewards", self.rewards).astype("float64")
+        propensities = _column("propensities", self.propensities).astype("float64")
         flat = keras.tree.flatten((contexts, actions, rewards, propensities))
-        sizes = {len(x) for x in flat}
+        sizes = {tuple(x.shape[:1]) for x in flat}
         if len(sizes) > 1 or not len(rewards):
             raise ValueError(
-                "Contexts, actions, rewards and propensities must have one row for each "
-                f"decision. Received: {sorted(sizes)} rows"
+                "Contexts, actions, rewards and propensities must be arrays with one row "
+                f"for each decision. Received: {sorted(sizes)} rows"
             )
-        keras.tree.map_structure(
-            lambda *leaf: _expect_none(*leaf[:2], ~leaf[2], f"raw actions of {head!r}"),
-            *(names, actions, head.is_valid(actions)),
-        )
+        for x, valid in zip(*map(keras.tree.flatten, (actions, head.is_valid(actions)))):
+            _expect_none("actions", x, ~valid, f"raw actions of {head!r}")
         invalid = ~(propensities > 0)
         if all(x.dtype.is_integer for x in keras.tree.flatten(spec)):  # no densities
             invalid |= propensities > 1
@@ -92,35 +87,20 @@ class LoggedBatch(NamedTuple):
         return LoggedBatch(contexts, actions, rewards, propensities)
 
 
-def _actions(spec, name, values):
+def _actions(spec, values):
     """Returns a column of actions, `[N, …]`, in the head's type."""
-    values = _column(name, values, tuple(spec.shape))
-    with np.errstate(invalid="ignore"):  # compared below
-        actions = values.astype(spec.dtype.name)
-    if spec.dtype.is_integer:
-        _expect_none(name, values, actions != values, "whole numbers")
-    return actions
+    kinds = "biu" if spec.dtype.is_integer else "biuf"
+    return _column("actions", values, tuple(spec.shape), kinds).astype(spec.dtype.name)
 
 
-def _contexts(values):
-    is_text = isinstance(values, np.ndarray) and isinstance(next(values.flat, 0), str)
-    if tf.is_tensor(values) or is_text:
-        return tf.convert_to_tensor(values)
-    return _column("contexts", values)
-
-
-def _column(name, values, shape=None):
+def _column(name, values, shape=(), kinds="biuf"):
     """Returns a column of a log as an array of numbers `[N, *shape]`."""
     values = shapes.unmasked(name, values)
-    if values.dtype == object:  # a column of a table
-        values = np.array(values.tolist())
-    is_array = values.ndim and shape in (None, values.shape[1:])
-    if not is_array or values.dtype.kind not in "biuf":
-        row = {None: "one row", (): "one number"}.get(shape, f"shape {shape}")
+    if not values.ndim or values.shape[1:] != shape or values.dtype.kind not in kinds:
         raise ValueError(
-            f"`{name}` must be an array of numbers, with {row} for each decision. "
-            f"Received: shape {values.shape} and type {values.dtype}. Convert names with "
-            "np.unique(names, return_inverse=True)."
+            f"`{name}` must be an array of shape {('N', *shape)} of numbers, integers if "
+            f"discrete. Received: shape {values.shape} and type {values.dtype}. "
+            "Convert names with np.unique(names, return_inverse=True)."
         )
     return values
 
@@ -155,30 +135,17 @@ class Scores(NamedTuple):
     by_set: Any = None  # [N] float, Σₐ α(a|x) q(x, a) for the top-K correction
 
 
-class Terms(NamedTuple):
-    """The parts of an estimate from `N` logged decisions."""
+def _scores(model, batch, options, training):
+    """Returns the `Scores` of a batch of decisions, with gradients for the policy.
 
-    values: tf.Tensor  # [N] float, whose mean estimates the value of the policy
-    weights: tf.Tensor  # [N] float, the importance weights
-    advantages: tf.Tensor  # [N] float, which weight the log-probabilities
-
-
-def scores(model, batch, options, training):
-    """Returns the `Scores` of a batch of decisions, with gradients for the policy."""
-    with recording.recording([batch.actions]) as recorder:
-        model(batch.contexts, training=training)
-    log_probs, entropies = recorder.log_probs, recorder.entropies
-    if options.estimator != "dr":
-        return Scores(log_probs, entropies)
-    return Scores(log_probs, entropies, *_predictions(batch, recorder, options))
-
-
-def _predictions(batch, recorder, options):
-    """Returns rewards predicted for the logged actions, for the policy and for K samples.
-
-    The last is Σₐ α(a|x) q(x, a), with the probability α that K samples contain an
+    Those of a set, Σₐ α(a|x) q(x, a), have the probability α that K samples contain an
     action.
     """
+    with sample.recording([batch.actions]) as recorder:
+        model(batch.contexts, training=training)
+    sums = recorder.sums()
+    if options.estimator != "dr":
+        return Scores(*sums)
     log_probs = tf.math.log_softmax(recorder.samples[0].outputs)
     rewards = tf.stop_gradient(
         tf.cast(options.reward_model(batch.contexts, training=False), log_probs.dtype)
@@ -191,11 +158,14 @@ def _predictions(batch, recorder, options):
     logged = tf.gather(rewards, batch.actions, axis=1, batch_dims=1)
     probs, k = tf.exp(log_probs), options.top_k or 1
     in_set = probs if k == 1 else 1.0 - (1.0 - probs) ** k
-    return logged, *(tf.reduce_sum(x * rewards, axis=1) for x in (probs, in_set))
+    means = (tf.reduce_sum(x * rewards, axis=1) for x in (probs, in_set))
+    return Scores(*sums, logged, *means)
 
 
-def terms(scored, batch, options):
-    """Returns the `Terms` of an estimate.
+def _terms(scored, batch, options):
+    """Returns values, importance weights and advantages, `[N]` each.
+
+    The mean of the values estimates the value of the policy.
 
     The gradient of an estimate V is that of REINFORCE with importance weights w:
 
@@ -211,67 +181,46 @@ def terms(scored, batch, options):
     )
     weights = off_policy.importance_weights(log_probs, propensities, options.clip)
     if options.estimator == "ips":
-        return Terms(off_policy.ips(weights, rewards), weights, rewards)
+        return off_policy.ips(weights, rewards), weights, rewards
     if options.estimator == "snips":
         values = off_policy.snips(weights, rewards)
         advantages = (rewards - tf.reduce_mean(values)) / tf.reduce_mean(weights)
-        return Terms(values, weights, advantages)
+        return values, weights, advantages
     predictions = scored.predicted, scored.by_policy
     values = off_policy.doubly_robust(weights, rewards, *predictions)
-    return Terms(values, weights, rewards - scored.predicted)
+    return values, weights, rewards - scored.predicted
 
 
-def surrogate(scored, estimate, options):
+def _surrogate(scored, weights, advantages, options):
     """Returns the scalar loss whose gradient is minus that of the estimated value."""
-    log_probs, factors = scored.log_probs, estimate.weights
+    log_probs = scored.log_probs
     if options.top_k is not None:
-        factors *= off_policy.top_k_multipliers(log_probs, options.top_k)
-    advantages = factors * estimate.advantages
+        weights *= off_policy.top_k_multipliers(log_probs, options.top_k)
+    advantages = weights * advantages
     loss = losses.policy_gradient(log_probs, advantages, tf.size(log_probs))
     if options.estimator == "dr":
         loss -= tf.reduce_mean(scored.by_set)  # the gradient of the predicted value
     return loss
 
 
-class LoggedSteps:
-    """Trains the model of a `ScoreFunction` on logged decisions, with its optimizer.
+def estimate(model, batch, options, scale_loss=tf.identity):
+    """Returns the gradients of minus the estimated value, and what they were made from.
 
     Args:
-        owner: `ScoreFunction`, compiled.
+        model: Keras model with one `Sample` layer.
+        batch: `LoggedBatch`, validated.
         options: `LoggedOptions`.
+        scale_loss: Function of the loss, whose result is differentiated.
+
+    Returns:
+        List of gradients, and the values, importance weights and entropies, `[N]` each.
     """
-
-    def __init__(self, owner, options):
-        self.owner = owner
-        self.options = options
-        # The loss has no tracker, because its value has no meaning.
-        names = "policy_value", "effective_sample_size", "entropy"
-        self.metrics = [keras.metrics.Mean(name=name) for name in names]
-
-    def train_step(self, data):
-        """Makes a step as `keras.Model.train_step` does; returns the logs."""
-        owner = self.owner
-        contexts, (*logged, numbers), _ = keras.utils.unpack_x_y_sample_weight(data)
-        batch = LoggedBatch(contexts, *logged)
-        states = checked_steps.states(owner.model)
-        with tf.GradientTape() as tape:
-            scored = scores(owner.model, batch, self.options, True)
-            estimate = terms(scored, batch, self.options)
-            loss = surrogate(scored, estimate, self.options)
-            loss += owner.estimator.penalties(loss.dtype)
-            loss = owner.optimizer.scale_loss(loss)
-        gradients = losses.gradients(tape, loss, owner.model.trainable_variables)
-        step = states, estimate.values, numbers, contexts
-        owner.apply_if_finite(gradients, step)
-        value, sizes, entropy = self.metrics
-        value.update_state(estimate.values)
-        entropy.update_state(scored.entropies)
-        weights = tf.cast(estimate.weights, tf.float64)  # float32 has no larger squares
-        share = tf.math.divide_no_nan(
-            tf.reduce_mean(weights) ** 2, tf.reduce_mean(weights**2)
-        )
-        sizes.update_state(share, tf.size(weights))
-        return owner.get_metrics_result()
+    with tf.GradientTape() as tape:
+        scored = _scores(model, batch, options, True)
+        values, weights, advantages = _terms(scored, batch, options)
+        loss = scale_loss(_surrogate(scored, weights, advantages, options))
+    gradients = losses.gradients(tape, loss, model.trainable_variables)
+    return gradients, values, weights, scored.entropies
 
 
 def evaluate(model, batch, options, confidence, batch_size=1024):
@@ -289,12 +238,12 @@ def evaluate(model, batch, options, confidence, batch_size=1024):
     if count < 2:
         raise ValueError("An interval needs at least two logged decisions")
     parts = [
-        scores(model, _rows(batch, begin, begin + batch_size), options, training=False)
+        _scores(model, _rows(batch, begin, begin + batch_size), options, training=False)
         for begin in range(0, count, batch_size)
     ]
     columns = (None if x[0] is None else tf.concat(x, axis=0) for x in zip(*parts))
     scored = Scores(*(None if x is None else tf.cast(x, tf.float64) for x in columns))
-    values, weights, _ = map(np.asarray, terms(scored, batch, options))
+    values, weights, _ = map(np.asarray, _terms(scored, batch, options))
     if not np.isfinite(values).all():
         row = int(np.argmin(np.isfinite(values)))
         raise FloatingPointError(

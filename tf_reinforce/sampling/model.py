@@ -2,20 +2,21 @@
 
 import contextlib
 import math
-from typing import Any
+import types
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.types import experimental
 
 from tf_reinforce import agent as agents
 from tf_reinforce import baselines
 from tf_reinforce.engine import agent_state
-from tf_reinforce.sampling import checked_steps
-from tf_reinforce.sampling import estimator
+from tf_reinforce.functional import losses
+from tf_reinforce.functional import shapes
 from tf_reinforce.sampling import example_losses
 from tf_reinforce.sampling import logged_actions
-from tf_reinforce.sampling import recording
 from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.sampling import reward_functions
 from tf_reinforce.sampling import sample
@@ -25,6 +26,26 @@ from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
 EXAMPLE = "the loss or reward of example {} (from 0) of the batch"
+
+
+class Rows(NamedTuple):
+    """N examples, each repeated K times: R = N·K rows."""
+
+    inputs: Any  # [R, …] or nested arrays
+    targets: Any  # [R, …], nested arrays, or `None`
+    sample_weight: Any  # [R] or [R, …], nested arrays, or `None`
+
+
+class Estimate(NamedTuple):
+    """The gradient of the expected loss from one batch, and what it was made from."""
+
+    gradients: list  # one for each of the model's trainable variables
+    loss: tf.Tensor  # scalar, the mean loss of the rows plus the model's own losses
+    outputs: Any  # [R, …] outputs of the model, or nested arrays
+    costs: tf.Tensor  # [R] float, the loss of each row, or minus its reward
+    rewards: Any  # [R] float, the rewards without sample weights, or `None`
+    log_probs: tf.Tensor  # [R] float, of all samples of a row
+    entropies: tf.Tensor  # [R] float, in nats, of all samples of a row
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -117,28 +138,26 @@ class ScoreFunction(resumed_fit.TrainingModel):
                 "Each `Sample` layer must have a head of its own. To share a head, call "
                 "one layer several times."
             )
-        strategy = self._distribute_strategy
-        if strategy is not None and strategy.num_replicas_in_sync > 1:
-            raise ValueError(
-                "A `ScoreFunction` trains on one device. Received: a strategy with "
-                f"{strategy.num_replicas_in_sync} replicas"
-            )
+        if getattr(self._distribute_strategy, "num_replicas_in_sync", 1) > 1:
+            raise ValueError("A `ScoreFunction` trains on one device. Received: several")
         self.example_loss = keras.tree.map_structure(keras.losses.get, loss)
-        self.reward = None
+        self.reward = reward
         if reward is not None:
-            self.reward = reward_functions.RewardFunction(reward)
+            if not callable(reward):
+                raise TypeError(f"`reward` must be a function. Received: {reward!r}")
             # In float32, a mean of large rewards would lose their differences.
             self._reward_tracker = keras.metrics.Mean(name="reward", dtype="float64")
-            self.supports_jit = self.reward.is_compiled  # XLA cannot call Python
+            self._is_compiled = isinstance(reward, experimental.PolymorphicFunction)
+            self.supports_jit = self._is_compiled  # XLA cannot call Python
         self.samples = validation.positive_int("samples", samples)
         self.baseline = _get_baseline(baseline, self.samples)
         self.entropy_coef = validation.within("entropy_coef", entropy_coef, 0, math.inf)
         self._entropy_tracker = keras.metrics.Mean(name="entropy")
-        self.estimator = estimator.ScoreFunctionEstimator(
-            self.model, self._costs, self.baseline, self.samples, self.entropy_coef
-        )
-        self._checks = checked_steps.CheckedSteps(self.reward)
-        self._logged = None  # `LoggedSteps`, while `fit_logged` runs
+        # XLA cannot raise an error. This is the number of the first example whose loss is
+        # not finite; -2 if only gradients are not finite, and -1 if all values are.
+        self._first_invalid = tf.Variable(-1, dtype=tf.int64, trainable=False)
+        self._reward_error = None  # which TensorFlow replaces by one of its own
+        self._logged = None  # `options` and `metrics`, while `fit_logged` runs
         if self.model.built and hasattr(self.model, "input_shape"):
             self.build(self.model.input_shape)
 
@@ -235,7 +254,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
         targets: Any = None,
         sample_weight: Any = None,
         replayed: list | None = None,
-    ) -> estimator.Estimate:
+    ) -> Estimate:
         """Returns the gradient of a batch's expected loss, without an update.
 
         As in any call with `training=True`, the model's moving statistics change.
@@ -250,32 +269,104 @@ class ScoreFunction(resumed_fit.TrainingModel):
             `loss`, and for each of the N·K rows the `costs` (losses or minus rewards),
             `log_probs` and `entropies`.
         """
-        rows = self.estimator.repeat(inputs, targets, sample_weight)
-        return self.estimator.gradients(rows, replayed)
+        return self.estimate(self.repeat(inputs, targets, sample_weight), replayed)
 
-    def _costs(self, rows, outputs):
+    def estimate(
+        self, rows: Rows, replayed: Any = None, scale_loss: Any = tf.identity
+    ) -> Estimate:
+        """Returns the `Estimate` of a batch.
+
+        Args:
+            rows: `Rows`.
+            replayed: As in `gradients`.
+            scale_loss: Function that multiplies the loss by the optimizer's loss scale,
+                which the gradients then contain.
+        """
+        with tf.GradientTape(persistent=True) as tape:
+            with sample.recording(replayed, tape=tape) as recorder:
+                outputs = self.model(rows.inputs, training=True)
+            log_probs, entropies = recorder.sums(sample.sample_layers(self.model))
+            costs, rewards = self.costs(rows, outputs)
+            # In float64, returns that are equal have advantages of exactly zero.
+            returns = -tf.cast(costs, tf.float64)
+            values = tf.zeros_like(returns)
+            if self.baseline.is_value_function:
+                values = tf.cast(self.baseline.values(rows.inputs), returns.dtype)
+            # A row is an episode of one step.
+            one_step = returns[None], tf.ones_like(returns, tf.bool)[None], values[None]
+            advantages = returns - self.baseline.estimate(*one_step)[0]
+            costs = tf.cast(costs, log_probs.dtype)
+            count = tf.size(costs)
+            loss = tf.reduce_mean(costs) + self.penalties(costs.dtype)
+            surrogate = loss + losses.policy_gradient(log_probs, advantages, count)
+            if self.entropy_coef:
+                surrogate += self.entropy_coef * losses.entropy(entropies, count)
+            scaled = scale_loss(surrogate)
+        if not tf.executing_eagerly():  # costs nothing while a graph is traced
+            recorder.expect_differentiable()
+        gradients = losses.gradients(tape, scaled, self.model.trainable_variables)
+        return Estimate(gradients, loss, outputs, costs, rewards, log_probs, entropies)
+
+    def repeat(self, *structures: Any) -> Rows:
+        """Repeats each of N examples K times, one after another, and returns the `Rows`.
+
+        Args:
+            *structures: Inputs, targets and sample weights, each `[N, …]`, nested or
+                `None`.
+        """
+
+        def repeat(array):
+            is_single = array is None or self.samples == 1
+            return array if is_single else tf.repeat(array, self.samples, axis=0)
+
+        return Rows(*keras.tree.map_structure(repeat, structures))
+
+    def penalties(self, dtype: Any) -> tf.Tensor:
+        """Returns the sum of the model's own losses (regularizers, `add_loss`)."""
+        penalties = [tf.cast(tf.reduce_sum(x), dtype) for x in self.model.losses]
+        return tf.add_n(penalties) if penalties else tf.zeros([], dtype)
+
+    def costs(self, rows: Rows, outputs: Any) -> tuple[tf.Tensor, Any]:
         """Returns the losses of R rows, or minus their weighted rewards; and rewards."""
-        if self._compile_loss is not None:
+        is_defined = self.example_loss is not None or self.reward is not None
+        if self._compile_loss is not None or not is_defined:
             raise ValueError(
-                "Pass the loss to `ScoreFunction(model, loss=…)`, instead of `compile`"
+                "`fit` and `evaluate` need `ScoreFunction(model, loss=…)` or `reward=…`, "
+                "instead of a loss in `compile`"
             )
-        if self.example_loss is None and self.reward is None:
-            raise ValueError(
-                "Training and evaluation need `ScoreFunction(model, loss=…)` or "
-                "`reward=…`, unless with `fit_logged`"
-            )
-        if self._compile_metrics is not None and rows.targets is None:
-            raise ValueError("The metrics of `compile` need targets, but there are none")
         if self.reward is None:
             costs = example_losses.example_losses(
                 self.example_loss, rows.targets, outputs, rows.sample_weight
             )
             return costs, None
-        rewards = self.reward(rows.inputs, outputs, rows.targets)
+        arguments = rows.inputs, outputs, rows.targets
+        rewards = self._rewards([x for x in arguments if x is not None])
         if rows.sample_weight is None:
             return -rewards, rewards
         weights = tf.cast(rows.sample_weight, rewards.dtype)
         return -rewards * tf.reshape(weights, tf.shape(rewards)), rewards
+
+    def _rewards(self, arguments):
+        """Returns the rewards of R rows, `[R]` float64, without gradients."""
+        flat = keras.tree.flatten(arguments)
+        if self._is_compiled:
+            rewards = tf.cast(self.reward(*arguments), tf.float64)
+            shapes.expect([(rewards, "R")])
+            # The reshape fails if there is not one reward for each row.
+            return tf.stop_gradient(tf.reshape(rewards, tf.shape(flat[0])[:1]))
+
+        def call(*arrays):
+            arrays = [array.copy() for array in arrays]  # the function may change them
+            try:
+                rewards = self.reward(*keras.tree.pack_sequence_as(arguments, arrays))
+                return reward_functions.checked(self.reward, rewards, len(arrays[0]))
+            except Exception as error:
+                self._reward_error = error
+                raise
+
+        rewards = tf.numpy_function(call, flat, tf.float64)
+        rewards.set_shape([None])
+        return tf.stop_gradient(rewards)
 
     predict = locks.in_usable_process(keras.Model.predict)
 
@@ -285,53 +376,150 @@ class ScoreFunction(resumed_fit.TrainingModel):
         return super().metrics if self._logged is None else self._logged.metrics
 
     def train_step(self, data: Any) -> dict[str, Any]:
+        data = keras.utils.unpack_x_y_sample_weight(data)
         if self._logged is not None:
-            return self._logged.train_step(data)
-        rows = self.estimator.repeat(*keras.utils.unpack_x_y_sample_weight(data))
+            return self._logged_step(data)
+        rows = self.repeat(*data)
         self._build_for(rows.inputs)
-        states = checked_steps.states(self.model)
-        scale_loss = self.optimizer.scale_loss
-        estimate = self.estimator.gradients(rows, scale_loss=scale_loss)
-        batch = estimate.baseline_batch()
+        states = self._states()
+        estimate = self.estimate(rows, scale_loss=self.optimizer.scale_loss)
+        size = tf.size(estimate.costs)
+        # `fit` has shuffled the examples, so their order is a random permutation.
+        batch = baselines.BaselineBatch(
+            rows.inputs,
+            tf.stop_gradient(-estimate.costs),
+            tf.zeros_like(estimate.costs, tf.int32),
+            size,
+            tf.range(size),
+        )
         _, baseline_gradients = self.baseline.gradients(batch)
-        numbers = tf.range(tf.size(estimate.costs), dtype=tf.int64) // self.samples
-        self.apply_if_finite(
+        self._apply_if_finite(
             estimate.gradients,
-            (states, estimate.costs, numbers, rows.inputs),
+            states,
+            estimate.costs,
+            tf.range(size, dtype=tf.int64) // self.samples,
             baseline_gradients,
             lambda: self.baseline.apply_gradients(baseline_gradients, batch),
         )
-        self._loss_tracker.update_state(estimate.loss, tf.size(estimate.costs))
         self._entropy_tracker.update_state(estimate.entropies)
-        if estimate.rewards is not None:
-            self._reward_tracker.update_state(estimate.rewards)
+        _, loss, outputs, costs, rewards, *_ = estimate
+        return self._updated_metrics(rows, loss, outputs, costs, rewards)
+
+    def _logged_step(self, data):
+        """Makes a step with logged decisions; returns the logs."""
+        contexts, (*logged, numbers), _ = data
+        states = self._states()
+        result = logged_actions.estimate(
+            self.model,
+            logged_actions.LoggedBatch(contexts, *logged),
+            self._logged.options,
+            lambda loss: self.optimizer.scale_loss(loss + self.penalties(loss.dtype)),
+        )
+        gradients, values, weights, entropies = result
+        self._apply_if_finite(gradients, states, values, numbers)
+        value, sizes, entropy = self.metrics
+        value.update_state(values)
+        entropy.update_state(entropies)
+        weights = tf.cast(weights, tf.float64)  # float32 has no larger squares
+        share = tf.math.divide_no_nan(
+            tf.reduce_mean(weights) ** 2, tf.reduce_mean(weights**2)
+        )
+        sizes.update_state(share, tf.size(weights))
+        return self.get_metrics_result()
+
+    def _states(self):
+        """Returns pairs of a variable that a forward pass may change, and its value.
+
+        These are moving statistics and the states of random generators.
+        """
+        return [(v, tf.identity(v)) for v in self.model.non_trainable_variables]
+
+    def _updated_metrics(self, rows, loss, outputs, costs, rewards):
+        """Adds a batch to the metrics; returns the logs."""
+        self._loss_tracker.update_state(loss, tf.size(costs))
+        if rewards is not None:
+            self._reward_tracker.update_state(rewards)
         return self.compute_metrics(
-            rows.inputs, rows.targets, estimate.outputs, rows.sample_weight
+            rows.inputs, rows.targets, outputs, rows.sample_weight
         )
 
-    def apply_if_finite(
-        self, gradients: list, step: tuple, others: Any = (), update: Any = lambda: None
-    ) -> None:
-        """Applies gradients if all values of a step are finite.
+    def _apply_if_finite(
+        self, gradients, states, costs, numbers, others=(), update=lambda: None
+    ):
+        """Applies gradients if all values of a step are finite; else restores `states`.
 
         Args:
             gradients: List with a gradient for each trainable variable of the model.
-            step: States, costs, numbers and inputs, as in `CheckedSteps.run_if_finite`.
+            states: Result of `_states` before the forward pass.
+            costs: `[R]` float, the losses of the rows.
+            numbers: `[R]` int64, the number of each row's example.
             others: List of further gradients, which must be finite, too.
             update: Function that makes a further update.
         """
         variables = self.model.trainable_variables
         with tf.init_scope():  # a conditional update cannot create the optimizer's state
             optimizers.build(self.optimizer, variables)
+        # An optimizer with loss scaling itself skips a step that overflows.
+        skips_overflow = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+        checked = [*([] if skips_overflow else gradients), *others]
+        finite = [tf.reduce_all(tf.math.is_finite(x)) for x in checked]
+        status = self._noted(costs, numbers, tf.reduce_all(finite) if finite else True)
 
         def apply():
             self.optimizer.apply(gradients, variables)
             update()
+            return 0
 
-        # An optimizer with loss scaling itself skips a step that overflows.
-        skips_overflow = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-        checked = [*([] if skips_overflow else gradients), *others]
-        self._checks.run_if_finite(apply, checked, *step)
+        def restore():
+            for variable, value in states:
+                variable.assign(value)
+            return 0
+
+        tf.cond(tf.equal(status, -1), apply, restore)
+
+    def _noted(self, costs, numbers, is_finite):
+        """Returns -1 if a step is valid, else a number for the error, which it notes."""
+        invalid = ~tf.math.is_finite(costs)
+        status = tf.cast(tf.where(is_finite, -1, -2), tf.int64)
+        example = tf.gather(numbers, tf.argmax(invalid))
+        status = tf.where(tf.reduce_any(invalid), example, status)
+        # With several steps in one call, the first invalid step prevents all later steps.
+        before = self._first_invalid.read_value()
+        status = tf.where(tf.equal(before, -1), status, before)
+        self._first_invalid.assign(status)
+        return status
+
+    def _checked(self, function, example):
+        """Returns a training function that raises an error after an invalid step.
+
+        Args:
+            function: The training or test function of Keras.
+            example: Format string with which the error names an example by its number.
+        """
+        if hasattr(function, "unchecked"):
+            return function
+
+        def run(iterator):
+            self._reward_error = None
+            try:
+                result = function(iterator)
+            except Exception as error:
+                self._first_invalid.assign(-1)
+                if self._reward_error is None:
+                    raise
+                raise self._reward_error from error
+            status = int(self._first_invalid.numpy())
+            if status == -1:
+                return result
+            self._first_invalid.assign(-1)
+            what = "a gradient" if status == -2 else example.format(status)
+            raise FloatingPointError(
+                "All losses, rewards and gradients of a training step must be finite. "
+                f"Received: {what} is NaN or infinite. The step changed no weight."
+            )
+
+        run.unchecked = function
+        return run
 
     @locks.training
     def fit(
@@ -344,8 +532,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
             resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in
                 `Reinforce.fit`; an update is a step of Keras. If the folder holds a
                 checkpoint of this training, `fit` continues after its step, to the same
-                bits. Up to there, the data is read again. Arrays are shuffled as before;
-                datasets and generators must return the same elements in each process.
+                bits. Up to there, the data is read again: arrays, which are shuffled as
+                before, or a `tf.data.Dataset`, which must return the same elements.
                 After SIGINT or SIGTERM, `fit` finishes the current step, writes a
                 checkpoint and ends.
 
@@ -384,7 +572,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
         return {
             "samples": self.samples,
             "entropy_coef": self.entropy_coef,
-            "reward": self.reward and self.reward.function,
+            "reward": self.reward,
             "loss": keras.tree.map_structure(
                 keras.saving.serialize_keras_object, self.example_loss
             ),
@@ -455,12 +643,15 @@ class ScoreFunction(resumed_fit.TrainingModel):
         batch = logged_actions.LoggedBatch(contexts, actions, rewards, propensities)
         batch = batch.validated(self.model, options)
         data = *batch[1:], np.arange(len(batch.rewards))
-        with self._steps_of(logged_actions.LoggedSteps(self, options)):
+        # The loss has no tracker, because its value has no meaning.
+        names = "policy_value", "effective_sample_size", "entropy"
+        metrics = [keras.metrics.Mean(name=name) for name in names]
+        with self._steps_of(types.SimpleNamespace(options=options, metrics=metrics)):
             return self._fit(kwargs.pop("resume", None), batch.contexts, data, **kwargs)
 
     @contextlib.contextmanager
     def _steps_of(self, logged):
-        """Trains with `LoggedSteps`, or with examples for `None`, in the `with` block."""
+        """Trains with logged decisions, or examples for `None`, in the `with` block."""
         before = self._logged, self.train_function
         if logged is not self._logged:
             self._logged, self.train_function = logged, None
@@ -525,33 +716,27 @@ class ScoreFunction(resumed_fit.TrainingModel):
         """
         logged_actions.sample_layer(self.model)
         contexts = keras.tree.map_structure(keras.ops.convert_to_tensor, contexts)
-        with recording.recording(draws=True) as recorder:
+        with sample.recording(draws=True) as recorder:
             self.model(contexts, training=False)
         actions = keras.tree.map_structure(
             keras.ops.convert_to_numpy, recorder.samples[0].actions
         )
-        return actions, np.exp(recorder.log_probs)
+        return actions, np.exp(recorder.sums()[0])
 
     def test_step(self, data: Any) -> dict[str, Any]:
-        rows = estimator.Rows(*keras.utils.unpack_x_y_sample_weight(data))
+        rows = Rows(*keras.utils.unpack_x_y_sample_weight(data))
         self._build_for(rows.inputs)
         outputs = self.model(rows.inputs, training=False)
-        costs, rewards = self._costs(rows, outputs)
-        numbers = tf.range(tf.size(costs), dtype=tf.int64)
-        self._checks.run_if_finite(lambda: None, [], [], costs, numbers, rows.inputs)
-        loss = tf.reduce_mean(costs) + self.estimator.penalties(costs.dtype)
-        self._loss_tracker.update_state(loss, tf.size(costs))
-        if rewards is not None:
-            self._reward_tracker.update_state(rewards)
-        metrics = self.compute_metrics(
-            rows.inputs, rows.targets, outputs, rows.sample_weight
-        )
+        costs, rewards = self.costs(rows, outputs)
+        self._noted(costs, tf.range(tf.size(costs), dtype=tf.int64), True)
+        loss = tf.reduce_mean(costs) + self.penalties(costs.dtype)
+        metrics = self._updated_metrics(rows, loss, outputs, costs, rewards)
         return {name: x for name, x in metrics.items() if name != "entropy"}
 
     def make_train_function(self, force: bool = False) -> Any:
         super().make_train_function(force)
         example = EXAMPLE if self._logged is None else logged_actions.EXAMPLE
-        self.train_function = self._checks.checked(self.train_function, example)
+        self.train_function = self._checked(self.train_function, example)
         return self.train_function
 
     def export(self, *args: Any, **kwargs: Any) -> None:
@@ -564,7 +749,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
     def make_test_function(self, force: bool = False) -> Any:
         super().make_test_function(force)
-        self.test_function = self._checks.checked(self.test_function, EXAMPLE)
+        self.test_function = self._checked(self.test_function, EXAMPLE)
         return self.test_function
 
     def get_config(self) -> dict[str, Any]:
@@ -573,8 +758,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
             **super().get_config(),
             "model": serialize(self.model),
             "loss": keras.tree.map_structure(serialize, self.example_loss),
-            "reward": self.reward
-            and reward_functions.registered_name(self.reward.function),
+            "reward": self.reward and reward_functions.registered_name(self.reward),
             "samples": self.samples,
             "baseline": serialize(self.baseline),
             "entropy_coef": self.entropy_coef,

@@ -2,13 +2,11 @@
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import inspect
 import itertools
 import math
 import random
-import types
 from typing import Any
 
 import keras
@@ -95,8 +93,6 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
             super().on_epoch_begin(self.target.epoch)
         self.record.restore_callbacks()
         epochs, model = self.params["epochs"], self.model
-        if hasattr(model, "updates"):  # a language model, whose failed updates do nothing
-            model.train_function = functools.partial(self._guard, model.train_function)
         self.record.announce(epochs, self.params["verbose"])
         if self.target.stopped or self.target.epoch >= epochs:
             self.now = self.target
@@ -105,10 +101,6 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
             self._skipped = self.callbacks, model.train_function, model.test_function
             self.callbacks, model.train_function = [], self._skip_step
             model.test_function = self._read
-
-    def _guard(self, function, iterator):
-        with self.record.checkpoint_if_interrupted(self.now):
-            return function(iterator)
 
     def close(self):
         """Gives the model its own functions again, also after an error."""
@@ -139,9 +131,8 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
         self.record.raise_if_interrupted()
         if self.now.position > self.target.position:
             raise ValueError(
-                f"The data has ended in epoch {self.target.epoch} (from 0) before step "
-                f"{self.target.step} of the checkpoint. Pass the data of the interrupted "
-                "training, from its beginning."
+                "The data has ended before the step of the checkpoint. Pass the data of "
+                "the interrupted training, from its beginning."
             )
         if self.now.position == self.target.position:
             self.now = dataclasses.replace(self.target)
@@ -185,8 +176,8 @@ def run(model, resume, settings, metrics, prepare, **options):
         model, settings, metrics: As in `RecordedCallbacks`.
         resume: Path of a folder, or `Checkpoints`.
         prepare: Function that receives a seed for the order of the data, creates all
-            variables, and returns the options of `fit` with the data, among them `x` and
-            `steps_per_epoch`.
+            variables, and returns the options of `fit` with the data, among them
+            `steps_per_epoch` and `x`, a `tf.data.Dataset`.
         **options: `callbacks`, `verbose` and `epochs` of Keras' `fit`.
     """
     with checkpoints.open_checkpoints(resume) as folder:
@@ -194,17 +185,10 @@ def run(model, resume, settings, metrics, prepare, **options):
         seed = random.randrange(2**31)
         start = recorder.Progress(settings["initial_epoch"], data_seed=seed)
         data = prepare(callbacks.record.read(start).data_seed)
-        steps = data["steps_per_epoch"]
-        if steps is None and isinstance(data["x"], tf.data.Dataset):
-            steps = int(data["x"].cardinality())
-        steps = steps if steps is None or steps >= 0 else None
+        steps = data["steps_per_epoch"] or int(data["x"].cardinality())
+        steps = steps if steps >= 0 else None  # unknown or endless
         callbacks.set_params({**callbacks.params, "steps": steps})
-        inner, start.first_optimizer_step = optimizers.step_count(model.optimizer)
-        if inner.use_ema and start.first_optimizer_step == 0:
-            # Keras' `fit` ends with the averages, also if there is no step to make.
-            averages = inner._model_variables_moving_average
-            for variable, average in zip(inner._trainable_variables, averages):
-                average.assign(variable)
+        start.first_optimizer_step = optimizers.step_count(model.optimizer)[1]
         callbacks.now = start
         with contextlib.closing(callbacks), callbacks.record.stop:
             history = keras.Model.fit(model, **data, **options | {"callbacks": callbacks})
@@ -228,7 +212,8 @@ def fit(model, resume, *args, **kwargs):
     settings |= {name: _digest(options[name]) for name in ("x", "y", "sample_weight")}
 
     def prepare(seed):
-        specs, data = _prepare(options, seed)
+        data = {**_as_dataset(options, seed), "shuffle": False}
+        specs = _map(lambda spec: spec, data["x"].element_spec)
         model._build_for(keras.utils.unpack_x_y_sample_weight(specs)[0])
         optimizers.build(model.optimizer, model.trainable_variables)
         model._symbolic_build(data_batch=specs)
@@ -256,50 +241,26 @@ def _are_arrays(data):
     return all(hasattr(x, "shape") for x in keras.tree.flatten(data))
 
 
-def _prepare(options, seed):
-    """Returns the specs of a batch, and the arguments of `fit` with reproducible data.
+def _as_dataset(options, seed):
+    """Returns the arguments of `fit` with a dataset in place of arrays.
 
-    Arrays become a dataset whose order is a function of seed and epoch.
+    Its order is a function of seed and epoch.
     """
-    x, options = options["x"], dict(options)
-    if not isinstance(x, tf.data.Dataset) and _are_arrays(x):
-        options = _from_arrays(options, seed)
-        x = options["x"]
-    if isinstance(x, tf.data.Dataset):
-        return _map(lambda spec: spec, x.element_spec), {**options, "shuffle": False}
-    if isinstance(x, keras.utils.PyDataset) and not options["shuffle"]:
-        first = x[0]
-    elif isinstance(x, types.GeneratorType):
-        first = next(x)
-        rest = (batch for batch in itertools.chain([first], x))
-        options |= {"x": rest, "shuffle": False}
-    else:
-        raise TypeError(
-            "With `resume`, the data must be arrays, a tf.data.Dataset, a generator or a "
-            "keras.utils.PyDataset with shuffle=False. Received: "
-            f"{type(x).__name__} and shuffle={options['shuffle']}"
-        )
-    return _map(lambda x: tf.TensorSpec((None, *x.shape[1:]), x.dtype), first), options
-
-
-def _from_arrays(options, seed):
-    """Returns the arguments of `fit` with a dataset in place of arrays."""
+    if isinstance(options["x"], tf.data.Dataset):
+        return options
+    options = dict(options)
     parts = [options.pop(name) for name in ("x", "y", "sample_weight")]
-    split, shuffle = options.pop("validation_split"), options["shuffle"]
-    options["shuffle"] = False
+    if not _are_arrays(parts[0]):
+        raise TypeError(
+            "With `resume`, the data must be arrays or a tf.data.Dataset. Received: "
+            f"{type(parts[0]).__name__}"
+        )
     data = _map(_tensor, keras.utils.pack_x_y_sample_weight(*parts))
     sizes = {int(x.shape[0]) for x in keras.tree.flatten(data) if x is not None}
-    if len(sizes) != 1 or 0 in sizes or shuffle == "batch":
-        raise ValueError(
-            "Arrays must have one row for each example, and `shuffle` must be a bool. "
-            f"Received: {sorted(sizes)} rows and shuffle={shuffle!r}"
-        )
+    if len(sizes) != 1 or 0 in sizes:
+        raise ValueError(f"Arrays must have equal lengths. Received: {sorted(sizes)}")
     (count,) = sizes
-    if split and options["validation_data"] is None:
-        rest = math.floor(count * (1 - split))
-        options["validation_data"] = _map(lambda x: x[rest:], data)
-        count = rest
-    steps = options["steps_per_epoch"]
+    steps, shuffle = options["steps_per_epoch"], options["shuffle"]
     size = options.pop("batch_size") or (math.ceil(count / steps) if steps else 32)
     options["validation_batch_size"] = options["validation_batch_size"] or size
     passes = itertools.count()

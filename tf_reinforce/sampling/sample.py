@@ -1,14 +1,131 @@
-"""`Sample`, a Keras layer that draws from a head's distribution."""
+"""`Sample`, a Keras layer that draws from a head's distribution, and records of samples.
 
-from typing import Any
+The layer returns only its samples, but training also needs their log-probabilities. A
+training step therefore calls the model inside the context `recording`.
+"""
+
+import contextlib
+import threading
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from tf_reinforce import heads
 from tf_reinforce.data import tensor_noise
-from tf_reinforce.sampling import recording
 from tf_reinforce.support import validation
+
+
+class RecordedSample(NamedTuple):
+    """One call of a `Sample` layer for `N` examples, with M samples for each example."""
+
+    layer: Any  # the `Sample` layer
+    outputs: tf.Tensor  # [N·M, P] float, the outputs that the head received
+    actions: Any  # [N·M, …] raw actions of the head, or nested arrays
+    log_probs: tf.Tensor  # [N] float, summed over the M samples, without padding
+    entropies: tf.Tensor  # [N] float, in nats, summed over the M samples
+    valid: tf.Tensor | None  # [N, M] bool, False for padding; `None` without padding
+
+
+class Recorder:
+    """Collects a `RecordedSample` for each call of a `Sample` layer, in call order.
+
+    Args:
+        replayed: List of raw actions, one entry for each call of a `Sample` layer, which
+            the layers return instead of drawing samples; or `None`.
+        tape: Persistent `tf.GradientTape` around the context, or `None`.
+        draws: Bool, whether the layers draw samples also in inference.
+    """
+
+    def __init__(self, replayed=None, tape=None, draws=False):
+        self.samples = []
+        self.called = set()  # ids of all layers that were called, also in inference
+        self.replayed = replayed
+        self.tape = tape
+        # Whether samples are recorded in inference, too.
+        self.in_inference = draws or replayed is not None
+        self._graph = _current_graph()
+
+    def add(self, sample):
+        """Adds a `RecordedSample`.
+
+        Raises:
+            ValueError: If its log-probabilities cannot be read, because the layer was
+                called in the graph of a TensorFlow loop, condition or nested
+                `tf.function`.
+        """
+        if _current_graph() is not self._graph:
+            raise ValueError(
+                f"The log-probabilities of {sample.layer.name!r} cannot leave a "
+                "TensorFlow loop, condition or nested `tf.function`. Use a Python loop, "
+                "or `unroll=True` for a `keras.layers.RNN`."
+            )
+        self.samples.append(sample)
+
+    def sums(self, layers=()):
+        """Returns log-probability and entropy of each example's samples, `[N]` each.
+
+        Raises:
+            ValueError: If there is no sample; if some of `layers` was not called, as in a
+                `tf.function` that was traced before; or if the number of calls is not
+                that of the replayed actions.
+        """
+        missing = [layer.name for layer in layers if id(layer) not in self.called]
+        if missing or not self.samples:
+            raise ValueError(
+                "The model must call a `tfr.layers.Sample` layer with `training=True`, "
+                f"and each one outside of `tf.function`. Received: {missing} not called"
+            )
+        count = len(self.samples)
+        if self.replayed is not None and len(self.replayed) != count:
+            raise ValueError(
+                f"`replayed` must have {count} entries, one for each call of a `Sample` "
+                f"layer. Received: {len(self.replayed)} entries"
+            )
+        log_probs = tf.add_n([sample.log_probs for sample in self.samples])
+        return log_probs, tf.add_n([sample.entropies for sample in self.samples])
+
+    def expect_differentiable(self):
+        """Raises `ValueError` if the tape knows no gradient of a log-probability.
+
+        `tf.recompute_grad` and `keras.remat` hide operations from gradient tapes.
+        """
+        for sample in self.samples:
+            if self.tape.gradient(sample.log_probs, sample.outputs) is None:
+                raise ValueError(
+                    f"The log-probabilities of {sample.layer.name!r} need gradients. Use "
+                    "no `keras.remat` or `tf.recompute_grad` around the layer."
+                )
+
+
+_ACTIVE = threading.local()
+
+
+@contextlib.contextmanager
+def recording(replayed=None, **options):
+    """Yields a `Recorder` of all calls of `Sample` layers inside the context."""
+    outer = _active_recorder()
+    _ACTIVE.recorder = Recorder(replayed, **options)
+    try:
+        yield _ACTIVE.recorder
+    finally:
+        _ACTIVE.recorder = outer
+
+
+def _active_recorder():
+    """Returns the innermost `Recorder` of a thread, or `None`.
+
+    Keras builds a subclassed model by calling it in a scratch graph, where nothing is
+    recorded.
+    """
+    graph = _current_graph()
+    if graph is not None and graph.name.startswith("scratch_graph"):
+        return None
+    return getattr(_ACTIVE, "recorder", None)
+
+
+def _current_graph():
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -90,7 +207,7 @@ class Sample(keras.layers.Layer):
                 )
             legal = tf.reshape(tf.cast(action_mask, tf.int8), [-1, self.head.mask_size])
             rows = self.head.mask_outputs(rows, legal)
-        recorder = recording.active_recorder()
+        recorder = _active_recorder()
         if recorder is not None:
             recorder.called.add(id(self))
         if recorder is None or not (training or recorder.in_inference):
@@ -124,18 +241,18 @@ class Sample(keras.layers.Layer):
 
     def _draw_recorded(self, recorder, rows, shape, mask):
         """Returns samples or replayed actions, and adds them to a recorder."""
-        actions = recorder.next_replayed()
-        if actions is None:
-            actions = self._draw(rows, True, len(recorder.samples))
+        number, replayed = len(recorder.samples), recorder.replayed or []
+        if number >= len(replayed):
+            actions = self._draw(rows, True, number)
         else:
-            spec = self.head.action_spec(rows.dtype)
+            actions, spec = replayed[number], self.head.action_spec(rows.dtype)
             actions = keras.tree.map_structure(
                 lambda x, spec: tf.cast(x, spec.dtype), actions, spec
             )
             counts = tf.shape(keras.tree.flatten(actions)[0])[0], tf.shape(rows)[0]
             tf.debugging.assert_equal(*counts, "Replayed actions and rows must be equal")
-        if recorder.probe is not None:
-            recorder.probe.watch(rows)  # the outputs may be constants
+        if recorder.tape is not None:
+            recorder.tape.watch(rows)  # the outputs may be constants
         distribution = self.head.distribution(rows)
         valid = None if mask is None else tf.reshape(mask, [shape[0], -1])
 
@@ -146,7 +263,7 @@ class Sample(keras.layers.Layer):
             return tf.reduce_sum(numbers, axis=1)
 
         sums = total(distribution.log_prob(actions)), total(distribution.entropy())
-        recorder.add(recording.RecordedSample(self, rows, actions, *sums, valid))
+        recorder.add(RecordedSample(self, rows, actions, *sums, valid))
         return actions
 
     def compute_mask(self, outputs: tf.Tensor, previous_mask: Any) -> Any:

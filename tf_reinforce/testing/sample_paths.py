@@ -8,10 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.functional import losses
-from tf_reinforce.sampling import estimator as estimators
 from tf_reinforce.sampling import logged_actions
 from tf_reinforce.sampling import model as score_functions
-from tf_reinforce.sampling import recording
+from tf_reinforce.sampling import sample as samples
 from tf_reinforce.support import validation
 from tf_reinforce.testing import enumeration
 from tf_reinforce.testing import expectations
@@ -80,9 +79,9 @@ class _SamplePaths:
 
     def __init__(self, score_function, batch):
         self.model, self.batch = score_function.model, batch
-        self.estimator = score_function.estimator
+        self.score_function = score_function
         self.num_examples = len(keras.tree.flatten(batch[0])[0])
-        with recording.recording() as recorder:
+        with samples.recording() as recorder:
             self.model(batch[0], training=True)
         choices, calls, valid = [], [], []
         for sample in recorder.samples:
@@ -112,17 +111,17 @@ class _SamplePaths:
             lambda x: None if x is None else tf.repeat(x, num_paths, axis=0), self.batch
         )
         with tf.GradientTape() as tape:
-            with recording.recording(self.replayed(paths)) as recorder:
+            with samples.recording(self.replayed(paths)) as recorder:
                 outputs = self.model(rows[0], training=True)
-            probs = tf.exp(recorder.log_probs) * self.is_path.ravel()
-            costs = self.estimator.costs(estimators.Rows(*rows), outputs)[0]
+            probs = tf.exp(recorder.sums()[0]) * self.is_path.ravel()
+            costs = self.score_function.costs(score_functions.Rows(*rows), outputs)[0]
             loss = tf.reduce_sum(probs * tf.cast(costs, probs.dtype))
             # The model's own losses may depend on samples, and are those of a batch.
             for row, path in enumerate(paths if self.model.losses else ()):
                 one = keras.tree.map_structure(lambda x: x[row : row + 1], rows[0])  # noqa: B023
-                with recording.recording(self.replayed(np.array([path]))):
+                with samples.recording(self.replayed(np.array([path]))):
                     self.model(one, training=True)
-                loss += probs[row] * self.estimator.penalties(probs.dtype)
+                loss += probs[row] * self.score_function.penalties(probs.dtype)
             loss /= self.num_examples
         gradient = losses.gradients(tape, loss, self.model.trainable_variables)
         probs = probs.numpy().reshape(self.num_examples, num_paths)
@@ -134,9 +133,9 @@ class _SamplePaths:
 
     @functools.cached_property
     def _gradients(self):
-        rows = self.estimator.repeat(*self.batch)
+        rows = self.score_function.repeat(*self.batch)
         return tf.function(
-            lambda replayed: self.estimator.gradients(rows, replayed).gradients,
+            lambda replayed: self.score_function.estimate(rows, replayed).gradients,
             autograph=False,
         )
 
@@ -188,11 +187,7 @@ def check_logged_gradient(
     def gradient(actions):
         logged = contexts, actions, rewards[rows, actions], propensities[rows, actions]
         batch = logged_actions.LoggedBatch(*logged).validated(model, options)
-        with tf.GradientTape() as tape:
-            scored = logged_actions.scores(model, batch, options, training=True)
-            estimate = logged_actions.terms(scored, batch, options)
-            value = -logged_actions.surrogate(scored, estimate, options)
-        return losses.gradients(tape, value, model.trainable_variables)
+        return [-x for x in logged_actions.estimate(model, batch, options)[0]]
 
     return expectations.compare(
         expectations.expected(propensities, gradient),
@@ -209,8 +204,8 @@ def _exact_gradient(model, contexts, rewards, k):
     total = 0.0
     with tf.GradientTape() as tape:
         for action in range(rewards.shape[1]):
-            with recording.recording([np.full(len(rewards), action)]) as recorder:
+            with samples.recording([np.full(len(rewards), action)]) as recorder:
                 model(contexts, training=True)
-            alphas = 1.0 - (1.0 - tf.exp(recorder.log_probs)) ** k
+            alphas = 1.0 - (1.0 - tf.exp(recorder.sums()[0])) ** k
             total += tf.reduce_mean(alphas * rewards[:, action])
     return expectations.flat(losses.gradients(tape, total, model.trainable_variables))
