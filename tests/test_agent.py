@@ -115,45 +115,6 @@ def test_dropout_and_batch_norm_warn_once_and_run_in_inference_mode():
     assert same_bits(first, again)
 
 
-def last(activation=None, size=2):
-    return keras.layers.Dense(size, activation=activation)
-
-
-def functional(*ends):
-    """Returns a model that concatenates the outputs of several layers of one input."""
-    inputs = keras.Input((1,))
-    return keras.Model(inputs, keras.layers.Concatenate()([end(inputs) for end in ends]))
-
-
-def sequential(*layers):
-    return keras.Sequential([keras.Input((1,)), *layers])
-
-
-MIXED = heads.Composite((heads.Gaussian(2), heads.Categorical(2)))
-
-
-@pytest.mark.parametrize(
-    "policy, head, warns",
-    [
-        (lambda: sequential(last("sigmoid")), heads.Bernoulli(2), True),
-        (lambda: sequential(last("softmax"), keras.layers.Flatten()), None, True),
-        (lambda: functional(last(), last("softmax")), MIXED, True),
-        (lambda: sequential(last(size=1), sequential(last("softmax"))), None, True),
-        (lambda: sequential(last("softmax"), last()), None, False),
-        (lambda: sequential(last("sigmoid")), heads.Gaussian(2), False),
-        (lambda: functional(last("sigmoid"), last()), MIXED, False),
-    ],
-)
-def test_warning_if_policy_for_logits_ends_in_softmax_or_sigmoid(policy, head, warns):
-    head = head or heads.Categorical(2)
-    head = type(head).from_config(head.get_config())
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        tfr.Reinforce(policy(), head).build((None, 1))
-    texts = " ".join(str(x.message) for x in caught)
-    assert ("`activation=None`" in texts and " ends in s" in texts) == warns
-
-
 @pytest.mark.parametrize(
     "argument",
     [{"loss": "mse"}, {"loss_weights": [1.0]}, {"metrics": []}, {"run_eagerly": True}],

@@ -57,9 +57,8 @@ class Reinforce(keras_agent.KerasAgent):
     the policy, for example logits.
 
     Dropout, BatchNormalization and other layers with a training mode always run in
-    inference mode, because the policy that is trained must be the one that acts. A layer
-    that in training mode only changes its own variables, such as `SpectralNormalization`,
-    is called in training mode once at the end of each update.
+    inference mode, because the policy that is trained must be the one that acts.
+    `SpectralNormalization` normalizes its kernel once at the end of each update.
 
     Args:
         policy: Keras model that returns P outputs for each of N observations, `[N, P]`,

@@ -151,7 +151,7 @@ class KerasAgent(keras.Model):
         """Checks policy and value model, and builds the value model.
 
         Returns:
-            The results of `models.check_model_shapes` and `check_call_modes`.
+            The results of `models.check_model_shapes` and `check_layers`.
         """
         shapes = keras.tree.map_structure(lambda x: (None, *x.shape), observation_spec)
         spec = tensor_specs.with_floats(observation_spec, self._is_normalized, float_type)
@@ -160,9 +160,7 @@ class KerasAgent(keras.Model):
         )
         for value_model in self._models[1:]:
             self._build_model(value_model, shapes, "value model")
-        return recurrent_policy, models.check_call_modes(
-            self._models, spec, recurrent_policy
-        )
+        return recurrent_policy, models.check_layers(self._models, spec, recurrent_policy)
 
     def _observation_spec(self, observations_shape, float_type):
         """Returns the `tf.TensorSpec`s of one recorded observation."""
@@ -383,9 +381,6 @@ class KerasAgent(keras.Model):
         An error leaves an existing file unchanged. Of the `env_kwargs` of `for_env`, only
         numbers and booleans are stored; pass others to `fit` again after loading.
 
-        A warning names each layer class that cannot be made from its configuration, for
-        example because `__init__` has no `**kwargs`.
-
         Raises:
             ValueError: If the file name does not end in `.keras`, or the agent is not
                 built.
@@ -396,7 +391,6 @@ class KerasAgent(keras.Model):
         with files.atomic_model_file(*target) as temporary_path:
             self._build_optimizer()
             super().save(temporary_path, **kwargs)
-        models.warn_if_not_loadable(self)
 
     @locks.between_updates
     def save_weights(self, filepath: str | os.PathLike, overwrite: bool = True) -> None:

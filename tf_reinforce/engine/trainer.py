@@ -70,7 +70,7 @@ class Trainer:
         agent: A built `Reinforce`.
         observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
         recurrent_policy: `recurrent.RecurrentPolicy`, or `None`.
-        updating_layers: Result of `models.check_call_modes`.
+        updating_layers: Result of `models.check_layers`.
 
     Attributes:
         actor: `actor.ActorPolicy`.

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_specs
-from tf_reinforce.policies import call_modes
 from tf_reinforce.policies import recurrent
 from tf_reinforce.support import validation
 
@@ -85,100 +84,19 @@ def warn_bounded_logits(policy, head):
         policy: A built Keras model.
         head: `heads.Head` of the agent.
     """
-    is_logit = head.is_logit()
-    symbolic = getattr(policy, "outputs", None) or ()  # in the order "outputs", "values"
-    ends = [
-        f"the layer {name!r}, which ends in {activation}"
-        for tensor in symbolic[:1]
-        for name, activation, start, stop in _bounded_ends(tensor, 0, len(is_logit))
-        if is_logit[start:stop].any()
-    ]
-    if ends:
+    symbolic = getattr(policy, "outputs", None)  # in the order "outputs", "values"
+    if not symbolic or not head.is_logit().all():
+        return
+    last = symbolic[0]._keras_history.operation
+    last = last.layer if isinstance(last, keras.layers.TimeDistributed) else last
+    activation = getattr(last, "activation", last)
+    activation = getattr(activation, "__name__", type(activation).__name__).lower()
+    if activation in ("softmax", "sigmoid"):
         validation.warn(
             f"The outputs of the policy are logits of {head!r}, so the last layer must "
-            f"be linear (`activation=None`). Received: {' and '.join(ends)}. The head "
-            "applies softmax or sigmoid itself. Remove the activation of the last layer."
+            f"be linear (`activation=None`). Received: the layer {last.name!r}, which "
+            f"ends in {activation}. The head applies softmax or sigmoid itself."
         )
-
-
-_BOUNDED = ("softmax", "sigmoid")
-_IDENTITIES = (
-    keras.layers.Dropout,
-    keras.layers.Flatten,
-    keras.layers.Identity,
-    keras.layers.Reshape,
-)
-
-
-def _bounded_ends(tensor, start, stop):
-    """Yields `(layer name, activation, start, stop)` of each final softmax or sigmoid.
-
-    Args:
-        tensor: A symbolic tensor that becomes columns `start` to `stop` of the outputs.
-        start, stop: Ints.
-    """
-    operation, node_index, tensor_index = tensor._keras_history
-    inputs = operation._inbound_nodes[node_index].input_tensors
-    if isinstance(operation, keras.layers.TimeDistributed):
-        operation = operation.layer
-    activation = getattr(operation, "activation", operation)
-    activation = getattr(activation, "__name__", type(activation).__name__).lower()
-    sizes = [part.shape[-1] for part in inputs]
-    if isinstance(operation, keras.Model):
-        if getattr(operation, "outputs", None):
-            yield from _bounded_ends(operation.outputs[tensor_index], start, stop)
-    elif activation in _BOUNDED:
-        yield operation.name, activation, start, stop
-    elif isinstance(operation, _IDENTITIES) or (
-        isinstance(operation, keras.layers.Activation) and activation == "linear"
-    ):
-        yield from _bounded_ends(inputs[0], start, stop)
-    elif isinstance(operation, keras.layers.Concatenate) and sum(sizes) == stop - start:
-        for part, size in zip(inputs, sizes, strict=True):
-            yield from _bounded_ends(part, start, start + size)
-            start += size
-
-
-_DEFAULTS = keras.Layer.from_config.__func__, keras.Model.from_config.__func__
-
-
-def warn_if_not_loadable(model):
-    """Warns about layers that cannot be restored from a saved file as they are.
-
-    Keras makes a layer from its configuration, which contains `name`, `trainable` and
-    `dtype`. For a subclass of `keras.Model` without `get_config`, Keras 3.15 stores the
-    arguments' defaults instead of the values passed. Classes with their own `from_config`
-    are not checked.
-
-    Args:
-        model: Keras model.
-    """
-    layers = {type(layer): layer for layer in model._flatten_layers()}
-    for layer_class, layer in layers.items():
-        is_default = getattr(layer_class.from_config, "__func__", None) in _DEFAULTS
-        if is_default and (problem := _problem(layer)):
-            name = layer_class.__name__
-            validation.warn(
-                f"The class {name} {problem}. Expected: {name}.__init__(self, ..., "
-                "**kwargs), which calls super().__init__(**kwargs), and `get_config`, "
-                "which returns all other arguments. Correct the class, and save again.",
-            )
-
-
-def _problem(layer):
-    """Returns why a layer cannot be made from its configuration, or `None` if it can."""
-    signature = inspect.signature(type(layer))
-    try:
-        signature.bind(**layer.get_config())
-    except TypeError as error:
-        return f"does not take its own configuration: {error}"
-    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    named = {name for name, x in signature.parameters.items() if x.kind in kinds}
-    missing = sorted(named - {"name", "trainable", "dtype"})
-    is_default = getattr(layer.get_config, "_is_default", False)
-    if isinstance(layer, keras.Model) and missing and is_default:
-        return f"has no `get_config`, which returns its arguments {', '.join(missing)}"
-    return None
 
 
 def normalized_arrays(space, keras_models, with_integers):
@@ -232,19 +150,14 @@ def check_model_shapes(policy, head, baseline, observation_spec):
 
     Raises:
         ValueError: If the policy does not take the observations, or its outputs are
-            random or wrongly shaped; also if a value model is recurrent or shares weights
-            with the policy.
+            wrongly shaped; also if a value model is recurrent or shares weights with the
+            policy.
     """
     recurrent_policy = None
     if recurrent.is_recurrent(policy, observation_spec):
         recurrent_policy = recurrent.RecurrentPolicy(policy, observation_spec)
         recurrent_policy.check()
-    outputs, repeated = (
-        call_on_examples(policy, observation_spec, recurrent_policy) for _ in range(2)
-    )
-    pairs = zip(keras.tree.flatten(outputs), keras.tree.flatten(repeated), strict=True)
-    if not all(np.allclose(x, y, 1e-3, 1e-5, equal_nan=True) for x, y in pairs):
-        raise _random_outputs(policy)
+    outputs = call_on_examples(policy, observation_spec, recurrent_policy)
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), outputs)
     is_shared = baseline.shares_policy
     has_values = isinstance(outputs, dict) and set(outputs) == {"outputs", "values"}
@@ -264,16 +177,8 @@ def check_model_shapes(policy, head, baseline, observation_spec):
     return recurrent_policy
 
 
-def _random_outputs(model):
-    return ValueError(
-        "Policy and value model must return the same outputs for the same observations. "
-        f"Received: {model!r}, whose outputs are random in inference mode. Remove random "
-        "layers, because the head of the agent samples the actions."
-    )
-
-
-def check_call_modes(keras_models, observation_spec, recurrent_policy):
-    """Warns of layers that differ in training mode, and refuses random outputs.
+def check_layers(keras_models, observation_spec, recurrent_policy):
+    """Refuses models with random outputs, and warns of layers with a training mode.
 
     Args:
         keras_models: List of the policy and, if the baseline has one, the value model.
@@ -281,31 +186,49 @@ def check_call_modes(keras_models, observation_spec, recurrent_policy):
         recurrent_policy: `recurrent.RecurrentPolicy`, or `None`.
 
     Returns:
-        List with one list per model: the layers that in training mode only change their
-            own variables.
+        List of the layers of the class `SpectralNormalization`.
 
     Raises:
-        ValueError: If a model's outputs are random.
+        ValueError: If a model returns other outputs when it is called again.
     """
-    differing, updating = [], []
     for index, model in enumerate(keras_models):
-        spec = observation_spec
-        if index == 0 and recurrent_policy is not None:
-            model = recurrent_policy.sequence_model
-            spec = keras.tree.map_structure(
-                lambda x: tf.TensorSpec((3, *x.shape), x.dtype), spec
+        steps = recurrent_policy if index == 0 else None
+        pair = [call_on_examples(model, observation_spec, steps) for _ in range(2)]
+        pairs = zip(*map(keras.tree.flatten, pair), strict=True)
+        if not all(np.allclose(x, y, 1e-3, 1e-5, equal_nan=True) for x, y in pairs):
+            raise ValueError(
+                "Policy and value model must return the same outputs for the same "
+                f"observations. Received: {model!r}, whose outputs are random in "
+                "inference mode. Remove random layers, because the head of the agent "
+                "samples the actions."
             )
-        modes = call_modes.call_modes(model, spec)
-        if modes.is_random:
-            raise _random_outputs(model)
-        differing += modes.differing
-        updating.append(modes.updating)
-    if differing:
+    layers = [layer for model in keras_models for layer in model._flatten_layers()]
+    differing = [layer for layer in layers if _has_training_mode(layer)]
+    inner = {id(x) for y in differing for x in y._flatten_layers(include_self=False)}
+    names = [layer.name for layer in differing if id(layer) not in inner]
+    if names:
         validation.warn(
-            f"The layers {', '.join(differing)} run in inference mode, also during "
-            "training, because actions and updates must use the same policy.",
+            f"The layers {', '.join(names)} run in inference mode, also during "
+            "training, because actions and updates must use the same policy."
         )
-    return updating
+    return [x for x in layers if isinstance(x, keras.layers.SpectralNormalization)]
+
+
+_RATES = "rate", "stddev", "dropout", "recurrent_dropout"
+_ALIKE = keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Lambda
+
+
+def _has_training_mode(layer):
+    """Returns whether a layer's outputs differ in training mode, judged by its class.
+
+    A layer that contains others passes `training` on to them.
+    """
+    if "training" not in inspect.signature(layer.call).parameters:
+        return False
+    rates = [getattr(layer, name) for name in _RATES if hasattr(layer, name)]
+    if rates or isinstance(layer, _ALIKE):
+        return any(rates)
+    return not list(layer._flatten_layers(include_self=False))
 
 
 def _check_value_model(value_model, policy, observation_spec):

@@ -76,8 +76,7 @@ class RecurrentPolicy:
     """Runs a recurrent policy as a function of one observation and a state.
 
     The state is a list of arrays from all recurrent layers, in the order of their calls;
-    a layer that is called twice in a step has two. With a Keras mask, it also includes
-    the layer's last output, which is repeated at masked steps.
+    a layer that is called twice in a step has two. Keras masks are not supported.
 
     All layers run in inference mode, in which dropout and recurrent dropout are off.
 
@@ -109,7 +108,7 @@ class RecurrentPolicy:
     """
 
     def __init__(self, policy, observation_spec):
-        _check_inputs(policy, observation_spec)
+        _check_shapes(policy, observation_spec)
         self._policy = policy
         self._observation_spec = observation_spec
         # The clone shares the policy's layers; only recurrent ones are wrapped.
@@ -123,8 +122,7 @@ class RecurrentPolicy:
             self.sequence_model = keras.models.clone_model(
                 policy, clone_function=_BatchedTimeDistributed.replace, recursive=True
             )
-        _check_outputs(policy)
-        self._calls = self._trace_calls()
+        self._layers = self._trace_layers()
         self.state_spec = [
             tf.TensorSpec(state.shape[1:], state.dtype, f"state_{i}")
             for i, state in enumerate(self.initial_state(1))
@@ -142,13 +140,8 @@ class RecurrentPolicy:
         Returns:
             List of tensors `[batch_size, …]`, one for each of `state_spec`.
         """
-        states = []
-        for layer, output_spec in self._calls:
-            states += keras.tree.flatten(layer.initial_state(batch_size))
-            if output_spec is not None:
-                shape = [batch_size, *output_spec.shape]
-                states.append(tf.zeros(shape, output_spec.dtype))
-        return states
+        initial = [layer.initial_state(batch_size) for layer in self._layers]
+        return keras.tree.flatten(initial)
 
     def step(self, observations, states):
         """Returns the policy outputs for one observation per episode, and new states.
@@ -183,7 +176,6 @@ class RecurrentPolicy:
             shape = (2, _CHECK_STEPS, *leaf.shape)
             if leaf.dtype.is_floating:
                 numbers = rng.standard_normal(shape)
-                numbers[0, 2] = 0.0  # a Masking layer masks this step
             else:
                 numbers = rng.integers(0, 2, shape)
             return tf.constant(numbers.astype(leaf.dtype.as_numpy_dtype))
@@ -203,13 +195,8 @@ class RecurrentPolicy:
             _compare(np.asarray(expected), np.stack(single, axis=1))
             _compare(np.asarray(expected), np.asarray(replaced))
 
-    def _trace_calls(self):
-        """Returns the recurrent layers in the order of their calls.
-
-        Returns:
-            List of one pair `(layer, output_spec)` per call. `output_spec` is the spec of
-            the last output if the layer's state includes it, else `None`.
-        """
+    def _trace_layers(self):
+        """Returns the recurrent layers in the order of their calls."""
         zeros = keras.tree.map_structure(
             lambda leaf: tf.zeros([1, *leaf.shape], leaf.dtype), self._observation_spec
         )
@@ -217,13 +204,12 @@ class RecurrentPolicy:
         try:
             self._run(zeros, step)
         except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError) as error:
-            expected = _sequence_shapes(self._observation_spec)
             raise ValueError(
-                "The policy does not take the observations of this environment. "
-                f"Expected: an input of shape {expected}, for any length. Received: "
-                f"{self._policy!r}, which raises: {error}"
+                "The policy does not take the observations of this environment. Expected:"
+                f" an input of shape {_sequence_shapes(self._observation_spec)}, for any "
+                f"length. Received: {self._policy!r}, which raises: {error}"
             ) from error
-        return step.calls
+        return step.layers
 
     def _run(self, observations, step):
         sequences = keras.tree.map_structure(
@@ -248,7 +234,7 @@ class _StepStates:
     def __init__(self, states):
         self.old_states = states
         self.new_states = []
-        self.calls = []  # (recurrent layer, output spec in its state or None)
+        self.layers = []  # the recurrent layer of each call
 
     def pop(self, initial):
         """Takes the next `len(initial)` states, or `initial` if none were given."""
@@ -275,22 +261,19 @@ class _SingleStepRNN(keras.layers.Layer):
             )
 
     def call(self, sequences, initial_state=None, mask=None, training=False):
+        if mask is not None:
+            raise ValueError(
+                f"The recurrent layer {self.name!r} receives a mask. Remove `Masking` "
+                "and `mask_zero=True`: updates ignore padding without them."
+            )
         step_states, initial = _STEP.get(), self.initial_state(tf.shape(sequences)[0])
         old = step_states.pop(keras.tree.flatten(initial))
         output, new = self.rnn.cell(
             sequences[:, 0], keras.tree.pack_sequence_as(initial, old)
         )
-        new, output_spec = keras.tree.flatten(new), None
-        if mask is not None:
-            valid = keras.tree.flatten(mask)[0][:, 0]
-            new = [_where(valid, after, before) for after, before in zip(new, old)]
-            last = tf.zeros_like(output)
-            if not self.rnn.zero_output_for_mask:
-                output_spec = tf.TensorSpec(output.shape[1:], output.dtype)
-                (last,) = step_states.pop([last])
-            output = _where(valid, output, last)
-        step_states.new_states += new if output_spec is None else [*new, output]
-        step_states.calls.append((self, output_spec))
+        new = keras.tree.flatten(new)
+        step_states.new_states += new
+        step_states.layers.append(self)
         sequence = tf.expand_dims(tf.cast(output, self.compute_dtype), 1)
         if self.rnn.return_state:
             return sequence, *keras.tree.pack_sequence_as(initial, new)
@@ -302,9 +285,6 @@ class _SingleStepRNN(keras.layers.Layer):
             lambda state: tf.cast(state, self.rnn.cell.compute_dtype),
             self.rnn.get_initial_state(batch_size),
         )
-
-    def compute_mask(self, inputs, mask):
-        return self.rnn.compute_mask(inputs, mask)
 
     def compute_output_shape(self, sequences_shape):
         return self.rnn.compute_output_shape(sequences_shape)
@@ -336,25 +316,6 @@ class _BatchedTimeDistributed(keras.layers.Layer):
         return cls(layer) if isinstance(layer, keras.layers.TimeDistributed) else layer
 
 
-def _to_single_step(layer):
-    """Returns a `_SingleStepRNN` in place of a recurrent layer, and others unchanged."""
-    if isinstance(layer, keras.layers.Bidirectional):
-        raise ValueError(
-            f"The layer {layer.name!r} is Bidirectional. It also reads an episode from "
-            "its end, which is unknown when the policy acts. Use only the layer inside."
-        )
-    if isinstance(layer, keras.layers.RNN):
-        _check_layer(layer)
-        return _SingleStepRNN(layer)
-    if isinstance(layer, keras.Model) and _contains(layer):
-        raise ValueError(
-            f"The model {layer.name!r} inside the policy is a subclass of keras.Model "
-            "with recurrent layers, which Keras cannot run step by step. Build it as a "
-            "Functional or Sequential model."
-        )
-    return layer
-
-
 # What the attributes of a recurrent layer must be, and why.
 _NEEDED = {
     "return_sequences": (True, "an output at every step"),
@@ -364,18 +325,32 @@ _NEEDED = {
 }
 
 
-def _check_layer(layer):
-    """Raises an error unless a recurrent layer runs forwards and returns all outputs."""
+def _to_single_step(layer):
+    """Returns a `_SingleStepRNN` in place of a recurrent layer, and others unchanged."""
+    if isinstance(layer, keras.layers.Bidirectional):
+        raise ValueError(
+            f"The layer {layer.name!r} is Bidirectional. It also reads an episode from "
+            "its end, which is unknown when the policy acts. Use only the layer inside."
+        )
+    if isinstance(layer, keras.Model) and _contains(layer):
+        raise ValueError(
+            f"The model {layer.name!r} inside the policy is a subclass of keras.Model "
+            "with recurrent layers, which Keras cannot run step by step. Build it as a "
+            "Functional or Sequential model."
+        )
+    if not isinstance(layer, keras.layers.RNN):
+        return layer
     for name, (needed, reason) in _NEEDED.items():
         if getattr(layer, name) != needed:
             raise ValueError(
                 f"A policy needs {reason}. Received: the recurrent layer {layer.name!r} "
                 f"with {name}={not needed}. Set {name}={needed}."
             )
+    return _SingleStepRNN(layer)
 
 
-def _check_inputs(policy, observation_spec):
-    """Raises an error unless a policy accepts sequences of any length."""
+def _check_shapes(policy, observation_spec):
+    """Raises an error unless a policy maps sequences of any length to rows of numbers."""
     leaves = keras.tree.flatten(observation_spec)
     shapes = [tuple(x.shape) for x in getattr(policy, "inputs", None) or ()]
     ranks = sorted(leaf.shape.rank + 2 for leaf in leaves)
@@ -383,21 +358,15 @@ def _check_inputs(policy, observation_spec):
         remedy = ", ".join(f"keras.Input({(None, *leaf.shape)})" for leaf in leaves)
         raise ValueError(
             "A policy with recurrent layers must be a Functional or Sequential model of "
-            f"sequences of any length. Expected: inputs of shape "
-            f"{_sequence_shapes(observation_spec)}. Received: {policy!r}, "
-            + (f"with inputs of shape {shapes}" if shapes else "whose inputs are unknown")
-            + f". Start the policy with {remedy}."
+            f"sequences of any length. Received: {policy!r} with inputs of shape "
+            f"{shapes or 'unknown'}. Start the policy with {remedy}."
         )
-
-
-def _check_outputs(policy):
-    """Raises an error unless the policy returns one row of numbers per step."""
-    shapes = keras.tree.map_structure(lambda x: tuple(x.shape), policy.outputs)
+    shapes = [tuple(x.shape) for x in policy.outputs]
     if any(len(shape) != 3 for shape in shapes):
         raise ValueError(
             "A policy with recurrent layers must return one row of numbers per step, in "
-            f"the shape (None, None, P). Received: outputs of shape {shapes}. Remove "
-            "layers that remove the time axis, such as Flatten and pooling over time."
+            f"the shape (None, None, P). Received: outputs of shape {shapes}. Set "
+            "return_sequences=True, and remove Flatten and pooling over time."
         )
 
 
@@ -421,11 +390,6 @@ def _add_noise(variable, rng):
     fan_in = variable.shape[0] if len(variable.shape) > 1 else 4
     noise = rng.standard_normal(tuple(variable.shape)) / np.sqrt(fan_in)
     return variable.value + tf.cast(noise, variable.dtype)
-
-
-def _where(condition, new, old):
-    """Selects each of N rows from `new` where `condition` is True, else from `old`."""
-    return tf.where(tf.reshape(condition, [-1, *[1] * (new.shape.rank - 1)]), new, old)
 
 
 def _contains(model, layer_class=keras.layers.RNN):

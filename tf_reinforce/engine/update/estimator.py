@@ -18,7 +18,6 @@ from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
 from tf_reinforce.functional import returns as return_functions
 from tf_reinforce.policies import actor
-from tf_reinforce.policies import call_modes
 from tf_reinforce.support import compilation
 
 # The scalars that describe a policy gradient.
@@ -216,8 +215,7 @@ class PolicyGradientEstimator:
         recurrent: `recurrent.RecurrentPolicy`, or `None` for a policy without memory.
         scales: Dict from `"rewards"` and `"advantages"` to the `RunningScale` that
             divides them. What has no entry is not scaled.
-        updating_layers: The layers of the policy, and those of a value model, that in
-            training mode only change their own variables: one list for each model.
+        updating_layers: The `SpectralNormalization` layers of policy and value model.
         num_updates: Function without arguments that returns the agent's number of
             updates.
     """
@@ -582,26 +580,16 @@ class PolicyGradientEstimator:
         for name, scale in self.scales.items():
             scale.update(batch.scale_samples[name])
 
-    def update_layers(self, batch, baseline_step):
-        """Lets layers such as `SpectralNormalization` change their own variables.
-
-        They are called in training mode once per update, on all its steps, as in a
-        training step of Keras.
-        """
-        observations = baseline_step.baseline_batch.observations
-        functions = (
-            lambda: self.outputs(batch),
-            lambda: self.baseline.values(observations),
-        )
-        for layers, function in zip(self.updating_layers, functions):
-            if layers:
-                with call_modes.training_mode(layers):
-                    function()
+    def update_layers(self):
+        """Lets `SpectralNormalization` normalize its kernel, whatever the inputs are."""
+        for layer in self.updating_layers:
+            shape = [size or 1 for size in layer.get_build_config()["input_shape"]]
+            layer(tf.zeros(shape, layer.compute_dtype), training=True)
 
     @property
     def layer_variables(self):
         """Returns the variables that only `update_layers` changes."""
-        layers = [layer for layers in self.updating_layers for layer in layers]
+        layers = self.updating_layers
         return [v for layer in layers for v in layer.non_trainable_variables]
 
     def update_normalizer(self, episodes):

@@ -86,7 +86,7 @@ class TrainStep:
         def update_statistics():
             compiled = self.jit_compile_baseline
             self.estimator.update_statistics(batch, baseline_step, compiled)
-            self.estimator.update_layers(batch, baseline_step)
+            self.estimator.update_layers()
 
         _run_if(finite & not_empty, update_statistics)
         finite &= _all_finite([v for v in self.variables if "float" in v.dtype])
