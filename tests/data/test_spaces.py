@@ -3,6 +3,7 @@
 import json
 
 import gymnasium as gym
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -246,3 +247,24 @@ def test_sample_observations_cover_every_value_of_a_choice(name):
 )
 def test_numbers_are_quantities_unless_flags_categories_or_pixels(space, expected):
     assert bool(spaces.is_quantity(space)) == expected
+
+
+# Nested structures
+
+NESTS = [
+    3,
+    (),
+    {},
+    {"b": 1, "a": (2, {"d": 3, "c": 4})},
+    ((1, 2), {"z": 5, "y": ()}),
+]
+
+
+@pytest.mark.parametrize("nest", NESTS, ids=str)
+def test_leaves_have_the_order_and_the_structure_of_keras(nest):
+    leaves = keras.tree.flatten(nest)
+    assert spaces.flatten(nest) == leaves
+    doubled = keras.tree.map_structure(lambda x: 2 * x, nest)
+    assert spaces.map_leaves(lambda x: 2 * x, nest) == doubled
+    packed = spaces.pack(nest, [2 * x for x in leaves])
+    assert packed == doubled and str(packed) == str(doubled)

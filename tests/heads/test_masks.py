@@ -282,14 +282,14 @@ UNREADABLE = {
     "parts": (
         heads.MultiCategorical([2, 3]),
         (bytes_of(1, 1, 1), bytes_of(1, 1)),
-        r"of the sizes \(2, 3\). Received: parts of the sizes \(3, 2\)",
+        r"in parts of the sizes \(2, 3\). Received: ",
     ),
     "listed": (
         heads.MultiCategorical([2, 3]),
         [[1, 0, 1], bytes_of(1, 1)],
-        r"of the sizes \(2, 3\). Received: parts of the sizes \(3, 2\)",
+        r"in parts of the sizes \(2, 3\). Received: ",
     ),
-    "mark": (heads.Bernoulli(2), [0, 3], "2 if both actions are legal. Received: .0, 3"),
+    "mark": (heads.Bernoulli(2), [0, 3], "0, 1 or 2 for a flag. Received: .0, 3"),
     "minus": (heads.Bernoulli(1), [-1], "1 entries"),
     "marks": (heads.Bernoulli(2), [0], "2 entries"),
     "box": (heads.Gaussian(1), [1], "must have 0 entries, 0 or 1"),

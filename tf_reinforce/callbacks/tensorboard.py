@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.callbacks import episodes as episode_callbacks
-from tf_reinforce.data import nests
+from tf_reinforce.data import spaces
 from tf_reinforce.support import files
 from tf_reinforce.support import validation
 
@@ -96,7 +96,7 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
     def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
         if self.histograms and logs["update"] % self.every == 0:
             valid = np.arange(len(episodes.rewards))[:, None] < episodes.lengths
-            actions = nests.flatten(episodes.actions)
+            actions = spaces.flatten(episodes.actions)
             self._actions = [np.asarray(x)[valid] for x in actions]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -1,13 +1,146 @@
-"""Finds the mask of legal actions in an observation or in `info`.
+"""Finds, checks and flattens masks of legal actions, without TensorFlow.
 
-An environment returns a mask with every observation. It is flattened to `[..., M]` int8,
-with the M entries that the policy's head expects. Zero marks an illegal choice; for
-`MultiBinary` actions, 0 or 1 is the flag's only legal value, and 2 allows both.
+An environment returns a mask with every observation, in the observation or in `info`. It
+is flattened to `[..., M]` int8, with the M entries that the policy's head expects. Zero
+marks an illegal choice; for `MultiBinary` actions, 0 or 1 is the flag's only legal value,
+and 2 allows both.
 """
 
 from collections.abc import Mapping
 
-from tf_reinforce.data import nests
+import numpy as np
+
+from tf_reinforce.data import spaces
+
+OFF, ON, FREE = 0, 1, 2  # entries of a mask of flags: must be 0, must be 1, may be both
+
+
+class MaskLayout:
+    """The entries of a head's action masks, and which of their values are valid.
+
+    Args:
+        owner: String, the head's name in error messages.
+        size: Int, `M`, the entries of a flat mask; zero if the head takes no masks.
+        sizes: Tuple of ints, the categories of each choice. All choices must be legal.
+        is_flags: Bool, whether each entry is the mask of a flag.
+    """
+
+    def __init__(self, owner, size, sizes=(), is_flags=False):
+        self.owner, self.size, self.sizes = owner, size, tuple(sizes)
+        self.is_flags = is_flags
+        self.largest = FREE if is_flags else 1
+        ends = np.cumsum(self.sizes, dtype=int).tolist()
+        self._choices = list(zip([0, *ends], ends))
+
+    def flatten(self, mask):
+        """Returns an environment's mask as a flat array `[M]` int8.
+
+        Args:
+            mask: Array or tuple of arrays, as Gymnasium's `Space.sample(mask=…)` takes
+                it, or `None` if every action is legal.
+
+        Raises:
+            ValueError: If it does not have M valid entries.
+        """
+        if mask is None:
+            return np.full(self.size, self.largest, "int8")
+        parts = [np.ravel(part) for part in _split(mask)]
+        flat, sizes = np.concatenate(parts), tuple(map(len, parts))
+        any_integer = flat.dtype.kind in "biu" and not self.is_flags
+        is_valid = any_integer or np.isin(flat, range(self.largest + 1)).all()
+        is_split = min(len(sizes), len(self.sizes)) > 1
+        if len(flat) != self.size or not is_valid or is_split and sizes != self.sizes:
+            marks = "0, 1 or 2 for a flag" if self.is_flags else "0 or 1"
+            split = f" in parts of the sizes {self.sizes}" if len(self.sizes) > 1 else ""
+            raise ValueError(
+                f"an action mask of {self.owner} must have {self.size} entries, {marks}"
+                f"{split}. Received: {mask!r}"
+            )
+        return (flat if self.is_flags else flat.astype(bool)).astype("int8")
+
+    def has_legal_action(self, masks):
+        """Returns `[...]` bool, whether each flat mask `[..., M]` allows an action."""
+        if not self.sizes:
+            return np.isin(masks, range(self.largest + 1)).all(axis=-1)
+        starts = [first for first, _ in self._choices]
+        return np.logical_or.reduceat(masks != 0, starts, axis=-1).all(axis=-1)
+
+    def parts(self):
+        """Returns the layouts of all parts, in the order of the flat mask."""
+        return [self]
+
+    def choices(self):
+        """Returns the entries `(first, end)` of each choice among categories.
+
+        A mask allows an action only if each choice has an entry that is not zero.
+        """
+        return self._choices
+
+
+class NestedLayout:
+    """Masks for nested actions: the flat masks of all parts in a row.
+
+    Args:
+        owner: String, the head's name in error messages.
+        layouts: Nested dicts and tuples of `MaskLayout`s.
+    """
+
+    def __init__(self, owner, layouts):
+        self.owner, self._layouts = owner, layouts
+        self._leaves = spaces.flatten(layouts)
+        self.size = sum(leaf.size for leaf in self._leaves)
+        self._starts = np.cumsum([0, *(leaf.size for leaf in self._leaves[:-1])]).tolist()
+
+    def flatten(self, mask):
+        """Returns nested masks, of which `None` allows all actions, as `[M]` int8."""
+        return np.concatenate(_flatten_nested(self._layouts, mask))
+
+    def has_legal_action(self, masks):
+        """Returns `[...]` bool, whether each flat mask `[..., M]` allows an action."""
+        parts = np.split(masks, self._starts[1:], axis=-1)
+        pairs = zip(self._leaves, parts, strict=True)
+        return np.all([leaf.has_legal_action(part) for leaf, part in pairs], axis=0)
+
+    def parts(self):
+        """Returns the layouts of all parts, in the order of the flat mask."""
+        return self._leaves
+
+    def choices(self):
+        """Returns the entries of each choice, as `MaskLayout.choices` does."""
+        return [
+            (start + first, start + end)
+            for start, leaf in zip(self._starts, self._leaves, strict=True)
+            for first, end in leaf.choices()
+        ]
+
+
+def _split(mask):
+    """Returns the masks of all choices; a flat mask of all is the only entry."""
+    is_nested = isinstance(mask, (tuple, list)) and any(
+        isinstance(part, (tuple, list, np.ndarray)) for part in mask
+    )
+    return [leaf for part in mask for leaf in _split(part)] if is_nested else [mask]
+
+
+def _flatten_nested(layouts, mask, path=()):
+    """Returns a list with a flat mask for each layout."""
+    if isinstance(layouts, MaskLayout):
+        try:
+            return [layouts.flatten(mask)]
+        except ValueError as error:
+            name = "_".join(map(str, path))
+            raise ValueError(f"in the part {name!r} of the mask, {error}") from None
+    is_dict = isinstance(layouts, dict)
+    keys = sorted(layouts) if is_dict else range(len(layouts))
+    parts = dict.fromkeys(keys) if mask is None else mask
+    if isinstance(mask, tuple) and not is_dict:
+        parts = dict(enumerate(mask))
+    if not isinstance(parts, dict) or set(parts) != set(keys):
+        kind = f"a dict with the keys {keys}" if is_dict else f"a tuple of {len(keys)}"
+        raise ValueError(f"an action mask must be {kind}. Received: {mask!r}")
+    flat = [_flatten_nested(layouts[key], parts[key], (*path, key)) for key in keys]
+    return [part for parts in flat for part in parts]
+
 
 _FORMATS = '"info/<key>", for example "info/action_mask", or "observation/<key>"'
 
@@ -96,7 +229,7 @@ class MaskPath:
         """Returns the mask of one environment of a `VectorEnv`."""
         if self.observed:
             masks = self.lookup(observations, None)
-            return nests.map_leaves(lambda part: part[env_index], masks)
+            return spaces.map_leaves(lambda part: part[env_index], masks)
         key = self._keys[0]
         infos = {name: infos[name] for name in (key, f"_{key}") if name in infos}
         return self.lookup(None, _env_info(env_index, infos))
@@ -120,7 +253,7 @@ class MaskReader:
 
     Args:
         path: `MaskPath`.
-        layout: `mask_layouts.MaskLayout`.
+        layout: `MaskLayout`.
     """
 
     def __init__(self, path, layout):

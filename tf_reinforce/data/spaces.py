@@ -1,12 +1,13 @@
 """Converts Gymnasium spaces to specs, names and configs."""
 
+import dataclasses
 import math
 import re
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
-from tf_reinforce.data import nests
 from tf_reinforce.support import validation
 
 _LEAVES = (
@@ -25,13 +26,31 @@ _SUPPORTED = (
 UNBOUNDED_WIDTH = 1e7
 
 
+@dataclasses.dataclass(frozen=True)
+class ArraySpec:
+    """Shape and number type of an array, without batch axis."""
+
+    shape: tuple
+    dtype: str
+
+
+class ActingSpecs(NamedTuple):
+    """What an agent reads and returns when it acts."""
+
+    float_dtype: str  # the type of float observations and of the noise
+    observations: list[ArraySpec]  # the arrays of an observation, without action masks
+    actions: list[ArraySpec]  # the arrays of a raw action, as the head samples it
+    noise: list  # `seeding.NoiseSpec` of the noise for each part of an action
+    mask_reader: Any  # `None` if all actions are legal
+
+
 def check_observation_space(space):
     """Returns the space, or raises `ValueError` if a part is not supported.
 
     Two parts whose names would be equal are refused as well.
     """
     nested = to_nest(space)
-    for part in (space, *nests.flatten(nested)):
+    for part in (space, *flatten(nested)):
         is_nest = isinstance(part, (gym.spaces.Dict, gym.spaces.Tuple)) and len(part)
         if not is_nest and (not isinstance(part, _LEAVES) or 0 in part.shape):
             raise ValueError(
@@ -47,7 +66,7 @@ def check_observation_space(space):
 def check_action_space(space):
     """Returns the space, or raises `ValueError` if no head exists for a part."""
     nested = to_nest(space)
-    for part in nests.flatten(nested):
+    for part in flatten(nested):
         is_leaf = isinstance(part, _LEAVES) and 0 not in part.shape
         if not is_leaf or isinstance(part, gym.spaces.Box) and part.dtype.kind == "b":
             raise ValueError(
@@ -62,7 +81,7 @@ def check_action_space(space):
 
 
 def action_names(nested):
-    """Returns a name for each leaf of an action, in the order of `nests.flatten`.
+    """Returns a name for each leaf of an action, in the order of `flatten`.
 
     Args:
         nested: Nested tuples and dicts of leaves.
@@ -82,7 +101,7 @@ def action_names(nested):
 def _leaf_names(nested, root):
     """Returns the name of each leaf, or raises an error unless all names differ."""
     _check_keys(nested, root)
-    leaf_names = tuple(nests.flatten(names(nested, root=root)))
+    leaf_names = tuple(flatten(names(nested, root=root)))
     if len(set(map(safe_name, leaf_names))) < len(leaf_names):
         raise ValueError(
             f"The keys of each part of an {root}, joined by '_', become its name in "
@@ -317,7 +336,7 @@ def sample_observations(space, float_dtype, count, rng):
         first, last = category_bounds(part)
         return rng.integers(first, last, shape, endpoint=True).astype(part.dtype)
 
-    return nests.map_leaves(sample, to_nest(space))
+    return map_leaves(sample, to_nest(space))
 
 
 # `_EDGES` contains the numbers of `edge_observations`, where infinity stands for a bound
@@ -359,7 +378,7 @@ def edge_observations(space, float_dtype):
         rows = [np.clip(np.full(part.shape, edge), low, high) for edge in _EDGES]
         return np.stack(rows).astype(dtype)
 
-    return nests.map_leaves(edges, to_nest(space))
+    return map_leaves(edges, to_nest(space))
 
 
 def _sample_box(box, shape, float_dtype, rng):
@@ -421,7 +440,7 @@ def is_quantity(space):
 
 def has_quantities(space):
     """Returns whether a space has a part that `is_quantity`."""
-    return any(map(is_quantity, nests.flatten(to_nest(space))))
+    return any(map(is_quantity, flatten(to_nest(space))))
 
 
 def category_bounds(space):
@@ -450,3 +469,53 @@ def category_bounds(space):
         "A space that is not a Dict or Tuple must be Discrete, MultiDiscrete, "
         f"MultiBinary or Box. Received: {space!r}"
     )
+
+
+def flatten(nest):
+    """Returns the leaves of nested dicts, tuples and lists.
+
+    Example:
+
+    >>> flatten({"b": 1, "a": (2, 3)})
+    [2, 3, 1]
+    """
+    if isinstance(nest, dict):
+        return [leaf for key in sorted(nest) for leaf in flatten(nest[key])]
+    if isinstance(nest, (tuple, list)):
+        return [leaf for part in nest for leaf in flatten(part)]
+    return [nest]
+
+
+def map_leaves(function, nest):
+    """Returns the nest with `function(leaf)` for each leaf.
+
+    Example:
+
+    >>> map_leaves(str, {"b": 1, "a": (2, 3)})
+    {'b': '1', 'a': ('2', '3')}
+    """
+    if isinstance(nest, dict):
+        return {key: map_leaves(function, part) for key, part in nest.items()}
+    if isinstance(nest, tuple):
+        return tuple(map_leaves(function, part) for part in nest)
+    return function(nest)
+
+
+def pack(nest, leaves):
+    """Returns leaves, in the order of `flatten`, nested like `nest`.
+
+    Example:
+
+    >>> pack({"b": 1, "a": (2, 3)}, ["first", "second", "third"])
+    {'b': 'third', 'a': ('first', 'second')}
+    """
+    return _pack(nest, iter(leaves))
+
+
+def _pack(nest, leaves):
+    if isinstance(nest, dict):
+        packed = {key: _pack(nest[key], leaves) for key in sorted(nest)}
+        return {key: packed[key] for key in nest}
+    if isinstance(nest, tuple):
+        return tuple(_pack(part, leaves) for part in nest)
+    return next(leaves)

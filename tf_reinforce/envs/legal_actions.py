@@ -2,8 +2,7 @@
 
 import tensorflow as tf
 
-from tf_reinforce.data import mask_layouts
-from tf_reinforce.data import nests
+from tf_reinforce.data import spaces
 
 _INVALID = -1  # instead of an entry that the host engine does not accept
 
@@ -15,7 +14,7 @@ class MaskInGraph:
         env: `TensorEnv` with action masks.
         path: `action_masks.MaskPath`: `"info/action_mask"` for the environment's method
             `action_mask`, or a part of the observation.
-        layout: `mask_layouts.MaskLayout` of the head, with M entries.
+        layout: `action_masks.MaskLayout` of the head, with M entries.
     """
 
     def __init__(self, env, path, layout):
@@ -52,7 +51,7 @@ class MaskInGraph:
                 "the observation, or 'info/action_mask' if its method `action_mask` "
                 f"returns one. Received: action_mask={self._path.where!r}"
             )
-        layouts, parts = self._layout.parts(), nests.flatten(mask)
+        layouts, parts = self._layout.parts(), spaces.flatten(mask)
         if len(layouts) != len(parts):
             raise ValueError(
                 f"An action mask of {self._layout.owner} must have {len(layouts)} parts. "
@@ -62,8 +61,7 @@ class MaskInGraph:
         return tf.concat([self._flat_part(*pair, count) for pair in pairs], axis=1)
 
     def _flat_part(self, layout, part, count):
-        is_flags = isinstance(layout, mask_layouts.FlagsMask)
-        largest = mask_layouts.FREE if is_flags else 1
+        largest = layout.largest
         if part is None:  # every action is legal
             return tf.fill([count, layout.size], tf.constant(largest, tf.int8))
         part = tf.reshape(part, [count, -1])
@@ -72,7 +70,7 @@ class MaskInGraph:
                 f"An action mask of {layout.owner} must have {layout.size} entries. "
                 f"Received: {part.shape[1]} entries from {self.env!r}"
             )
-        if part.dtype.is_bool or not (is_flags or part.dtype.is_floating):
+        if part.dtype.is_bool or not (layout.is_flags or part.dtype.is_floating):
             return tf.cast(tf.cast(part, tf.bool), tf.int8)
         values = tf.cast(tf.range(largest + 1), part.dtype)
         is_valid = tf.reduce_any(part[..., None] == values, axis=-1)

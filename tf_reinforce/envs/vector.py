@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce.data import nests
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_noise
@@ -162,11 +161,11 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         """
         if masks is None:
             return {}
-        arrays = nests.map_leaves(lambda x: None if x is None else x.numpy(), masks)
+        arrays = spaces.map_leaves(lambda x: None if x is None else x.numpy(), masks)
         if isinstance(arrays, (dict, tuple)):
             rows = np.empty(self.num_envs, object)
             for i in range(self.num_envs):
-                rows[i] = nests.map_leaves(
+                rows[i] = spaces.map_leaves(
                     lambda x, i=i: x if x is None else x[i], arrays
                 )
             arrays = rows

@@ -1,4 +1,4 @@
-"""The text of `tf-reinforce explain`: one action's gradient in words and numbers."""
+"""The text of `tf-reinforce explain`: one action's gradient in numbers."""
 
 import numpy as np
 import tensorflow as tf
@@ -10,51 +10,20 @@ _COMBINATIONS = (
     *({"counts"}, {"probs", "counts"}, {"logits", "counts"}),
     {"mean", "std", "sample"},
 )
-_SENTENCES = {
-    "logits": "The eligibility of logits is the sampled counts minus the expected "
-    "counts. So every\noutput receives a gradient, not only the output of the sampled "
-    "category.",
-    "probs": "The numbers are divided by their sum, so only their ratios count. Each "
-    "choice adds\n-1 / sum to the derivative of every category, and 1 / number to that "
-    "of the sampled one.",
-    "mean": "To make the sample more likely, the mean moves towards the sample; the "
-    "smaller `std`, the\nlarger the derivative. `std` grows if the sample is "
-    "further than one `std` from the mean,\nand shrinks otherwise.",
-}
 
 
 def text(**arguments):
-    """Explains one action's eligibility, in closed form and by automatic differentiation.
+    """Prints one action's eligibility, in closed form and by automatic differentiation.
 
     Pass `probs` or `logits` together with `action` or `counts`, or `counts` alone, or
     `mean`, `std` and `sample`.
 
     Args:
-        probs: K floats, relative probabilities of K categories.
-        logits: K floats.
-        action: Int, the index of the sampled category.
-        counts: K ints, how often each category was sampled. On their own, all categories
-            are equally likely.
-        mean, std, sample: Floats of a diagonal Gaussian, and one sample of it.
-
-    Returns:
-        String: a table of numbers with four decimals, and what they mean.
+        **arguments: `action` is one category, counted from zero, and `counts` says how
+            often each category was sampled. All others are lists of numbers.
 
     Raises:
-        ValueError: If the arguments do not go together, or `eligibility` refuses one.
-
-    Example:
-
-    >>> print(text(logits=[0.0, 0.0], action=0))
-    One of 2 categories; category 0 was sampled.
-    log-probability -0.6931, probability 0.5000; derivatives with respect to logits
-    <BLANKLINE>
-          logits  probability   d prob  d log-prob  automatic  difference
-     * 0  0.0000       0.5000   0.2500      0.5000     0.5000      0.0000
-       1  0.0000       0.5000  -0.2500     -0.5000    -0.5000      0.0000
-    <BLANKLINE>
-    The eligibility of logits is the sampled counts minus the expected counts. So every
-    output receives a gradient, not only the output of the sampled category.
+        ValueError: If the arguments do not go together.
     """
     if set(arguments) not in _COMBINATIONS:
         received = ", ".join(sorted(arguments)) or "nothing"
@@ -71,61 +40,35 @@ def text(**arguments):
                 f"`{name}` must be one number, or a row of one or more numbers. "
                 f"Received: {array.tolist()!r}"
             )
-    if "mean" in arrays:
-        return _gaussian(**{k: x.astype("float64") for k, x in arrays.items()})
-    if "action" in arrays:
-        return _categorical(**{**arrays, "action": arguments["action"]})
-    return _multinomial(**arrays)
+    arrays = {name: array.astype("float64") for name, array in arrays.items()}
+    return _gaussian(**arrays) if "mean" in arrays else _discrete(**arrays)
 
 
-def _categorical(action, **parameters):
+def _discrete(action=None, counts=None, **parameters):
+    if not parameters:
+        parameters = {"probs": np.full(len(counts), 1 / len(counts))}
     [(name, values)] = parameters.items()
-    closed_form = getattr(eligibility, f"categorical_{name}")(values * 1.0, action)
-    labels = [f"{'*' if i == action else ' '} {i}" for i in range(len(values))]
-    title = f"One of {_categories(values)}; category {int(action)} was sampled."
-    counts = np.eye(len(values))[int(action)]
-    return _page(title, name, values * 1.0, counts, closed_form, labels)
-
-
-def _multinomial(counts, **parameters):
-    parameters = parameters or {"probs": np.full(len(counts), 1 / len(counts))}
-    [(name, values)] = parameters.items()
-    trials = int(np.nan_to_num(counts).sum())
-    closed_form = getattr(eligibility, f"multinomial_{name}")(
-        values * 1.0, counts, trials
-    )
-    labels = [f"{int(n)} x {k}" for k, n in enumerate(counts)]
-    title = f"{trials} choices among {_categories(values)}, counted."
-    return _page(title, name, values * 1.0, counts, closed_form, labels)
-
-
-def _page(title, name, values, counts, closed_form, labels):
-    """Returns heading, table and explanation of a categorical or multinomial action."""
-    x, n = tf.constant(values), tf.constant(counts, tf.float64)
+    if counts is None:
+        closed_form = getattr(eligibility, f"categorical_{name}")(values, action[0])
+        counts = np.eye(len(values))[int(action[0])]
+    else:
+        trials = int(np.nan_to_num(counts).sum())
+        closed_form = getattr(eligibility, f"multinomial_{name}")(values, counts, trials)
+    x, n = tf.constant(values), tf.constant(counts)
     with tf.GradientTape() as tape:
         tape.watch(x)
         if name == "logits":
             log_p = tf.nn.log_softmax(x)
         else:  # a category with count zero may have probability zero
             log_p = tf.math.log(tf.where(n > 0, x, 1.0)) - tf.math.log(tf.reduce_sum(x))
-        log_prob = tf.math.lgamma(tf.reduce_sum(n) + 1) - tf.reduce_sum(
-            tf.math.lgamma(n + 1)
-        )
-        log_prob += tf.reduce_sum(n * log_p)
-    automatic, prob = tape.gradient(log_prob, x), np.exp(log_prob)
-    weights = values if name == "probs" else np.exp(values - values.max())
-    expected = counts.sum() * weights / weights.sum()
-    second = "probability" if counts.sum() == 1 else "expected"
-    header = ["", name, second, "d prob", "d log-prob", "automatic", "difference"]
-    gaps = closed_form - automatic
-    numbers = np.stack(
-        [values, expected, prob * closed_form, closed_form, automatic, gaps], axis=1
+        terms = n * log_p - tf.math.lgamma(n + 1)
+        log_prob = tf.math.lgamma(tf.reduce_sum(n) + 1) + tf.reduce_sum(terms)
+    columns = {name: values, "counts": counts, "d prob": np.exp(log_prob) * closed_form}
+    columns |= {"d log-prob": closed_form, "automatic": tape.gradient(log_prob, x)}
+    return (
+        f"log-probability {_format(log_prob)}, probability {_format(np.exp(log_prob))}; "
+        f"derivatives with respect to {name}\n\n{_table(range(len(values)), columns)}"
     )
-    heading = (
-        f"{title}\nlog-probability {_format(log_prob)}, probability {_format(prob)}; "
-        f"derivatives with respect to {name}"
-    )
-    return f"{heading}\n\n{_table(header, labels, numbers)}\n\n{_SENTENCES[name]}"
 
 
 def _gaussian(mean, std, sample):
@@ -137,41 +80,26 @@ def _gaussian(mean, std, sample):
         log_probs = -(deviations**2) / 2 - tf.math.log(variables[1] * np.sqrt(2 * np.pi))
         log_prob = tf.reduce_sum(log_probs)
     by_mean, by_std = tape.gradient(log_prob, variables)
-    closed_form = np.ravel(closed_form)
-    automatic = np.ravel([by_mean, by_std, by_std * std])
-    labels = [
-        f"d / d {name:<7} {k:>6}"
-        for name in ("mean", "std", "log std")
-        for k in range(len(mean))
-    ]
-    header = ["component", "closed form", "automatic", "difference"]
-    with np.errstate(invalid="ignore"):
-        gaps = closed_form - automatic
-    numbers = np.stack([closed_form, automatic, gaps], axis=1)
-    heading = (
-        f"A Gaussian with {len(mean)} component{'s' * (len(mean) > 1)}.\n"
-        f"log-density {_format(log_prob)}"
-    )
-    return f"{heading}\n\n{_table(header, labels, numbers)}\n\n{_SENTENCES['mean']}"
+    names = "mean", "std", "log std"
+    labels = [f"d / d {name:<7} {k:>6}" for name in names for k in range(len(mean))]
+    columns = {"closed form": np.ravel(closed_form)}
+    columns["automatic"] = np.ravel([by_mean, by_std, by_std * std])
+    return f"log-density {_format(log_prob)}\n\n{_table(labels, columns)}"
 
 
-def _categories(values):
-    return "1 category" if len(values) == 1 else f"{len(values)} categories"
-
-
-def _table(header, labels, numbers):
+def _table(labels, columns):
+    """Returns the columns, and the difference of the last two, below their names."""
+    numbers = np.stack([np.asarray(column) for column in columns.values()], axis=1)
     if not np.isfinite(numbers).all():
         raise ValueError(
             "A derivative is too large for a float64, because a parameter is too small."
         )
-    rows = [[label, *map(_format, row)] for label, row in zip(labels, numbers)]
-    widths = [max(4, *map(len, column)) for column in zip(header, *rows)]
-    return "\n".join(
-        "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths))
-        for row in (header, *rows)
-    )
+    numbers = np.column_stack([numbers, numbers[:, -2] - numbers[:, -1]])
+    rows = [[str(x), *map(_format, row)] for x, row in zip(labels, numbers, strict=True)]
+    rows = [["", *columns, "difference"], *rows]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
 
 
 def _format(number):
-    """Returns a number with four decimals, and 0.0000 instead of -0.0000."""
     return f"{round(float(number), 4) + 0.0:.4f}"

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce.data import mask_layouts
+from tf_reinforce.data import action_masks
 from tf_reinforce.data import seeding
 from tf_reinforce.support import compilation
 from tf_reinforce.support import validation
@@ -45,8 +45,12 @@ class Head(keras.layers.Layer, abc.ABC):
         action_dtype: Type of a raw action, or `None` for that of the policy outputs.
         mask_size: Int, `M`, the entries of an action mask; zero if all actions are always
             legal.
+        choices: Tuple of ints, the categories of each choice of an action, if a mask must
+            leave one of them.
         support: `Support`, the range of real raw actions. `None` means that they may be
             any real numbers, and a sample is a smooth function of the noise.
+        argument_names: Tuple of the constructor arguments, attributes of the same name,
+            that `get_config` returns.
 
     In a `Composite`, `noise` is nested, and `action_shape`, `action_dtype` and `support`
     belong to the heads inside; `action_spec` describes the raw action of every head.
@@ -57,11 +61,18 @@ class Head(keras.layers.Layer, abc.ABC):
     action_shape: tuple
     action_dtype: str | None
     mask_size: int = 0
+    choices: tuple[int, ...] = ()
     support: Support | None = None
+    argument_names: tuple[str, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
         compilation.expect_changeable(self, name, value)
         super().__setattr__(name, value)
+
+    def get_config(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self.argument_names}
+        plain = {k: list(x) if isinstance(x, tuple) else x for k, x in values.items()}
+        return {**super().get_config(), **plain}
 
     def action_spec(self, dtype: Any) -> Any:
         """Returns the spec of one raw action, a `tf.TensorSpec` or a structure of them.
@@ -212,9 +223,9 @@ class Head(keras.layers.Layer, abc.ABC):
         return outputs
 
     @property
-    def mask_layout(self) -> mask_layouts.MaskLayout:
+    def mask_layout(self) -> action_masks.MaskLayout:
         """Returns the `MaskLayout`, which flattens and checks masks with NumPy."""
-        return mask_layouts.MaskLayout(repr(self), self.mask_size)
+        return action_masks.MaskLayout(repr(self), self.mask_size, self.choices)
 
     def flatten_mask(self, mask: Any) -> np.ndarray:
         """Returns an environment's action mask as a flat array.

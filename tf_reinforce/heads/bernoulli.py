@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce.data import mask_layouts
+from tf_reinforce.data import action_masks
 from tf_reinforce.data import seeding
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
@@ -45,6 +45,7 @@ class Bernoulli(base.Head):
     """
 
     action_dtype = "int64"
+    argument_names = ("n", "shape")
 
     def __init__(
         self, n: int, *, shape: Sequence[int] | None = None, **kwargs: Any
@@ -83,15 +84,15 @@ class Bernoulli(base.Head):
 
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
         large = tf.constant(outputs.dtype.max / 2, outputs.dtype)
-        outputs = tf.where(tf.equal(mask, mask_layouts.OFF), -large, outputs)
-        return tf.where(tf.equal(mask, mask_layouts.ON), large, outputs)
+        outputs = tf.where(tf.equal(mask, action_masks.OFF), -large, outputs)
+        return tf.where(tf.equal(mask, action_masks.ON), large, outputs)
 
     @property
-    def mask_layout(self) -> mask_layouts.MaskLayout:
-        return mask_layouts.FlagsMask(repr(self), self.n)
+    def mask_layout(self) -> action_masks.MaskLayout:
+        return action_masks.MaskLayout(repr(self), self.n, is_flags=True)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
-        return ((mask == mask_layouts.FREE) | (actions == mask)).all(axis=-1)
+        return ((mask == action_masks.FREE) | (actions == mask)).all(axis=-1)
 
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
         return {"logits": outputs, "probs": _sigmoid(outputs)}
@@ -104,9 +105,6 @@ class Bernoulli(base.Head):
 
     def is_valid(self, actions: Any) -> Any:
         return (actions == 0) | (actions == 1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "n": self.n, "shape": list(self.shape)}
 
     def __repr__(self) -> str:
         return f"Bernoulli({self.n})"

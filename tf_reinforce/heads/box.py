@@ -29,6 +29,7 @@ class BoxHead(base.Head):
     """
 
     action_dtype = None
+    argument_names = ("size", "low", "high", "shape", "integer")
     setting_names: tuple[str, ...] = ()
     needs_finite_bounds = False
 
@@ -149,16 +150,6 @@ class BoxHead(base.Head):
         low, high = (_exact(np.ravel(bound)) for bound in (space.low, space.high))
         inside = (_exact(self.low) >= low) & (_exact(self.high) <= high)
         return bool(np.all(inside))
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "size": self.size,
-            "low": self.low,
-            "high": self.high,
-            "shape": list(self.shape),
-            "integer": self.integer,
-        }
 
     def __repr__(self) -> str:
         integer = ", integer=True" if self.integer else ""

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce.data import mask_layouts
 from tf_reinforce.data import seeding
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
@@ -23,17 +22,12 @@ class LogitsHead(base.Head):
     """
 
     action_dtype = "int64"  # Gymnasium's type of discrete actions
-    choices: tuple[int, ...]
 
     def is_logit(self) -> np.ndarray:
         return np.ones(self.outputs_size, bool)
 
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
         return mask_logits(outputs, tf.equal(mask, 0))
-
-    @property
-    def mask_layout(self) -> mask_layouts.MaskLayout:
-        return mask_layouts.ChoicesMask(repr(self), self.choices)
 
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
         return {"logits": outputs, "probs": tf.nn.softmax(outputs)}
@@ -64,6 +58,7 @@ class Categorical(LogitsHead):
     """
 
     action_shape = ()
+    argument_names = ("size", "start")
 
     def __init__(self, size: int, *, start: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -104,9 +99,6 @@ class Categorical(LogitsHead):
 
     def is_valid(self, actions: Any) -> Any:
         return (actions >= 0) & (actions < self.size)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "size": self.size, "start": self.start}
 
     def __repr__(self) -> str:
         return f"Categorical({self.size}, start={self.start})"

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 from numpy.typing import ArrayLike
 
-from tf_reinforce.data import mask_layouts
+from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
 from tf_reinforce.heads import base
 
@@ -124,9 +124,9 @@ class Composite(base.Head):
         return tf.concat(parts, axis=-1)
 
     @property
-    def mask_layout(self) -> mask_layouts.MaskLayout:
+    def mask_layout(self) -> action_masks.NestedLayout:  # type: ignore[override]
         layouts = keras.tree.map_structure(lambda head: head.mask_layout, self.heads)
-        return mask_layouts.NestedMask(repr(self), layouts)
+        return action_masks.NestedLayout(repr(self), layouts)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         parts = zip(self.leaves, keras.tree.flatten(actions), self._split_mask(mask))

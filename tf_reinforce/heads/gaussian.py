@@ -44,6 +44,7 @@ class GaussianHead(box.BoxHead):
 
     in_action_units = True
     setting_names = ("initial_scale", "state_dependent_scale")
+    argument_names = (*box.BoxHead.argument_names, *setting_names)
 
     def __init__(
         self,
@@ -153,13 +154,6 @@ class GaussianHead(box.BoxHead):
             return tf.exp(tf.cast(self.log_scale, outputs.dtype))
         tanh = tf.tanh(outputs[..., self.size :] / _MAX_LOG_RATIO)
         return base.constant(self.initial_scale, outputs) * tf.exp(_MAX_LOG_RATIO * tanh)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "initial_scale": self.initial_scale,
-            "state_dependent_scale": self.state_dependent_scale,
-        }
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")

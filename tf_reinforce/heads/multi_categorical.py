@@ -40,6 +40,8 @@ class MultiCategorical(categorical.LogitsHead):
     ([[0, 2]], [[0, 7]])
     """
 
+    argument_names = ("sizes", "start", "shape")
+
     def __init__(
         self,
         sizes: Sequence[int],
@@ -129,14 +131,6 @@ class MultiCategorical(categorical.LogitsHead):
         indices = np.flatnonzero(~self._is_padding)
         shape = tf.concat([tf.shape(block)[:-2], [self._is_padding.size]], axis=0)
         return tf.gather(tf.reshape(block, shape), indices, axis=-1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "sizes": list(self.sizes),
-            "start": self.start,
-            "shape": list(self.shape),
-        }
 
     def __repr__(self) -> str:
         return f"MultiCategorical({list(self.sizes)}, start={self.start})"

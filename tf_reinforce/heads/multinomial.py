@@ -40,6 +40,8 @@ class Multinomial(categorical.LogitsHead):
     [[0.0, 0.5, -0.5]]
     """
 
+    argument_names = ("categories", "trials")
+
     def __init__(self, categories: int, trials: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.categories = validation.size("categories", categories)
@@ -99,13 +101,6 @@ class Multinomial(categorical.LogitsHead):
     def is_valid(self, actions: Any) -> Any:
         correct_sum = np.sum(actions, axis=-1, keepdims=True) == self.trials
         return (actions >= 0) & correct_sum
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "categories": self.categories,
-            "trials": self.trials,
-        }
 
     def __repr__(self) -> str:
         return f"Multinomial({self.categories}, trials={self.trials})"

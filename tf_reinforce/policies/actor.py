@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce.data import acting_specs
 from tf_reinforce.data import action_masks
+from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_noise
 
 
@@ -66,9 +66,9 @@ class ActorPolicy:
 
         def array_specs(specs):
             leaves = keras.tree.flatten(specs)
-            return [acting_specs.ArraySpec(tuple(x.shape), x.dtype.name) for x in leaves]
+            return [spaces.ArraySpec(tuple(x.shape), x.dtype.name) for x in leaves]
 
-        return acting_specs.ActingSpecs(
+        return spaces.ActingSpecs(
             self.dtype,
             array_specs(self.observation_spec),
             array_specs(self.action_spec),

@@ -20,7 +20,6 @@ import gymnasium as gym
 import numpy as np
 
 from tf_reinforce.data import action_masks
-from tf_reinforce.data import nests
 from tf_reinforce.data import spaces
 from tf_reinforce.settings import config
 from tf_reinforce.support import validation
@@ -66,7 +65,7 @@ class ObservationReader:
 
     def __init__(self, space, float_dtype):
         self._nest = spaces.to_nest(space)
-        self.leaf_spaces = nests.flatten(self._nest)
+        self.leaf_spaces = spaces.flatten(self._nest)
         self._leaf_readers = [
             _discrete_reader(leaf)
             if isinstance(leaf, gym.spaces.Discrete)
@@ -89,7 +88,7 @@ class ObservationReader:
             array[env_index] = read_leaf(env_index, part)
 
     def flatten(self, env_index, observation):
-        """Returns an observation's parts, in the order of `nests.flatten`."""
+        """Returns an observation's parts, in the order of `spaces.flatten`."""
         return list(_parts(env_index, self._nest, observation))
 
 

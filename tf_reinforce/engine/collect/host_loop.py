@@ -15,8 +15,6 @@ from typing import NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from tf_reinforce.data import acting_specs
-from tf_reinforce.data import nests
 from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import batched_envs
 
@@ -110,7 +108,7 @@ class StepBuffer:
     """
 
     def __init__(self, size, observation_specs, action_specs):
-        rewards = acting_specs.ArraySpec((), "float64")
+        rewards = spaces.ArraySpec((), "float64")
         self._size, self._specs = size, [*observation_specs, *action_specs, rewards]
         self.num_observations = len(observation_specs)
         self.blocks, self._rows = [], iter(())
@@ -272,7 +270,7 @@ class CollectionLoop:
 
     Args:
         envs: `batched_envs.BatchedEnvs`, already configured with `configure`.
-        specs: `acting_specs.ActingSpecs` of the agent.
+        specs: `spaces.ActingSpecs` of the agent.
         episode_scheduler: `EpisodeScheduler` or `QueueScheduler`.
         seeds: `seeding.EpisodeSeeds`.
         policy_states: List of arrays with one row per environment, the recurrent states
@@ -289,7 +287,7 @@ class CollectionLoop:
         self.mask_layout, observations = None, specs.observations
         if specs.mask_reader is not None:
             self.mask_layout = specs.mask_reader.layout
-            mask = acting_specs.ArraySpec((self.mask_layout.size,), "int8")
+            mask = spaces.ArraySpec((self.mask_layout.size,), "int8")
             observations = [*observations, mask]
         self.buffer = StepBuffer(envs.num_envs, observations, specs.actions)
         noise = [] if deterministic else specs.noise
@@ -614,14 +612,14 @@ class NoiseBuffer:
 def _action_unbatcher(space):
     """Returns a function that splits arrays `[size, …]` into a list of `size` actions."""
     nest = spaces.to_nest(space)
-    leaves = nests.flatten(nest)
+    leaves = spaces.flatten(nest)
     unbatchers = [_leaf_unbatcher(leaf) for leaf in leaves]
     if nest is leaves[0]:
         return lambda env_actions: unbatchers[0](env_actions[0])
 
     def unbatch(env_actions):
         columns = [f(array) for f, array in zip(unbatchers, env_actions, strict=True)]
-        return [nests.pack(nest, list(parts)) for parts in zip(*columns, strict=True)]
+        return [spaces.pack(nest, list(parts)) for parts in zip(*columns, strict=True)]
 
     return unbatch
 
