@@ -76,7 +76,7 @@ SIZES = {
     "object array": "needs '__numpy__'",
     "space with huge shape": "at most 16777216",
     "deep space": "levels",
-    "a million environments": "at most 1,024",
+    "a million environments": "[1, 4096]",
 }
 OTHERS = {
     "environment id in env_kwargs": "xml_file",

@@ -33,11 +33,8 @@ def is_part(part, whole):
         (("CartPole-v1",), "leave_one_out"),
         (("Taxi-v4", "--engine", "host"), "leave_one_out"),
         (("Pendulum-v1", "--baseline", "mean"), "mean"),
-        (("Pendulum-v1", "--set", "baseline=mean"), "mean"),
-        (("Pendulum-v1", "--set", "baseline=value", "--set", "baseline=none"), "none"),
-        (("Pendulum-v1", "--baseline", "value", "--set", "baseline=mean"), "mean"),
         (("FrozenLake8x8-v1", "--baseline", "none"), "none"),
-        (("Pendulum-v1", "--set", "baseline={kind = 'value'}"), {"kind": "value"}),
+        (("Pendulum-v1", "--baseline", "{kind = 'value'}"), {"kind": "value"}),
     ],
 )
 def test_twins_of_discrete_tasks_and_other_baselines_train_plain_reinforce(
@@ -54,14 +51,7 @@ def test_twins_of_discrete_tasks_and_other_baselines_train_plain_reinforce(
     [
         (("FrozenLake8x8-v1",), 200, 10),
         (("CartPole-v1", "--baseline", "value"), 500, 24),
-        (("CartPole-v1", "--set", "baseline=value"), 500, 24),
-        (
-            ("CartPole-v1", "--set", "baseline=mean", "--set", "baseline=value"),
-            500,
-            24,
-        ),
         (("CartPole-v1", "--baseline", "value", "--max-episode-steps", "900"), 900, 44),
-        (("Pendulum-v1", "--set", "fit.max_episode_steps=50"), 50, 10),
         (("Pendulum-v1",), 200, 10),
     ],
 )
@@ -77,22 +67,18 @@ def test_other_environments_get_a_value_baseline(words, limit, every, capsys):
     first, *others = capsys.readouterr().out.splitlines()
     kind = "Box" if words[0] == "Pendulum-v1" else "Discrete"
     assert first.startswith(f"without a preset, the settings follow from {kind} actions")
-    assert f"episodes of at most {limit} steps: gamma" in first
+    assert f"episodes of at most {limit} steps" in first
     has_preset = words[0] != "FrozenLake8x8-v1"
     hints = ["has a preset with tuned settings" in line for line in others]
     assert hints == [True] * has_preset
 
 
-def test_options_override_the_settings_and_the_printed_line_shows_them(capsys):
+def test_options_override_the_settings_of_the_environment():
     words = "--gamma", "0.5", "--episodes-per-epoch", "3", "--eval-every", "7"
-    sets = "--set", "passes=2", "--set", "gae_lambda=0.7", "--set", "baseline.passes=4"
-    found = settings("Pendulum-v1", *words, *sets)
-    assert is_part({"gamma": 0.5, "passes": 2, "gae_lambda": 0.7}, found["agent"])
-    assert found["agent"]["baseline"] == {**config.VALUE_NETWORK, "passes": 4}
+    found = settings("Pendulum-v1", *words, "--passes", "2")
+    assert is_part({"gamma": 0.5, "passes": 2, "gae_lambda": 0.8}, found["agent"])
     assert found["fit"] == {"num_envs": 4, "episodes_per_epoch": 3}
     assert found["evaluation"] == {"every": 7}
-    said = "gamma 0.5, gae_lambda 0.7, learning rate 0.0003 to 0, 2 passes over"
-    assert f"{said} 3 episodes, max_kl 0.05\n" in capsys.readouterr().out
 
 
 def test_compiled_engine_gets_no_number_of_steps():
@@ -147,10 +133,9 @@ SAID = "without a preset, the settings follow from Box actions and episodes of a
 
 @pytest.mark.slow
 def test_environment_of_a_module_determines_the_settings(module, tmp_path, capsys):
-    """The module is imported after the options were checked."""
     words = ["train", module, "--run-dir", "run", *SMALL, *ONCE]
-    assert cli.main([*words, "--set", "gae_lambda=0.9"]) == 0
-    assert capsys.readouterr().out.count(SAID) == 1
+    assert cli.main(words) == 0
+    assert SAID in capsys.readouterr().out
     content = json.loads((tmp_path / "run" / "config.json").read_text())
     assert content["agent"]["head"] == "ClippedGaussian"
 
@@ -160,7 +145,7 @@ def test_tune_chooses_the_settings_of_a_module(module, capsys):
     found = tune._check(entry.make_parser().parse_args(words))[0].settings
     assert found["agent"]["head"] == "ClippedGaussian"
     assert found["agent"]["baseline"] == config.VALUE_NETWORK
-    assert capsys.readouterr().out.count(f"{SAID} 100 steps") == 1
+    assert f"{SAID} 100 steps" in capsys.readouterr().out
 
 
 def test_earlier_run_with_the_name_of_the_value_baseline_keeps_its_settings(tmp_path):

@@ -163,7 +163,7 @@ def test_command_records_an_environment_of_an_own_module(
     monkeypatch.delitem(gym.registry, "Own-v2")
     monkeypatch.delitem(sys.modules, "recorded_env")
     first, last = (f"{tmp_path}/a_{number}.mp4" for number in (1, 2))
-    text = f"recorded 2 episodes in {first} to {last}: mean return 6, mean length 4"
+    text = f"recorded {first}, {last}: mean return 6, mean length 4"
     assert capsys.readouterr().out.strip() == text
     assert imageio_ffmpeg.count_frames_and_secs(last) == (1 + 4, 0.5)
 

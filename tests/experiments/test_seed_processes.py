@@ -218,13 +218,9 @@ def test_interrupted_seeds_continue_to_the_weights_of_one_training(
 def test_options_that_do_not_belong_to_resumed_seeds_are_refused(tmp_path, capsys):
     [path] = prepared(tmp_path / "runs", [0]).values()
     resume = ["train", "--resume", str(tmp_path / "runs")]
-    for words, text in (
-        ([*resume, "--gamma", "0.9"], "Received: --gamma"),
-        ([*resume, "--seeds", "2"], "runs, 1. Received: --seeds 2"),
-        (["train", "CartPole-v1", "--jobs", "2"], "--jobs 2 without --seeds"),
-    ):
-        assert cli.main(words) == 2
-        assert text in capsys.readouterr().err
+    for option in (["--gamma", "0.9"], ["--seeds", "2"]):
+        assert cli.main([*resume, *option]) == 2
+        assert f"its own settings. Omit {option[0]}." in capsys.readouterr().err
     config = json.dumps({"env": "some_module:Grid-v0", "seed": 0})
     (path / "config.json").write_text(config)
     assert cli.main(resume) == 2

@@ -39,7 +39,7 @@ BARS = {
 SUMMARY = re.compile(
     r"^(?P<env>\S+): mean return (?P<mean>\S+) ± \S+ over (?P<episodes>\d+) "
     r"new episodes"
-    r"(, (threshold|target) \S+ (reached|missed))?$",
+    r"(, target \S+ (reached|missed))?$",
     re.MULTILINE,
 )
 

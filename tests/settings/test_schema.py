@@ -40,9 +40,9 @@ ACCEPTED = {
         "jit_compile": ["auto", *FLAG],
     },
     "fit": {
-        **dict.fromkeys(("epochs", "steps", "max_episode_steps"), [None, *COUNT]),
-        **dict.fromkeys(("episodes_per_epoch", "steps_per_epoch"), [None, *COUNT]),
-        **dict.fromkeys(("num_envs", "workers"), COUNT),
+        **dict.fromkeys(("epochs", "steps", "max_episode_steps"), [None, 1, 2, 10**5]),
+        **dict.fromkeys(("episodes_per_epoch", "steps_per_epoch"), [None, 1, 2, 10**5]),
+        **dict.fromkeys(("num_envs", "workers"), [1, 2]),
         "on_bad_env": ["raise", "drop_episode"],
         "on_env_error": ["raise", "restart"],
         "step_timeout": [1, 2, 10**5, 0.5, 1.5],

@@ -4,81 +4,47 @@ import importlib
 import importlib.util
 import os
 import sys
-from typing import Any, NamedTuple
 
 from tf_reinforce import saving
 from tf_reinforce.experiments import run_config
+from tf_reinforce.experiments import seed_processes
 from tf_reinforce.support import startup
 
 
-class Task(NamedTuple):
-    """What Gymnasium states about an environment."""
-
-    action_space: Any  # `gymnasium.Space`
-    max_episode_steps: int | None
-    reward_threshold: float | None
-
-
 def find_env(env):
-    """Imports an environment's module, and returns its id with a version.
+    """Imports an environment's module, and returns the id of the environment.
 
     In `module:Id`, the module may be a file in the current folder.
 
     Raises:
-        ValueError: If the module does not exist.
-        gymnasium.error.Error: If the id is not registered.
+        ValueError: If there is no such module, or no such id.
     """
-    module, colon, name = env.rpartition(":")
+    module, _, name = env.rpartition(":")
     if module:
-        expect_module(module)
+        folder = os.getcwd()
+        if folder not in sys.path and "" not in sys.path:
+            sys.path.append(folder)  # a console script, unlike `python -m`, omits it
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            raise ValueError(
+                f"There is no module {module!r} in the current folder, {folder}, or "
+                "among the installed packages."
+            )
+        startup.import_tensorflow()  # the module may import it
         importlib.import_module(module)
     import gymnasium
-    from gymnasium.envs import registration
 
-    namespace, base, number = registration.parse_env_id(name)
-    if name not in gymnasium.registry and number is None:
-        number = registration.find_highest_version(namespace, base)
-        if number is not None:
-            latest = registration.get_env_id(namespace, base, number)
-            # Gymnasium would warn once for each environment that is made.
-            text = f"tf-reinforce: {name} means {latest}, its latest version"
-            print(text, file=sys.stderr)
-            name = latest
     try:
-        return module + colon + gymnasium.spec(name).id
-    except gymnasium.error.NameNotFound as error:
-        hint = f"The id of an environment that a module registers is MODULE:{name}."
-        raise gymnasium.error.NameNotFound(f"{error} {hint}") from error
-
-
-def resolve_env(env):
-    """Returns an environment id with a version, without importing a module.
-
-    The module in `module:Id` may import TensorFlow. If it exists but is not imported yet,
-    the id is returned unchanged.
-    """
-    module = env.rpartition(":")[0]
-    if not module or module in sys.modules:
-        return find_env(env)
-    expect_module(module)
+        gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise ValueError(
+            f"{error} Expected: an environment id with its version, or MODULE:ID if a "
+            f"module registers it. Received: {env}"
+        ) from error
     return env
 
 
-def expect_module(module):
-    """Raises `ValueError` if a module does not exist."""
-    folder = os.getcwd()
-    if folder not in sys.path and "" not in sys.path:
-        sys.path.append(folder)  # a console script, unlike `python -m`, omits the folder
-    package = module.partition(".")[0]
-    if not package or importlib.util.find_spec(package) is None:
-        raise ValueError(
-            f"There is no module {package!r}. Expected: {package}.py in the current "
-            f"folder, {folder}, or an installed package. Received: {module}"
-        )
-
-
-def make_task(env, env_kwargs):
-    """Makes an environment once to read its `Task`; `None` before its module is imported.
+def action_space(env, env_kwargs):
+    """Makes an environment once to read its action space.
 
     Raises:
         ValueError: If the constructor does not accept the arguments.
@@ -87,18 +53,13 @@ def make_task(env, env_kwargs):
 
     from tf_reinforce.engine.collect import batched_envs
 
-    module = env.rpartition(":")[0]
-    if module and module not in sys.modules:
-        return None
     with batched_envs.explain_errors(env, env_kwargs):
         # As for training, the time limit is no argument of the environment.
         made = gymnasium.make(
             env, max_episode_steps=None, disable_env_checker=True, **env_kwargs
         )
     made.close()
-    return Task(
-        made.action_space, made.spec.max_episode_steps, made.spec.reward_threshold
-    )
+    return made.action_space
 
 
 def load(run, max_bytes):
@@ -108,15 +69,15 @@ def load(run, max_bytes):
     return saving.load(path, max_bytes=max_bytes)
 
 
-def load_with_env(run, max_bytes, env, env_arg, max_episode_steps):
+def load_with_env(run, options, max_bytes):
     """Loads the agent of a run, and finds the environment in which it plays.
 
     Modules that a file of the run names are not imported.
 
     Args:
         run: Path of the run directory or agent file.
+        options: Options of the command, with `env`, `env_arg` and `max_episode_steps`.
         max_bytes: Int, the largest size of the agent file.
-        env, env_arg, max_episode_steps: Options of the command.
 
     Returns:
         The `Reinforce`, the environment id, and a dict of the arguments `env_kwargs` and
@@ -125,25 +86,22 @@ def load_with_env(run, max_bytes, env, env_arg, max_episode_steps):
     Raises:
         ValueError: If neither the user nor the run names an environment that may be used.
     """
-    env = env and resolve_env(env)
+    env = options.env and find_env(options.env)
     _agent_file(run, max_bytes)
-    in_file, env_options = run_config.read_env(run, dict(env_arg))
-    env = env or in_file
-    if env is None:
+    in_file, env_options = run_config.read_env(run, dict(options.env_arg))
+    if env is None and in_file is None:
         named = str(run_config.read(run).get("env", "ENV"))[:100]
         raise ValueError(
             f"{run} contains no environment id that needs no module. Name the "
             f"environment, and its module only if you trust it: --env {named}"
         )
-    if max_episode_steps is not None:
-        env_options["max_episode_steps"] = max_episode_steps
-    return load(run, max_bytes), find_env(env), env_options
+    if options.max_episode_steps is not None:
+        env_options["max_episode_steps"] = options.max_episode_steps
+    return load(run, max_bytes), env or find_env(in_file), env_options
 
 
 def _agent_file(run, max_bytes):
     """Returns the path of a run's agent file; raises an error if it is damaged."""
-    from tf_reinforce.experiments import seed_processes
-
     if seeds := list(seed_processes.folders(run).values()):
         raise ValueError(
             f"{run} contains a run directory for each of {len(seeds)} seeds. Expected: "

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import difflib
 import logging
 import os
 import re
@@ -18,16 +17,8 @@ from tf_reinforce.cli import tools
 from tf_reinforce.cli import train
 from tf_reinforce.cli import tune
 from tf_reinforce.support import startup
+from tf_reinforce.support import validation
 from tf_reinforce.support import version
-
-# Options of other programs, and what to use instead.
-_OTHERS = {
-    "--lr": "--learning-rate",
-    **dict.fromkeys(("--timesteps", "--total-timesteps", "--n-timesteps"), "--steps"),
-    "--env": "the id as an argument: tf-reinforce train ENV",
-    "--batch-size": "--episodes-per-epoch, --steps-per-epoch or --minibatch-size",
-    "--episodes": "--epochs (updates), --episodes-per-epoch or --steps",
-}
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,15 +36,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Prints an error message, and exits with code 2."""
-        choices = [str(x) for action in self._actions for x in action.choices or ()]
-        hints = {name: f"Use {other}." for name, other in _OTHERS.items()}
-        for name in (*self._option_string_actions, *choices):
-            hints[name] = f"Did you mean {name}?"
+        names = [str(x) for action in self._actions for x in action.choices or ()]
+        names += self._option_string_actions
         received = re.search(r"(?:arguments: |invalid choice: ')([\w-]+)", message)
-        name = received[1].replace("_", "-") if received else ""
-        similar = difflib.get_close_matches(name, hints, 1, 0.7)
-        hint = hints[similar[0]] if similar else f"Help: {self.prog} --help"
-        self.exit(2, f"{self.prog}: error: {message.rstrip('.')}. {hint}\n")
+        hint = received and validation.similar(received[1].replace("_", "-"), names)
+        hint = hint or f" Help: {self.prog} --help"
+        self.exit(2, f"{self.prog}: error: {message.rstrip('.')}.{hint}\n")
 
 
 def make_parser():
@@ -63,9 +51,9 @@ def make_parser():
     )
     parser.add_argument("--version", action="version", version=version.VERSION)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    train.add_parser(commands)
-    tune.add_parser(commands)
     for run in (
+        train.train,
+        tune.tune,
         play.evaluate,
         play.record,
         play.export,
@@ -111,7 +99,7 @@ def main(arguments=None):
         # It may not have every character, and may be a file that somebody watches.
         sys.stdout.reconfigure(errors="replace", line_buffering=True)
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = make_parser().parse_args(list(map(_escape_negative, arguments)))
+    options = make_parser().parse_args(arguments)
     options.command_line = shlex.join(["tf-reinforce", *arguments])
     try:
         with _plain_messages(), startup.kept():
@@ -153,12 +141,6 @@ def _plain_messages():
     finally:
         log.removeHandler(handler)
         warnings.formatwarning, log.propagate = previous
-
-
-def _escape_negative(argument):
-    """Puts a space before a negative number; argparse takes -1e-3 for an option."""
-    is_number = argument.startswith("-") and re.fullmatch(r"[\d.eE+-]+|-?inf", argument)
-    return f" {argument}" if is_number else argument
 
 
 def _exit_code(error):

@@ -1,10 +1,10 @@
 """Plans a training from the options of `train` or `tune`, and checks the plan.
 
-Nothing here imports TensorFlow, so a mistake is reported within a second.
+TensorFlow is not imported, unless the environment needs a module, so a mistake is
+reported within a second.
 """
 
 import dataclasses
-import re
 from typing import Any
 
 from tf_reinforce.cli import agent_files
@@ -15,30 +15,17 @@ from tf_reinforce.settings import default_settings
 from tf_reinforce.settings import toml_files
 
 # Settings that `config.json` always contains; without a preset, these are their values.
-DEFAULTS = {
-    "gamma": config.AgentSettings.gamma,
-    "learning_rate": config.AgentSettings.learning_rate,
-    "hidden": list(config.AgentSettings.hidden),
-    "baseline": config.AgentSettings.baseline,
-    "entropy_coef": config.AgentSettings.entropy_coef,
-    "normalize_observations": config.AgentSettings.normalize_observations,
-}
-# Options that `--resume` allows: they change no result, or confirm a number in the file
-# above its limit.
-_WITH_RESUME = (
-    "env",
-    "env_arg",
-    "export",
-    "jobs",
-    "ray",
-    "num_cpus_per_worker",
-    "require_target",
-    "grace",
-    "checkpoint_every",
-    "seeds",
-    *config.TABLES["callbacks"],
-    *config.FIT_LIMITS,
-)
+_NAMES = "gamma", "learning_rate", "baseline", "entropy_coef", "normalize_observations"
+DEFAULTS = {name: getattr(config.AgentSettings, name) for name in _NAMES}
+DEFAULTS["hidden"] = list(config.AgentSettings.hidden)
+# Options that `--resume` excludes, because they change the result.
+_NOT_WITH_RESUME = ["preset", "engine", "seed", "seeds", "run_dir"]
+_NOT_WITH_RESUME += [
+    name for name, x in cli_options.SETTINGS.items() if x[0] in ("agent", "evaluation")
+]
+# The settings of `fit` that a compiled engine supports.
+_COMPILED_FIT: dict[str, Any] = {"steps_per_epoch": None, "workers": 1}
+_COMPILED_FIT |= dict.fromkeys(config.FAULT_OPTIONS, "raise")
 
 
 @dataclasses.dataclass
@@ -49,7 +36,6 @@ class Plan:
         env: String, the environment id.
         settings: Dict of `preset`, `env_kwargs` and the tables of `config.TABLES`.
         engine: `"auto"`, `"host"` or `"compiled"`.
-        task: `agent_files.Task`, or `None` before the module of `env` is imported.
         seed: Int, the first seed.
         num_seeds: Int, the number of seeds from `--seeds`, or `None`.
     """
@@ -57,29 +43,26 @@ class Plan:
     env: str
     settings: dict[str, Any]
     engine: str
-    task: Any
     seed: int
     num_seeds: int | None
 
     def __post_init__(self):
         if self.engine == "compiled":
-            refused = self._host_settings()
-            if refused:
-                received = ", ".join(
-                    f"{cli_options.flag(x)} {refused[x]}" for x in refused
-                )
+            config.check_twin(self.env)
+            if settings := self._host_settings():
                 raise ValueError(
                     "`--engine compiled` takes no environment arguments, collects a "
                     "fixed number of episodes for each update in one process, and drops "
-                    f"no episodes; `--engine host` does. Received: {received}"
+                    f"no episodes; `--engine host` does. Received: {settings}"
                 )
-            config.check_twin(self.env)
 
     @property
     def target(self):
         """Returns the target return, or `None`."""
-        threshold = self.task and self.task.reward_threshold
-        return self.settings["evaluation"].get("target", threshold)
+        import gymnasium  # not for `--help`
+
+        spec = gymnasium.spec(toml_files.own_name(self.env))
+        return self.settings["evaluation"].get("target", spec.reward_threshold)
 
     @property
     def seeds(self):
@@ -93,18 +76,16 @@ class Plan:
         That needs `epochs`, and excludes callbacks, linear learning rates and options of
         the host engine.
         """
-        agent, fit = self.settings["agent"], self.settings["fit"]
+        agent = self.settings["agent"]
         value = default_settings.value_network(agent["baseline"]) or {}
         rates = agent["learning_rate"], value.get("learning_rate")
         return (
             self.num_seeds is not None
             and self.engine != "host"
             and self.env in config.TWINS
-            and fit.get("epochs") is not None
-            and not self._unsupported()
-            and not self.settings["callbacks"]
+            and self.settings["fit"].get("epochs") is not None
+            and not (self._host_settings() or self.settings["callbacks"])
             and not any(isinstance(rate, dict) for rate in rates)
-            and not isinstance(fit.get("workers"), config.RayWorkers)
         )
 
     def twin(self):
@@ -114,109 +95,90 @@ class Plan:
         """
         from tf_reinforce import envs
 
+        if self.engine == "compiled":
+            return envs.make(self.env)
         if self.engine == "host" or self._host_settings():
             return None
-        twin = envs.twin_of(self.env)
-        if self.engine == "compiled":
-            return twin or envs.make(self.env)
-        limit = self.settings["fit"].get("max_episode_steps")
+        twin, limit = (
+            envs.twin_of(self.env),
+            self.settings["fit"].get("max_episode_steps"),
+        )
         return twin if twin is not None and (twin.max_episode_steps or limit) else None
 
-    def _unsupported(self):
-        """Maps options to settings that no compiled engine supports."""
-        fit = self.settings["fit"]
-        names = "steps_per_epoch", *config.FAULT_OPTIONS
-        found = {x: fit[x] for x in names if fit.get(x, "raise") not in ("raise", None)}
-        env_kwargs = self.settings["env_kwargs"]
-        return {**found, **({"env_arg": env_kwargs} if env_kwargs else {})}
-
     def _host_settings(self):
-        """Maps options to settings that need the host engine."""
-        found, workers = self._unsupported(), self.settings["fit"].get("workers", 1)
-        if workers != 1 and not self.in_one_program:
-            found["workers"] = workers
-        return found
+        """Returns the settings that need the host engine."""
+        fit, env_kwargs = self.settings["fit"], self.settings["env_kwargs"]
+        found = {x: fit[x] for x in _COMPILED_FIT if x in fit}
+        found = {x: value for x, value in found.items() if value != _COMPILED_FIT[x]}
+        return {**found, "env_kwargs": env_kwargs} if env_kwargs else found
 
 
 def make(options):
     """Plans a new training, or the one that `--resume` continues.
 
-    The module in `module:Id` is not imported here, because it may import TensorFlow.
-    Until it is, the settings are checked as for any environment.
-
     Raises:
         ValueError, OSError: If an option or a setting is invalid.
     """
-    return (
-        _new(options) if getattr(options, "resume", None) is None else _resumed(options)
-    )
+    is_new = getattr(options, "resume", None) is None
+    return _new(options) if is_new else _resumed(options)
 
 
 def _new(options):
-    import gymnasium  # not for `--help`
-
     if options.env is None:
         raise ValueError(
             "The command needs an environment id, for example `tf-reinforce train "
             "CartPole-v1`, or `train --resume DIR` to continue a training."
         )
-    env = options.env = agent_files.resolve_env(options.env)
-    if options.preset == cli_options.OWN_PRESET:
-        options.preset = toml_files.own_name(env)
+    env, name = agent_files.find_env(options.env), toml_files.own_name(options.env)
+    options.preset = name if options.preset == "" else options.preset
     preset = toml_files.read_for_env(options.preset, env)
     env_kwargs = {**preset["env_kwargs"], **dict(options.env_arg)}
-    task = agent_files.make_task(env, env_kwargs)
-    space, limit = (task or (gymnasium.spaces.Discrete(2), 1000))[:2]
-    tables = cli_options.explicit_settings(options)
-    explicit = {(table, x): tables[table][x] for table in tables for x in tables[table]}
-    explicit |= dict(options.set)
-    limit = explicit.get(("fit", "max_episode_steps")) or limit
-    limit = limit or config.DEFAULT_MAX_EPISODE_STEPS
-    baseline = explicit.get(("agent", "baseline"))
+    space = agent_files.action_space(env, env_kwargs)
+    explicit = cli_options.explicit_settings(options)
+    baseline = explicit["agent"].get("baseline")
     # A compiled twin makes many updates per second, so plain REINFORCE trains well.
     is_plain = env in config.TWINS and type(space).__name__ == "Discrete"
-    is_default = options.preset is None and (
-        baseline == "value" or (baseline is None and not is_plain)
-    )
-    if is_default:
-        agent, fit = default_settings.for_task(space, limit, options.engine == "compiled")
-        # With a limit of up to 1,000 steps, the evaluations of 100 episodes take at most
-        # about as many environment steps as the training.
-        evaluation = {"every": min(max(round(100 * limit / 2048), 10), 50)}
-        preset = {**preset, "agent": agent, "fit": fit, "evaluation": evaluation}
-    settings = _merge(options, preset, tables)
-    settings["env_kwargs"] = env_kwargs
-    run_config.check_settings(settings)
-    if task and settings["agent"].get("head") is not None:
-        default_settings.head_settings(settings["agent"]["head"], space)
-    if task and is_default:
-        parts = settings["agent"], settings["fit"]
-        print(f"without a preset, {default_settings.describe(space, limit, *parts)}")
-    if task and (names := [] if options.preset else toml_files.names_for(env)):
-        name = "" if names[0] == toml_files.own_name(env) else f" {names[0]}"
-        print(f"{env} has a preset with tuned settings: add --preset{name} to use it")
-    num_seeds = getattr(options, "seeds", None)
-    return Plan(env, settings, options.engine, task, options.seed or 0, num_seeds)
-
-
-def _merge(options, preset, explicit):
-    """Merges settings: `--set` before other options, these before preset and defaults."""
+    is_value = baseline == "value" or (baseline is None and not is_plain)
+    if options.preset is None and is_value:
+        limit = explicit["fit"].get("max_episode_steps")
+        chosen = _default_preset(name, space, limit, options.engine == "compiled")
+        preset = {**preset, **chosen}
     fit = config.merge_options(preset["fit"], explicit["fit"])
     settings = {
         "preset": options.preset,
-        "env_kwargs": {},
+        "env_kwargs": env_kwargs,
         "agent": {**DEFAULTS, **preset["agent"], **explicit["agent"]},
         "fit": {"num_envs": config.FitOptions.num_envs, **fit},
         "evaluation": {**preset["evaluation"], **explicit["evaluation"]},
         "checkpoint": explicit["checkpoint"],
         "callbacks": explicit["callbacks"],
     }
-    for path, value in options.set:
-        settings = toml_files.override(settings, path, value)
     if settings["agent"]["baseline"] == "value":
         # `Reinforce.for_env` would choose other settings by the environment.
         settings["agent"]["baseline"] = dict(config.VALUE_NETWORK)
-    return settings
+    run_config.check_settings(settings)
+    if names := [] if options.preset else toml_files.names_for(env):
+        more = "" if names[0] == name else f" {names[0]}"
+        print(f"{env} has a preset with tuned settings: add --preset{more} to use it")
+    num_seeds = getattr(options, "seeds", None)
+    return Plan(env, settings, options.engine, options.seed or 0, num_seeds)
+
+
+def _default_preset(name, space, limit, is_compiled):
+    """Chooses settings by the environment, and tells which."""
+    import gymnasium
+
+    limit = limit or gymnasium.spec(name).max_episode_steps
+    limit = limit or config.DEFAULT_MAX_EPISODE_STEPS
+    agent, fit = default_settings.for_task(space, limit, is_compiled)
+    print(
+        f"without a preset, the settings follow from {type(space).__name__} actions and "
+        f"episodes of at most {limit:,} steps (docs/presets.md)"
+    )
+    # With a limit of up to 1,000 steps, the evaluations of 100 episodes take at most
+    # about as many environment steps as the training.
+    evaluation = {"every": min(max(round(100 * limit / 2048), 10), 50)}
+    return {"agent": agent, "fit": fit, "evaluation": evaluation}
 
 
 def _resumed(options):
@@ -227,28 +189,27 @@ def _resumed(options):
     check_resume_options(options)
     explicit = cli_options.explicit_settings(options)
     env_kwargs = dict(options.env_arg)
-    content = run_config.read_training(
-        options.resume, env_kwargs, explicit["fit"], options.seeds
-    )
+    content = run_config.read_training(options.resume, env_kwargs, explicit["fit"])
     env = content["env"]
     if options.env is None and ":" in env:
         raise unknown_module(env, run_config.resume_command(options.resume, content))
-    if options.env not in (None, env, re.sub(r"-v\d+$", "", env)):
+    if options.env not in (None, env):
         raise ValueError(
             f"The run in {options.resume} uses another environment. Expected: {env}. "
             f"Received: {options.env}"
         )
-    settings = {name: content[name] for name in ("env_kwargs", *config.TABLES)}
+    settings = {x: content.get(x) for x in ("preset", "env_kwargs", *config.TABLES)}
     if content.get("target_return") is not None:
         settings["evaluation"]["target"] = content["target_return"]
     for table in ("checkpoint", "callbacks"):
-        settings[table] = {**settings[table], **explicit[table]}
-    env = env if ":" in env else agent_files.find_env(env)
-    task = agent_files.make_task(env, settings["env_kwargs"])
-    settings["preset"] = content.get("preset")
+        settings[table] |= explicit[table]
     seeds = content.get("seeds")
-    seed, count = (content["seed"], None) if seeds is None else (seeds[0], len(seeds))
-    return Plan(env, settings, content["engine"], task, seed, count)
+    if seeds is None:
+        seed, count = content["seed"], None
+    else:
+        seed, count = seeds[0], len(seeds)
+        settings["fit"].pop("workers", None)  # of an earlier version
+    return Plan(agent_files.find_env(env), settings, content["engine"], seed, count)
 
 
 def unknown_module(env, command):
@@ -261,15 +222,9 @@ def unknown_module(env, command):
 
 def check_resume_options(options):
     """Raises `ValueError` for an option that `--resume` does not allow."""
-    allowed = *_WITH_RESUME, "resume", "command", "command_line"
-    others = [
-        cli_options.flag(name)
-        for name, value in vars(options).items()
-        if name not in allowed and value not in (None, [], "auto")
-    ]
-    if others:
-        raise ValueError(
-            "`--resume` continues a training with its own settings. Expected: no other "
-            f"options, except ENV, {', '.join(map(cli_options.flag, _WITH_RESUME[1:]))}. "
-            f"Received: {', '.join(others)}"
-        )
+    for name in _NOT_WITH_RESUME:
+        if getattr(options, name) not in (None, "auto"):
+            raise ValueError(
+                "`--resume` continues a training with its own settings. Omit "
+                f"{cli_options.flag(name)}."
+            )

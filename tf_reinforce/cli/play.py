@@ -1,83 +1,76 @@
 """The commands that use a trained agent: `evaluate`, `record`, `export`, `info`."""
 
+import dataclasses
 import json as json_
 import os
 from typing import Literal
 
 from tf_reinforce import saving
 from tf_reinforce.cli import agent_files
+from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli.options import EnvArguments
 from tf_reinforce.settings.schema import Count
-from tf_reinforce.settings.schema import Seed
 from tf_reinforce.support import files
 
-_NUM_OBSERVATIONS = 1000  # of `export --check`
 
+@dataclasses.dataclass(kw_only=True)
+class EvaluateOptions(cli_options.PlayOptions):
+    """The options of `evaluate`.
 
-def evaluate(
-    run: str,
-    *,
-    episodes: Count = 100,
-    env: str | None = None,
-    env_arg: EnvArguments = (),
-    seed: Seed = 0,
-    num_envs: Count = 8,
-    workers: Count = 1,
-    max_episode_steps: Count | None = None,
-    stochastic: bool = False,
-    max_bytes: Count = saving.MAX_BYTES,
-):
-    """Evaluate a trained agent.
-
-    Args:
+    Attributes:
         num_envs: Environments side by side; the result does not depend on it.
     """
-    task = env, env_arg, max_episode_steps
-    agent, env, options = agent_files.load_with_env(run, max_bytes, *task)
-    options |= dict(deterministic=not stochastic, seed=seed, workers=workers)
-    metrics = agent.evaluate(env, episodes, num_envs=num_envs, **options)
+
+    episodes: Count = 100
+    num_envs: Count = 8
+
+
+def evaluate(options: EvaluateOptions):
+    """Evaluate a trained agent."""
+    agent, env, more = _load(options)
+    metrics = agent.evaluate(env, options.episodes, num_envs=options.num_envs, **more)
     print(json_.dumps(metrics, indent=2))
     return 0
 
 
-def record(
-    run: str,
-    *,
-    out: str | None = None,
-    episodes: Count = 1,
-    env: str | None = None,
-    env_arg: EnvArguments = (),
-    seed: Seed = 0,
-    workers: Count = 2,
-    max_episode_steps: Count | None = None,
-    stochastic: bool = False,
-    max_bytes: Count = saving.MAX_BYTES,
-):
-    """Record videos of a trained agent.
+@dataclasses.dataclass(kw_only=True)
+class RecordOptions(cli_options.PlayOptions):
+    """The options of `record`.
 
-    Plays the first episodes of `evaluate` with the same seed, and writes each as an MP4
-    video. No display is needed.
-
-    Args:
+    Attributes:
         out: Video, with the extension .mp4 (RUN/video.mp4); several videos end in _1, _2
             and so on.
         workers: Processes that play and render.
     """
+
+    out: str | None = None
+    workers: Count = 2
+
+
+def record(options: RecordOptions):
+    """Record videos of a trained agent.
+
+    Plays the first episodes of `evaluate` with the same seed, and writes each as an MP4
+    video. No display is needed.
+    """
     from tf_reinforce.experiments import recording
 
-    out = output_path(out, [run], "video.mp4")
-    paths = recording.video_paths(out, episodes)
-    task = env, env_arg, max_episode_steps
-    agent, env, options = agent_files.load_with_env(run, max_bytes, *task)
-    options |= dict(deterministic=not stochastic, seed=seed, workers=workers)
-    metrics = recording.record(agent, env, out, episodes, **options)
-    text = f"{episodes} episodes in {paths[0]} to {paths[-1]}"
-    text = f"1 episode in {paths[0]}" if episodes == 1 else text
+    out = output_path(options.out, [options.run], "video.mp4")
+    paths = recording.video_paths(out, options.episodes)
+    agent, env, more = _load(options)
+    metrics = recording.record(agent, env, out, options.episodes, **more)
     print(
-        f"recorded {text}: mean return {metrics['episode_return']:.6g}, "
-        f"mean length {metrics['episode_length']:.6g}"
+        f"recorded {', '.join(map(str, paths))}: mean return "
+        f"{metrics['episode_return']:.6g}, mean length {metrics['episode_length']:.6g}"
     )
     return 0
+
+
+def _load(options):
+    """Returns agent, environment and further arguments for `evaluate` and `record`."""
+    agent, env, more = agent_files.load_with_env(options.run, options, options.max_bytes)
+    more |= dict(deterministic=not options.stochastic, seed=options.seed)
+    return agent, env, {**more, "workers": options.workers}
 
 
 def output_path(out, runs, name):
@@ -89,10 +82,8 @@ def output_path(out, runs, name):
         name: File name without `--out`. It goes to the run's folder, or to the current
             one for several runs or an agent file.
     """
-    if out is not None:
-        return out
     is_folder = len(runs) == 1 and os.path.isdir(runs[0])
-    return os.path.join(runs[0], name) if is_folder else name
+    return out or (os.path.join(runs[0], name) if is_folder else name)
 
 
 def export(
@@ -103,7 +94,7 @@ def export(
     check: bool = False,
     env: str | None = None,
     env_arg: EnvArguments = (),
-    observations: Count | None = None,
+    observations: Count = 1000,
     max_bytes: Count = saving.MAX_BYTES,
 ):
     """Write the policy as a SavedModel, ONNX or LiteRT.
@@ -117,12 +108,10 @@ def export(
         check: Load the files in a process without tf_reinforce, and compare their results
             with the agent on observations that it plays (random without an environment);
             the exit code is 1 if they differ by more than 1e-5.
-        observations: Number of observations for --check (1000).
+        env: With --check, the environment id (that of the run).
+        observations: With --check, the number of observations.
     """
-    for name, value in dict(env=env, env_arg=env_arg, observations=observations).items():
-        if value and not check:
-            raise ValueError(f"--{name.replace('_', '-')} needs --check.")
-    env = env and agent_files.resolve_env(env)
+    env = env and agent_files.find_env(env)
     files.expect_replaceable_folder(out)
     if format == "tf_saved_model":
         files.expect_no_pattern(out)
@@ -136,13 +125,9 @@ def export(
     from tf_reinforce.testing import export_report
 
     in_file, options = run_config.read_env(run, dict(env_arg))
-    env = env or in_file
+    env = env or (in_file and agent_files.find_env(in_file))
     report = export_report.check_export(
-        agent,
-        out,
-        env and agent_files.find_env(env),
-        observations=observations or _NUM_OBSERVATIONS,
-        env_kwargs=options["env_kwargs"],
+        agent, out, env, observations=observations, env_kwargs=options["env_kwargs"]
     )
     print(report)
     return int(not report.passed)
@@ -153,6 +138,9 @@ def info(run: str, *, json: bool = False, max_bytes: Count = saving.MAX_BYTES):
 
     The log row has the last number in each column. Of an agent file, only the settings
     are printed. TensorFlow is not imported.
+
+    Args:
+        json: Print JSON.
     """
     from tf_reinforce.experiments import curves
 

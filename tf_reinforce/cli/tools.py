@@ -32,9 +32,8 @@ def check_env(
         action_mask: Where to find the mask of legal actions, for example
             info/action_mask.
     """
-    env = agent_files.resolve_env(env)
-    startup.import_tensorflow()
     env = agent_files.find_env(env)
+    startup.import_tensorflow()
     from tf_reinforce.testing import environments
 
     report = environments.check_env(
@@ -90,20 +89,17 @@ def presets(name: str | None = None, *, json: bool = False):
 
     Args:
         name: Name of a preset.
+        json: Print JSON.
     """
     names = toml_files.names() if name is None else [name]
     found = {name: toml_files.read(name) for name in names}
-    if name is not None:
-        path = toml_files.FOLDER / f"{name}.toml"
-        is_file = path.exists() and not json
-        text = path.read_text("utf-8").rstrip() if is_file else None
-        print(text or json_.dumps(found[name], indent=2))
-    elif json:
-        print(json_.dumps(found, indent=2))
+    if json:
+        print(json_.dumps(found if name is None else found[name], indent=2))
+    elif name is not None:
+        print((toml_files.FOLDER / f"{name}.toml").read_text("utf-8").rstrip())
     else:
         width = max(map(len, found))
         print(f"{'preset':<{width}}  mean return of the trained policy")
         for name, settings in found.items():
             print(f"{name:<{width}}  {settings['result']}")
-        print("\nnext:\n  tf-reinforce train CartPole-v1 --preset")
     return 0

@@ -6,12 +6,12 @@ import os
 import pathlib
 import shlex
 import tempfile
+from typing import Annotated
 
-from tf_reinforce import saving
-from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
 from tf_reinforce.experiments import run_config
+from tf_reinforce.experiments import seed_processes
 from tf_reinforce.settings import config
 from tf_reinforce.settings import schema
 from tf_reinforce.support import files
@@ -27,8 +27,8 @@ class TrainOptions(cli_options.TaskOptions):
     Attributes:
         ray: Run the --workers on a Ray cluster: its address host:port, `auto` for the
             cluster of this machine, or `local` for a new one.
-        num_cpus_per_worker: With --ray, the cores that a worker reserves on its machine
-            (1); 0: any number of workers.
+        num_cpus_per_worker: With --ray, the cores that a worker reserves on its machine;
+            0: any number of workers.
         seeds: Train N seeds, from --seed on: in one program if TensorFlow has an equal
             environment and --epochs is set, else in processes.
         jobs: With --seeds, the processes at the same time (number of cores).
@@ -38,27 +38,19 @@ class TrainOptions(cli_options.TaskOptions):
         resume: Continue the run in this folder, with its settings.
         checkpoint_every: Updates (10) or seconds (60s) from one checkpoint to the next
             (60s).
-        export: Also write the best policy as a SavedModel (RUN/policy).
     """
 
     ray: str | None = None
-    num_cpus_per_worker: schema.NonNegative | None = None
-    seeds: schema.Count | None = None
+    num_cpus_per_worker: schema.NonNegative = 1
+    seeds: Annotated[int, schema.Range(1, run_config.MAX_SEEDS)] | None = None
     jobs: schema.Count | None = None
     require_target: bool = False
     run_dir: str | None = None
     resume: str | None = None
     checkpoint_every: cli_options.Interval | None = None
-    export: str | None = None
 
 
-def add_parser(commands):
-    """Adds the parser of `tf-reinforce train`."""
-    command = cli_options.add_command(commands, train, TrainOptions)
-    cli_options.add_settings(command, cli_options.SETTINGS)
-
-
-def train(options):
+def train(options: TrainOptions):
     """Train an agent on an environment.
 
     Without a budget from --epochs, --steps or a preset, training ends when an evaluation
@@ -70,30 +62,27 @@ def train(options):
     cluster = startup.learner_cluster(os.environ)
     if cluster is None or cluster.number == 0:
         return _train(options, cluster)
-    options.run_dir = options.export = None
+    options.run_dir = None
     with open(os.devnull, "w") as file, contextlib.redirect_stdout(file):
         return _train(options, cluster)
 
 
 def _train(options, cluster):
     """Trains in the current process, and returns the exit code."""
-    if options.resume is not None and _seed_folders(options.resume):
+    if options.resume is not None and seed_processes.folders(options.resume):
         return _resume_processes(options)
-    plan = _plan(options, cluster)
-    if plan.in_one_program:
-        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # its operations are small
-    startup.import_tensorflow()
-    from tf_reinforce.support import replicas
-
-    strategy = replicas.learner_strategy()  # before any other call of TensorFlow
-    if plan.task is None:
-        agent_files.find_env(plan.env)
-        plan = plans.make(options)
+    if options.run_dir is not None:
+        files.expect_empty_folder(pathlib.Path(options.run_dir))
+    strategy = None if cluster is None else _strategy(options, cluster)
+    plan = plans.make(options)
     if options.require_target and plan.target is None:
         raise ValueError(
             "`--require-target` needs a target return, and the environment "
             f"{plan.env} has no reward threshold. Add --target-return."
         )
+    if plan.in_one_program:
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # its operations are small
+    startup.import_tensorflow()
     twin = plan.twin()
     if twin is not None and plan.engine == "auto":
         print(
@@ -108,45 +97,22 @@ def _train(options, cluster):
     return _train_seeds(options, plan, twin)
 
 
-def _plan(options, cluster):
-    """Returns the checked plan, without importing TensorFlow."""
-    if options.run_dir is not None:
-        files.expect_empty_folder(pathlib.Path(options.run_dir))
-    if options.export is not None:
-        _check_export(options)
-    plan = plans.make(options)
-    if options.jobs is not None and plan.num_seeds is None:
+def _strategy(options, cluster):
+    """Returns the strategy of learner processes, before any other call of TensorFlow."""
+    count = len(cluster.hosts)
+    if options.seeds is not None:
         raise ValueError(
-            "`--jobs` is the number of processes that train the seeds of `--seeds`. "
-            f"Received: --jobs {options.jobs} without --seeds"
+            "`--seeds` trains in one process. Expected: one seed, or TF_CONFIG={}. "
+            f"Received: --seeds {options.seeds}, and {count} learner processes in "
+            "TF_CONFIG."
         )
-    if cluster is not None:
-        count = len(cluster.hosts)
-        if plan.num_seeds is not None:
-            raise ValueError(
-                "`--seeds` trains in one process. Expected: one seed, or TF_CONFIG={}. "
-                f"Received: --seeds {plan.num_seeds}, and {count} learner processes in "
-                "TF_CONFIG."
-            )
-        print(f"training with {count} learner processes, from TF_CONFIG")
-        # TensorFlow would print the loss of a process before `LearnerLost` names it.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    return plan
+    print(f"training with {count} learner processes, from TF_CONFIG")
+    # TensorFlow would print the loss of a process before `LearnerLost` names it.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    startup.import_tensorflow()
+    from tf_reinforce.support import replicas
 
-
-def _check_export(options):
-    """Raises `ValueError` if the folder of `--export` cannot become a SavedModel."""
-    new = os.path.join("runs", str(options.env), "new")
-    run = options.resume or options.run_dir or new
-    folder = options.export or os.path.join(run, "policy")
-    files.expect_no_pattern(folder)
-    files.expect_replaceable_folder(folder)
-    if pathlib.Path(run).resolve().is_relative_to(pathlib.Path(folder).resolve()):
-        raise ValueError(
-            "The folder of --export must not contain the run directory, because an "
-            f"export replaces the whole folder. Received: --export {folder}, and the run "
-            f"directory {run}"
-        )
+    return replicas.learner_strategy()
 
 
 def _train_agent(options, plan, strategy, twin, cluster):
@@ -154,18 +120,19 @@ def _train_agent(options, plan, strategy, twin, cluster):
     from tf_reinforce import agent as agents
     from tf_reinforce.engine import learner_processes
     from tf_reinforce.experiments import runs
+    from tf_reinforce.support import replicas
 
     settings, env, is_chief = plan.settings, plan.env, not (cluster and cluster.number)
-    with learner_processes.get(strategy).explain_lost(), strategy.scope():
+    with learner_processes.get(strategy).explain_lost(), replicas.scope(strategy):
         agent = agents.Reinforce.for_env(
             env, seed=plan.seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
         )
     target, fit = plan.target, settings["fit"]
     if target is not None and fit.get("epochs") is None and fit.get("steps") is None:
+        episodes = runs.evaluation_options(settings)["episodes"]
         print(
-            f"training ends when an evaluation over "
-            f"{runs.evaluation_options(settings)['episodes']} episodes reaches the "
-            f"{_target_text(plan)}, or after {runs.MAX_UPDATES} updates"
+            f"training ends when an evaluation over {episodes} episodes reaches the "
+            f"target return {target:g}, or after {runs.MAX_UPDATES} updates"
         )
     with contextlib.ExitStack() as stack:
         if isinstance(workers := fit.get("workers"), config.RayWorkers):
@@ -196,26 +163,16 @@ def _count(result, noun):
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _target_text(plan):
-    is_threshold = plan.task and plan.target == plan.task.reward_threshold
-    return f"{'reward threshold' if is_threshold else 'target return'} {plan.target:g}"
-
-
 def make_callbacks(env, settings, directory):
     """Returns the Keras callbacks that the table `callbacks` describes."""
     from tf_reinforce import callbacks
-    from tf_reinforce.callbacks import tensorboard
 
     table, result = settings["callbacks"], []
     if table.get("diagnose"):
         result.append(callbacks.Diagnostics())
     if (kind := table.get("tensorboard")) is not None:
-        folder = directory / "tensorboard"
-        if not any(directory.glob("checkpoints/*")):
-            for path in folder.glob(f"*{tensorboard.SUFFIX}"):
-                path.unlink()  # events of a process that was killed
-        logger = callbacks.TensorBoardLogger(folder, histograms=kind == "histograms")
-        result.append(logger)
+        folder, has_histograms = directory / "tensorboard", kind == "histograms"
+        result.append(callbacks.TensorBoardLogger(folder, histograms=has_histograms))
     if (every := table.get("video")) is not None:
         from tf_reinforce.experiments import video_recorder
 
@@ -246,8 +203,7 @@ def _report(options, plan, directory, result):
     metrics, reached = result["evaluation"], ""
     mean, target = metrics["episode_return"], plan.target
     if target is not None:
-        kind = "threshold" if target == plan.task.reward_threshold else "target"
-        reached = f", {kind} {target:g} {'reached' if mean >= target else 'missed'}"
+        reached = f", target {target:g} {'reached' if mean >= target else 'missed'}"
     print(
         f"\n{plan.env}: mean return {mean:.4g} ± {metrics['episode_return_std']:.4g} "
         f"over {metrics['episodes']:.0f} new episodes{reached}\n"
@@ -255,8 +211,6 @@ def _report(options, plan, directory, result):
         f"{result['seconds']:.1f} s with {_count(result, 'evaluation')}\n"
         f"saved in {directory}"
     )
-    _export(options, directory)
-    print_next(options, plan.env, directory, plan.settings["env_kwargs"])
     return int(options.require_target and mean < target)
 
 
@@ -277,16 +231,12 @@ def _train_seeds(options, plan, twin):
         except (KeyboardInterrupt, interruption.Terminated) as error:
             _print_interrupted(directory, plan)
             return getattr(error, "code", INTERRUPTED)
-    code = _report_seeds(options, plan.env, directory, result, plan.target)
-    _export(options, directory)
-    print_next(options, plan.env, directory, {})
-    return code
+    return _report_seeds(options, plan.env, directory, result, plan.target)
 
 
 def _start_processes(options, plan, twin):
     """Trains seeds in new processes side by side, and returns the exit code."""
     from tf_reinforce.experiments import runs
-    from tf_reinforce.experiments import seed_processes
 
     name = f"{plan.num_seeds}_seeds"
     directory = pathlib.Path(options.run_dir or runs.default_directory(plan.env, name))
@@ -297,15 +247,7 @@ def _start_processes(options, plan, twin):
     content = {"env": plan.env, "engine": engine, "target_return": plan.target}
     content |= {**plan.settings, "fit": fit}
     seed_processes.prepare(directory, content, plan.seeds, options.command_line)
-    explicit = {"env": plan.env, **plan.settings}
-    return _run_processes(options, directory, explicit, plan.env, plan.target)
-
-
-def _seed_folders(directory):
-    """Returns the run directories of a folder with several seeds, else an empty dict."""
-    from tf_reinforce.experiments import seed_processes
-
-    return seed_processes.folders(directory)
+    return _run_processes(options, directory, {"env": plan.env, **plan.settings})
 
 
 def _resume_processes(options):
@@ -315,38 +257,28 @@ def _resume_processes(options):
     directory; everything else comes from the command's options.
     """
     plans.check_resume_options(options)
-    directory = pathlib.Path(options.resume)
-    found = _seed_folders(directory)
-    if options.seeds not in (None, len(found)):
-        raise ValueError(
-            "The training has another number of seeds. Expected: that of "
-            f"{directory}, {len(found)}. Received: --seeds {options.seeds}"
-        )
-    content = run_config.read(next(iter(found.values())))
-    env = str(content.get("env"))
-    if options.env is None and ":" in env:
-        words = ["tf-reinforce", "train", env, "--resume", options.resume]
-        raise plans.unknown_module(env, shlex.join(words))
     explicit = {"env": options.env or "", "env_kwargs": dict(options.env_arg)}
     explicit["fit"] = cli_options.explicit_settings(options)["fit"]
-    target = content.get("target_return")
-    return _run_processes(options, directory, explicit, options.env or env, target)
+    return _run_processes(options, pathlib.Path(options.resume), explicit)
 
 
-def _run_processes(options, directory, explicit, env, target):
+def _run_processes(options, directory, explicit):
     """Runs the unfinished processes, prints the results, and returns the exit code.
 
     Args:
         options: The parsed options of `tf-reinforce train`.
         directory: `pathlib.Path` of the folder with the run directories.
         explicit: Dict of the settings that the user passed.
-        env: String, the environment id.
-        target: Float, the target return, or `None`.
     """
     from tf_reinforce.experiments import curves
-    from tf_reinforce.experiments import seed_processes
 
     folders = seed_processes.folders(directory)
+    content = run_config.read(next(iter(folders.values())))
+    env = str(content.get("env"))
+    module = [env] if ":" in env else []
+    command = shlex.join(["tf-reinforce", "train", *module, "--resume", str(directory)])
+    if module and options.env is None:
+        raise plans.unknown_module(env, command)
     commands = {
         seed: run_config.resume_words(path, explicit)
         for seed, path in folders.items()
@@ -365,21 +297,11 @@ def _run_processes(options, directory, explicit, env, target):
         code = seed_processes.Processes(commands, folders, jobs, print).run()
     except KeyboardInterrupt:  # before the processes
         code = INTERRUPTED
-    module = [env] if ":" in env else []
     if code:
-        words = ["tf-reinforce", "train", *module, "--resume", str(directory)]
-        print(f"saved in {directory}\nto continue: {shlex.join(words)}")
+        print(f"saved in {directory}\nto continue: {command}")
         return code
-    result = curves.results(folders)
-    best = str(folders[max(folders, key=result["returns"].get)])
-    words = ["--env", *module] if module else []
-    code = _report_seeds(options, env, directory, result, target)
-    _print_commands(
-        ["compare", str(directory)],
-        ["plot", str(directory)],
-        ["evaluate", best, *words, "--episodes", "1000"],
-    )
-    return code
+    target, result = content.get("target_return"), curves.results(folders)
+    return _report_seeds(options, env, directory, result, target)
 
 
 def _report_seeds(options, env, directory, result, target):
@@ -403,34 +325,5 @@ def _report_seeds(options, env, directory, result, target):
 
 def _print_interrupted(directory, plan, when=""):
     """Prints the command that continues a training after a signal."""
-    content = {"env": plan.env, **plan.settings}
-    content |= {} if plan.num_seeds is None else {"seeds": plan.seeds}
-    print(
-        f"interrupted{when}; saved in {directory}\n"
-        f"to continue: {run_config.resume_command(directory, content)}"
-    )
-
-
-def print_next(options, env, directory, env_kwargs):
-    """Prints the commands that evaluate, draw, record and export the run's agent."""
-    # No command reads an id of the form `module:Id` from a file.
-    words = ["--env", env] if ":" in env else []
-    words += run_config.env_arg_options(env_kwargs)
-    run, out = str(directory), str(directory / "policy")
-    export = [["export", run, "--out", out]] if options.export is None else []
-    evaluate = ["evaluate", run, *words, "--episodes", "1000"]
-    _print_commands(evaluate, ["plot", run], ["record", run, *words], *export)
-
-
-def _print_commands(*commands):
-    lines = [f"  tf-reinforce {shlex.join(words)}" for words in commands]
-    print("\nnext:", *lines, sep="\n")
-
-
-def _export(options, directory):
-    """Exports the policy of a run if the user passed `--export`."""
-    if options.export is not None:
-        folder = options.export or directory / "policy"
-        path = run_config.find(directory)
-        saving.load(path, max_bytes=os.path.getsize(path)).export(folder)
-        print(f"exported to {folder}")
+    command = run_config.resume_command(directory, {"env": plan.env, **plan.settings})
+    print(f"interrupted{when}; saved in {directory}\nto continue: {command}")

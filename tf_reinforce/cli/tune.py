@@ -1,12 +1,10 @@
 """The command `tune`, which searches settings for a training."""
 
 import dataclasses
-import importlib.util
 import pathlib
 import shlex
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
 from tf_reinforce.cli import train
@@ -16,21 +14,23 @@ from tf_reinforce.settings import config
 from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
 from tf_reinforce.settings.schema import Count
+from tf_reinforce.support import extras
 from tf_reinforce.support import files
 from tf_reinforce.support import startup
 
 _BEST = "best.toml"  # in the folder of the search, the preset of the best settings
 _DEFAULT_STEPS = 100_000  # the budget of a training, without preset and options
 # Options of `train` that `tune` does not have.
-_WITHOUT = {"epochs", "eval_every", "grace", *config.TABLES["callbacks"]}
+_WITHOUT = {"epochs", "steps", "eval_every", "grace", *config.TABLES["callbacks"]}
 
 
 @dataclasses.dataclass(kw_only=True)
 class TuneOptions(cli_options.TaskOptions):
-    """The options of `tune` besides `options.SETTINGS`.
+    """The options of `tune` besides `settings`.
 
     Attributes:
         trials: Finished trials at the end, with those of an earlier command.
+        steps: Environment steps of each training (those of the preset, else 100,000).
         jobs: Processes side by side, each on one core.
         trainings: Trainings of each trial, each with a seed of its own.
         confirm: Further trainings of each of the five best trials at the end, to choose
@@ -39,13 +39,16 @@ class TuneOptions(cli_options.TaskOptions):
         objective: steps: environment steps until an evaluation reaches the target;
             return: mean return at the end of the budget; or a key of log.csv, whose mean
             over the last tenth counts (steps if there is a target, else return).
-        minimize: Smaller values of a log key are better.
+        minimize: Smaller values of the objective are better.
         sampler: How to draw settings.
-        no_prune: Do not end trials that are below the median.
+        prune: End trials that are below the median.
         run_dir: Folder of the search (runs/ENV/DATE_tune); a search in it continues.
     """
 
+    settings: ClassVar = tuple(x for x in cli_options.SETTINGS if x not in _WITHOUT)
+
     trials: Count = 20
+    steps: Count | None = None
     jobs: Count = 1
     trainings: Count = 3
     confirm: Annotated[int, schema.Range(0)] = 7
@@ -53,20 +56,11 @@ class TuneOptions(cli_options.TaskOptions):
     objective: str | None = None
     minimize: bool = False
     sampler: Literal["tpe", "random"] = "tpe"
-    no_prune: bool = False
+    prune: bool = True
     run_dir: str | None = None
 
 
-def add_parser(commands):
-    """Adds the parser of `tf-reinforce tune`."""
-    command = cli_options.add_command(commands, tune, TuneOptions)
-    names = [name for name in cli_options.SETTINGS if name not in _WITHOUT]
-    budget = f"{_DEFAULT_STEPS:,}"
-    text = f"Environment steps of each training (those of the preset, else {budget})"
-    cli_options.add_settings(command, names, steps=text)
-
-
-def tune(options):
+def tune(options: TuneOptions):
     """Search settings for a training.
 
     Trains with different settings, and writes the best as a preset. The first trial uses
@@ -89,7 +83,7 @@ def tune(options):
         seeds=options.trainings,
         confirm=options.confirm,
         sampler=options.sampler,
-        prune=not options.no_prune,
+        prune=options.prune,
     )
     directory = options.run_dir or runs.default_directory(plan.env, "tune")
     directory = pathlib.Path(directory)
@@ -98,32 +92,17 @@ def tune(options):
 
 
 def _check(options):
-    """Returns the `Plan` and the ranges of a search.
-
-    It imports TensorFlow only if the environment's module does.
-    """
-    if importlib.util.find_spec("optuna") is None:
-        raise ImportError(
-            'Tuning needs Optuna. Install it with `pip install "tf-reinforce[tune]"`.'
-        )
-    if options.objective in ("steps", "return") and options.minimize:
-        raise ValueError(
-            "`--minimize` applies to a log key only. Received: --objective "
-            f"{options.objective} --minimize"
-        )
+    """Returns the `Plan` and the ranges of a search, without importing TensorFlow."""
+    extras.load("optuna", "tune")
     folder = options.run_dir
     if folder is not None and not run_config.read(folder):
         files.expect_empty_folder(pathlib.Path(folder))
     plan = plans.make(options)
-    if plan.task is None:
-        startup.import_tensorflow()  # the module may import TensorFlow
-        agent_files.find_env(plan.env)
-        plan = plans.make(options)
     fit = plan.settings["fit"]
     if fit.get("epochs") is not None:
         raise ValueError(
-            "The budget of a search must be in environment steps, because trials may "
-            "have different numbers of steps in an update. Pass --steps N. Received: "
+            "The budget of a search is in environment steps, because updates may have "
+            "different numbers of them. Pass --steps N. Received: "
             f"epochs={fit['epochs']} in the preset {options.preset}"
         )
     fit.setdefault("steps", _DEFAULT_STEPS)
@@ -147,15 +126,14 @@ def varied(plan, ranges):
 def _objective(options, plan):
     """Returns objective, direction and target, as arguments of a search."""
     key = options.objective or ("return" if plan.target is None else "steps")
-    if key == "steps" and plan.target is None:
+    if key != "steps":
+        return dict(objective=key, minimize=options.minimize, target=None)
+    if plan.target is None:
         raise ValueError(
-            "`--objective steps` needs a target, and the environment states no reward "
-            "threshold. Pass --target-return, or --objective return. Received: "
-            f"--objective steps for {plan.env}"
+            f"`--objective steps` needs --target-return, because {plan.env} has no "
+            "reward threshold."
         )
-    is_steps = key == "steps"
-    target = plan.target if is_steps else None
-    return dict(objective=key, minimize=options.minimize or is_steps, target=target)
+    return dict(objective=key, minimize=True, target=plan.target)
 
 
 def _search(search, options, directory):
@@ -179,29 +157,20 @@ def _search(search, options, directory):
         folder = "" if options.run_dir else f" --run-dir {shlex.quote(str(directory))}"
         print(f"to continue: {options.command_line}{folder}")
         return train.INTERRUPTED
-    code = _write_results(search, directory)
-    if code == 0:
-        budget = f"{search.config.budget:,} steps as in the search"
-        words = ["tf-reinforce", "train", options.env, "--preset", str(directory / _BEST)]
-        words += run_config.env_arg_options(search.config.settings["env_kwargs"])
-        print(f"\nnext ({budget}; --steps N: more):\n  {shlex.join(words)}")
-    return code
+    return _write_results(search, directory)
 
 
 def _print_start(search, options):
-    """Prints what is searched, and how many trials are missing."""
-    config, trainings = search.config, search.config.seeds
+    """Prints what is searched, and how many trials are finished."""
+    config = search.config
     goal = f"{'lowest' if config.minimize else 'highest'} {config.objective}"
     if config.objective == "steps":
         goal = f"fewest steps to a return of {config.target}"
     print(
         f"searching {', '.join(x.name for x in config.space)}\n"
-        f"for {goal}, with {trainings} training{'s' * (trainings > 1)} of at most "
+        f"for {goal}, with {config.seeds} training{'s' * (config.seeds > 1)} of at most "
         f"{config.budget:,} steps for each trial ({config.engine} engine)"
     )
-    if search.retried:
-        numbers = ", ".join(map(str, search.retried))
-        print(f"tried again, because their process has ended: trials {numbers}")
     if count := len(search.finished()):
         print(f"finished trials: {count} of {max(count, options.trials)}")
 

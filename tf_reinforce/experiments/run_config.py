@@ -1,7 +1,6 @@
 """Reads, checks and writes the settings of a run, its `config.json`."""
 
 import json
-import numbers
 import pathlib
 import shlex
 from typing import Annotated, Literal
@@ -16,16 +15,17 @@ from tf_reinforce.support import version
 FILE_NAME = "config.json"
 _MAX_BYTES = 2**20
 _MAX_NAMED = 8  # runs that a message names
+MAX_SEEDS = 1024  # each has an environment of its own
 
 
 def _next_seeds(name, seeds):
     """Returns consecutive seeds, or raises `ValueError`."""
     count = len(seeds) if isinstance(seeds, list) else 0
     first = schema.check(name, schema.Seed, seeds[0] if count else None)
-    if seeds != list(range(first, first + count)):
+    if seeds != list(range(first, first + count)) or count > MAX_SEEDS:
         raise ValueError(
-            f"`{name}` must be a list of whole numbers, one after the other. Received: "
-            f"{name}={repr(seeds)[:100]}"
+            f"`{name}` must be a list of at most {MAX_SEEDS} whole numbers, one after "
+            f"the other. Received: {name}={repr(seeds)[:100]}"
         )
     return seeds
 
@@ -41,8 +41,6 @@ _HINTS = {
     version.FORMAT_KEY: int,
     **dict.fromkeys(("env_kwargs", *options.TABLES), dict),
 }
-# Each seed has an environment of its own.
-MAX_SEEDS = options.FIT_LIMITS["num_envs"]
 # Arguments of `fit` that do not change a training's result.
 MAY_DIFFER = ("num_envs", "workers", "step_timeout")
 
@@ -156,12 +154,11 @@ def read_env(run, env_kwargs=None):
     return env, {"env_kwargs": env_kwargs, "max_episode_steps": limit}
 
 
-def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
+def read_training(directory, env_kwargs=None, fit=None):
     """Returns all settings of a training in `config.json`, checked.
 
-    The file may come from an untrusted source: processes, environments, episodes and
-    seeds must stay within `config.FIT_LIMITS`, and environment arguments must be numbers
-    or booleans. Values that the user also passes are exempt.
+    The file may come from an untrusted source: environment arguments must be numbers or
+    booleans, except those that the user also passes.
 
     Args:
         directory: Path of the run directory.
@@ -169,7 +166,6 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
             equal those in the file.
         fit: Dict of the arguments of `fit` that the user passed. They must equal those in
             the file, except for `MAY_DIFFER`.
-        num_seeds: Int, the number of seeds that the user passed, or `None`.
 
     Returns:
         Dict with the keys `env`, `engine`, `seed` or `seeds`, `target_return`, `preset`,
@@ -195,12 +191,11 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
     if content["agent"]["baseline"] == "value":
         # `Reinforce.for_env` would choose other settings than those in the file.
         content["agent"]["baseline"] = {"kind": "value"}
-    fit, seeds = fit or {}, content.get("seeds")
+    fit = fit or {}
     merged = toml_files.merge_env_kwargs(path, content["env_kwargs"], env_kwargs)
     passed = {name: x for name, x in fit.items() if name not in MAY_DIFFER}
-    passed |= {"seeds": num_seeds, "env_kwargs": merged}
-    expected = {**content["fit"], "seeds": seeds and len(seeds)}
-    expected["env_kwargs"] = content["env_kwargs"]
+    passed["env_kwargs"] = merged
+    expected = {**content["fit"], "env_kwargs": content["env_kwargs"]}
     for name, value in passed.items():
         if value not in (None, expected.get(name)):
             raise ValueError(
@@ -209,14 +204,6 @@ def read_training(directory, env_kwargs=None, fit=None, num_seeds=None):
                 "with its own settings: omit the option. To train its last agent for "
                 "longer, use Python: tfr.load(…).fit(…)."
             )
-    others = {name: x for name, x in content["fit"].items() if name not in fit}
-    remedy = "To start the training with this value, pass the option {}."
-    toml_files.check_limits(f"`fit` in {path}", others, remedy)
-    if num_seeds is None and seeds and len(seeds) > MAX_SEEDS:
-        raise ValueError(
-            f"`seeds` in {path} may contain at most {MAX_SEEDS:,} seeds. To train all of "
-            f"them, pass the option --seeds {len(seeds)}."
-        )
     content["fit"] |= fit
     check_settings(content, f" in {path}")
     return content
@@ -241,12 +228,12 @@ def resume_command(directory, config):
     """Returns the command that continues a run, quoted for a shell.
 
     It repeats what `read_training` accepts only from the user: an id `module:Id`,
-    environment arguments that are neither finite numbers nor booleans, the address of a
-    Ray cluster, and numbers above their limits.
+    environment arguments that are neither finite numbers nor booleans, and the address of
+    a Ray cluster.
 
     Args:
         directory: Path of the run directory.
-        config: Dict with `env`, `env_kwargs` and `fit`, and optionally `seeds`.
+        config: Dict with `env`, `env_kwargs` and `fit`.
 
     Example:
 
@@ -266,12 +253,6 @@ def resume_words(directory, config):
     if isinstance(workers, options.RayWorkers):
         words += ["--ray", workers.address, "--workers", str(workers.num_workers)]
         words += ["--num-cpus-per-worker", f"{workers.num_cpus_per_worker:g}"]
-    for name, limit in options.FIT_LIMITS.items():
-        value = config["fit"].get(name)
-        if isinstance(value, numbers.Real) and value > limit:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    if len(config.get("seeds", ())) > MAX_SEEDS:
-        words += ["--seeds", str(len(config["seeds"]))]
     return words
 
 

@@ -112,8 +112,7 @@ def _number_type(path):
     hints = config.TABLES[path[0]]
     if path[:2] == ("agent", "baseline"):
         hints = schema.hints(config.ValueBaseline)
-    kinds = [kind for kind, _ in schema.numbers(hints.get(path[-1]))]
-    return int if kinds == [int] else float
+    return int if schema.kinds(hints.get(path[-1])) == [int] else float
 
 
 def read(path):

@@ -7,6 +7,7 @@ line starts fast.
 
 import dataclasses
 import importlib
+import re
 import typing
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -253,9 +254,7 @@ class RayWorkers:
 
     def __post_init__(self):
         schema.check_fields(self)
-        host, _, port = self.address.rpartition(":")
-        is_pair = host and port.isdecimal() and "/" not in host
-        if self.address not in ("auto", "local") and not is_pair:
+        if not re.fullmatch(r"auto|local|[^/]+:\d+", self.address):
             raise ValueError(
                 "`address` must be the address `host:port` of a Ray cluster, on one of "
                 'whose machines this process runs, "auto" or "local". Received: '
@@ -322,7 +321,7 @@ class FitOptions:
     """Options of `Reinforce.fit` for the budget and the environments.
 
     One of `epochs` and `steps` is set, the other is `None`; the same holds for
-    `episodes_per_epoch` and `steps_per_epoch`. `Range.in_file` limits what a stranger's
+    `episodes_per_epoch` and `steps_per_epoch`. The upper limits bound what a stranger's
     preset, agent file or `config.json` can start.
 
     Attributes:
@@ -344,13 +343,13 @@ class FitOptions:
         ValueError: If an option is invalid.
     """
 
-    epochs: Annotated[int, Range(1, in_file=10**7)] | None = None
-    steps: Annotated[int, Range(1, in_file=10**12)] | None = None
-    episodes_per_epoch: Annotated[int, Range(1, in_file=10**6)] | None = None
-    steps_per_epoch: Annotated[int, Range(1, in_file=10**9)] | None = None
-    num_envs: Annotated[int, Range(1, in_file=1024)] = 8
-    workers: Annotated[int, Range(1, in_file=64)] | RayWorkers = 1
-    max_episode_steps: Annotated[int, Range(1, in_file=10**9)] | None = None
+    epochs: Annotated[int, Range(1, 10**7)] | None = None
+    steps: Annotated[int, Range(1, 10**12)] | None = None
+    episodes_per_epoch: Annotated[int, Range(1, 10**6)] | None = None
+    steps_per_epoch: Annotated[int, Range(1, 10**9)] | None = None
+    num_envs: Annotated[int, Range(1, 4096)] = 8
+    workers: Annotated[int, Range(1, 256)] | RayWorkers = 1
+    max_episode_steps: Annotated[int, Range(1, 10**9)] | None = None
     on_bad_env: Literal["raise", "drop_episode"] = "raise"
     on_env_error: Literal["raise", "restart"] = "raise"
     step_timeout: Annotated[float, Range(0.001)] = 300.0
@@ -480,7 +479,6 @@ CLASSES = {
 TABLES = {name: dict(schema.hints(cls)) for name, cls in CLASSES.items()}
 del TABLES["fit"]["env_settings"]
 PRESET_TABLES = ("agent", "fit", "evaluation")
-FIT_LIMITS = schema.file_limits(TABLES["fit"])
 
 
 def check_agent(settings, source="`agent`"):

@@ -1,6 +1,5 @@
 """Settings for an agent with a value baseline and no preset."""
 
-import logging
 import math
 
 from tf_reinforce.settings import config
@@ -100,33 +99,6 @@ def for_task(space, max_episode_steps, in_graph=False):
     return agent, {} if in_graph else FIT
 
 
-def describe(space, max_episode_steps, agent, fit):
-    """Summarizes the chosen settings for a log message.
-
-    Args:
-        space, max_episode_steps: Arguments of `for_task`.
-        agent, fit: Dicts of all arguments of `Reinforce.for_env` and of `fit`.
-
-    Example:
-
-    >>> import gymnasium
-    >>> space = gymnasium.spaces.Discrete(2)
-    >>> describe(space, 500, *for_task(space, 500)).partition(": ")[2].split(", ")[:2]
-    ['gamma 0.99', 'gae_lambda 0.95']
-    """
-    rates = dict.fromkeys(config.learning_rates(agent["learning_rate"]))
-    steps, limit = fit.get("steps_per_epoch"), agent.get("max_kl")
-    episodes = fit.get("episodes_per_epoch") or config.EPISODES_PER_EPOCH
-    batch = f"at least {steps:,} steps" if steps else f"{episodes} episodes"
-    limit = f", max_kl {limit:g}" if limit is not None and agent["passes"] > 1 else ""
-    return (
-        f"the settings follow from {type(space).__name__} actions and episodes of at "
-        f"most {max_episode_steps:,} steps: gamma {agent['gamma']:g}, gae_lambda "
-        f"{agent['gae_lambda']:g}, learning rate {' to '.join(f'{x:g}' for x in rates)}, "
-        f"{agent['passes']} passes over {batch}{limit}"
-    )
-
-
 def merge(preset, arguments, envs, has_quantities):
     """Returns all arguments of `Reinforce.for_env`, and the defaults of `fit`.
 
@@ -146,19 +118,12 @@ def merge(preset, arguments, envs, has_quantities):
             arguments.pop(name, None)
     agent, fit = preset["agent"], preset["fit"]
     if preset is toml_files.EMPTY_PRESET and arguments.get("baseline") == "value":
-        task = envs.action_space, _limit(envs)
-        agent, fit = for_task(*task, envs.in_graph)
+        spec_limit = envs.spec and envs.spec.max_episode_steps
+        limit = envs.max_episode_steps or math.inf
+        limit = spec_limit if math.isinf(limit) else limit
+        limit = limit or config.DEFAULT_MAX_EPISODE_STEPS
+        agent, fit = for_task(envs.action_space, limit, envs.in_graph)
         agent["normalize_observations"] = has_quantities
         if arguments.get("returns") == "whole":
             agent["gae_lambda"] = 1  # the only value that whole returns allow
-        text = describe(*task, {**agent, **arguments}, fit)
-        logging.getLogger("tf_reinforce").info("Without a preset, %s", text)
     return {**config.FOR_ENV_DEFAULTS, **agent, **arguments}, fit
-
-
-def _limit(envs):
-    """Returns the environment's own time limit, else the default one."""
-    spec_limit = envs.spec and envs.spec.max_episode_steps
-    limit = envs.max_episode_steps or math.inf
-    limit = spec_limit if math.isinf(limit) else limit
-    return limit or config.DEFAULT_MAX_EPISODE_STEPS

@@ -12,36 +12,26 @@ from tf_reinforce.support import validation
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-# Arguments of Keras and other libraries, and what an agent uses instead.
+# Arguments of Keras and other libraries, and what to pass instead.
 _INSTEAD = {
-    **dict.fromkeys(("x", "y"), "pass an environment to `fit`, which plays the episodes"),
-    "batch_size": "pass `episodes_per_epoch` or `steps_per_epoch` to `fit`, the size of "
-    "the batch of an update, or `minibatch_size` to `Reinforce`, that of a gradient step",
-    **dict.fromkeys(
-        ("validation_data", "validation_split"), "pass `validation_env` to `fit`"
-    ),
-    **dict.fromkeys(
-        ("validation_steps", "validation_batch_size"),
-        "pass `validation_episodes` to `fit`",
-    ),
-    **dict.fromkeys(("total_timesteps", "timesteps"), "pass `steps` to `fit`"),
-    **dict.fromkeys(("steps_per_execution", "jit_compile"), "pass it to `compile`"),
-    **dict.fromkeys(
-        ("learning_rate", "optimizer"),
-        "pass `compile(optimizer=keras.optimizers.Adam(…))`, or make the agent with "
-        "`Reinforce.for_env(env, learning_rate=…)`",
-    ),
-    **dict.fromkeys(
-        ("policy_kwargs", "net_arch"),
-        "pass the sizes of the layers: `Reinforce.for_env(env, hidden=…)`",
-    ),
-    "n_steps": "pass `steps_per_epoch` to `fit`",
-    "n_epochs": "pass `passes` to `Reinforce`",
-    "clip_range": "pass `ratio_clip` to `Reinforce`, for example (0.2, 0.2)",
-    "target_kl": "pass `max_kl` to `Reinforce`",
-    "verbose": "pass `verbose` to `fit`",
-    "seed": "pass `seed` to `fit` or to `Reinforce.for_env`",
-    "device": "use the scope of a `tf.distribute` strategy, or `tf.device`",
+    "x": "an environment, which plays the episodes, to `fit`",
+    "y": "an environment, which plays the episodes, to `fit`",
+    "batch_size": "`episodes_per_epoch` to `fit`, or `minibatch_size` to `Reinforce`",
+    "validation_data": "`validation_env` to `fit`",
+    "validation_split": "`validation_env` to `fit`",
+    "validation_steps": "`validation_episodes` to `fit`",
+    "total_timesteps": "`steps` to `fit`",
+    "steps_per_execution": "it to `compile`",
+    "jit_compile": "it to `compile`",
+    "learning_rate": "it to `Reinforce.for_env`, or an optimizer to `compile`",
+    "optimizer": "it to `compile`",
+    "net_arch": "`hidden` to `Reinforce.for_env`",
+    "n_steps": "`steps_per_epoch` to `fit`",
+    "n_epochs": "`passes` to `Reinforce`",
+    "clip_range": "`ratio_clip` to `Reinforce`, for example (0.2, 0.2)",
+    "target_kl": "`max_kl` to `Reinforce`",
+    "verbose": "it to `fit`",
+    "seed": "it to `fit` or to `Reinforce.for_env`",
 }
 
 
@@ -52,13 +42,6 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(method)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        env = args[1] if len(args) > 1 else kwargs.get("env")
-        if "env" in names and _is_data(env):
-            raise TypeError(
-                "`env` must be an environment id or another environment, because an "
-                "agent learns from episodes, and not from data. Received: "
-                f"env={reprlib.repr(env)} of type {type(env).__name__}"
-            )
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -83,15 +66,9 @@ def unknown(owner, name, value, names):
         value: Its value.
         names: Strings, the arguments that exist.
     """
-    instead = _INSTEAD.get(name)
-    hint = f" Instead, {instead}." if instead else validation.similar(name, names)
+    hint = validation.similar(name, names)
+    hint = f" Instead, pass {_INSTEAD[name]}." if name in _INSTEAD else hint
     return TypeError(
         f"`{owner}` got an unexpected keyword argument {name!r}.{hint} Its help lists "
         f"all. Received: {name}={reprlib.repr(value)} of type {type(value).__name__}"
     )
-
-
-def _is_data(value):
-    """Returns whether a value is data for Keras: an array, a tensor or a data set."""
-    is_array = hasattr(value, "__array__") or hasattr(value, "element_spec")
-    return is_array or isinstance(value, (list, tuple, dict))

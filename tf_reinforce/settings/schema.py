@@ -26,11 +26,10 @@ _TEXTS |= {dict: "a table", list: "a list of whole numbers"}
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The numbers that a setting may have, and the largest in a stranger's file."""
+    """The numbers that a setting may have."""
 
     low: float = -math.inf
     high: float = math.inf
-    in_file: float = math.inf
 
 
 Count = typing.Annotated[int, Range(1)]
@@ -205,24 +204,12 @@ def expect_keys(name, table, keys):
             )
 
 
-def numbers(hint):
-    """Yields kind and `Range` of each number that a hint allows."""
+def kinds(hint):
+    """Returns the types of the numbers that a hint allows, `int` or `float`."""
     parts = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Annotated:
-        if isinstance(parts[1], Range):
-            yield parts[0], parts[1]
-    elif typing.get_origin(hint) in _UNIONS:
-        for part in parts:
-            yield from numbers(part)
-
-
-def file_limits(hints):
-    """Maps settings to the largest numbers that a file may contain."""
-    limits = {
-        name: [limits.in_file for _, limits in numbers(hint)]
-        for name, hint in hints.items()
-    }
-    return {name: x[0] for name, x in limits.items() if x and x[0] < math.inf}
+    if parts[1:] and isinstance(parts[1], Range):
+        return [parts[0]]
+    return [kind for part in parts for kind in kinds(part)]
 
 
 def value(text):
@@ -236,7 +223,6 @@ def value(text):
 def read(name, hint, text):
     """Reads a command-line value, for example 1e5 for a count."""
     result = text if hint is str else value(text)
-    kinds = [kind for kind, _ in numbers(hint)]
-    if kinds == [int] and isinstance(result, float) and result.is_integer():
+    if kinds(hint) == [int] and isinstance(result, float) and result.is_integer():
         result = int(result)
     return check(name, hint, result)

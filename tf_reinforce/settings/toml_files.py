@@ -1,9 +1,7 @@
-"""Preset files in TOML, and overrides of single settings by name."""
+"""Preset files in TOML, and what a file may say about environments."""
 
 import copy
-import logging
 import math
-import numbers
 import pathlib
 import tomllib
 from typing import Any
@@ -18,15 +16,20 @@ from tf_reinforce.support import version
 
 _MAX_BYTES = 2**20  # of a preset file
 FOLDER = pathlib.Path(__file__).parent / "presets"
-TABLE_KEYS = {name: config.TABLES[name].keys() for name in config.PRESET_TABLES}
 # `experiments.search_space` checks `ranges`, the ranges for `tf-reinforce tune`.
 PRESET_HINTS = {
     "env": str,
     "result": str,
-    **dict.fromkeys(("env_kwargs", "ranges", *TABLE_KEYS), dict),
+    **dict.fromkeys(("env_kwargs", "ranges", *config.PRESET_TABLES), dict),
 }
 EMPTY_PRESET: dict = {
     name: hint() for name, hint in PRESET_HINTS.items() if name != "env"
+}
+# The settings of `fit` in an agent file; `workers` depends on the machine.
+_FIT_DEFAULTS = {
+    name: hint
+    for name, hint in config.TABLES["fit"].items()
+    if schema.kinds(hint) == [int] and name != "workers"
 }
 
 
@@ -102,7 +105,6 @@ def read(name: str) -> dict[str, Any]:
         where = f"[{table}] of the preset {name}"
         schema.check_table(where, config.TABLES[table], settings[table])
     schema.expect_keys(f"[ranges] of {name}", settings["ranges"], ("agent", "fit"))
-    check_limits(f"[fit] of the preset {name}", settings["fit"])
     return settings
 
 
@@ -118,8 +120,6 @@ def read_toml(path, kind):
         FileNotFoundError: If it does not exist.
     """
     path = pathlib.Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"There is no {kind} {path}. Check the path.")
     files.expect_regular_file(path, _MAX_BYTES)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -152,53 +152,31 @@ def _without_none(settings):
 def read_for_env(name: str | None, env: Any) -> dict[str, Any]:
     """Returns a preset's settings for an environment; without a preset, no settings.
 
-    In that case, a log message tells how to use the environment's own preset, if it has
-    one.
+    A preset fits a callable and any other environment without a Gymnasium id.
 
     Raises:
         ValueError: If the preset is invalid, or is for another environment.
     """
-    if name is not None:
-        preset = read(name)
-        expect_same_env(preset, env)
-        return preset
-    for name in names_for(env)[:1] if isinstance(env, str) else ():
-        logging.getLogger("tf_reinforce").info(
-            "There is a preset for %s, which is not used. To use the preset, call "
-            "`Reinforce.for_env(%r, preset=%r)`.",
-            env,
-            env,
-            name,
-        )
-    return EMPTY_PRESET
-
-
-def expect_same_env(preset: dict[str, Any], env: Any) -> None:
-    """Raises `ValueError` if a preset is for another environment than `env`.
-
-    A callable or any other environment without a Gymnasium id passes.
-    """
-    spec = getattr(env, "spec", env)
-    name = env if isinstance(env, str) else getattr(spec, "id", None)
-    if not isinstance(name, str):
-        return
-    name, expected = own_name(name), own_name(preset["env"])
-    if name not in (expected, expected.rpartition("-v")[0]):
+    if name is None:
+        return EMPTY_PRESET
+    preset = read(name)
+    id = env if isinstance(env, str) else getattr(getattr(env, "spec", env), "id", None)
+    own = own_name(preset["env"])
+    if isinstance(id, str) and own_name(id) not in (own, own.rpartition("-v")[0]):
         raise ValueError(
             f"The preset is for another environment. Expected: {preset['env']}. "
-            f"Received: env={name!r}. To use its settings, copy it to a file of your own "
+            f"Received: env={id!r}. To use its settings, copy it to a file of your own "
             "with another `env`."
         )
+    return preset
 
 
 def safe_defaults(defaults):
     """Returns the defaults of `fit` to store in an agent file.
 
-    These are the numbers, and the `env_kwargs` that a file may contain. `workers` is left
-    out because it depends on the machine.
+    These are whole numbers, and the `env_kwargs` that a file may contain.
     """
-    limited = config.FIT_LIMITS.keys() - {"workers"}
-    fit = {name: x for name, x in defaults.items() if name in limited}
+    fit = {name: x for name, x in defaults.items() if name in _FIT_DEFAULTS}
     return {**fit, "env_kwargs": safe(defaults.get("env_kwargs") or {})}
 
 
@@ -212,32 +190,10 @@ def check_defaults(defaults):
         ValueError: If one is invalid.
     """
     source = "`fit_defaults` of an agent file"
-    names = config.FIT_LIMITS.keys() - {"workers"}
-    hints = {name: config.TABLES["fit"][name] for name in names} | {"env_kwargs": dict}
+    hints = {**_FIT_DEFAULTS, "env_kwargs": dict}
     schema.check_table(source, hints, defaults, required=("env_kwargs",))
     check_env_kwargs(source, defaults["env_kwargs"])
-    check_limits(source, defaults)
     return defaults
-
-
-def check_limits(source, in_file, remedy="Pass a larger value to `fit`."):
-    """Raises `ValueError` if a file's number is too large to use without asking the user.
-
-    Args:
-        source: Start of the error message, which names the file.
-        in_file: Dict of arguments of `fit`.
-        remedy: String, the end of the message. `{}` in it becomes the command-line
-            option.
-    """
-    for name, limit in config.FIT_LIMITS.items():
-        value = in_file.get(name)
-        if isinstance(value, numbers.Real) and value > limit:
-            shown = repr(value)[:100]
-            remedy = remedy.format(f"--{name.replace('_', '-')} {shown}")
-            raise ValueError(
-                f"{source} may contain a `{name}` of at most {limit:,}. Received: "
-                f"{name}={shown}. {remedy}"
-            )
 
 
 def merge_env_kwargs(source, in_file, explicit):
@@ -283,48 +239,6 @@ def is_safe(value):
     return isinstance(value, (bool, int, float)) and -math.inf < value < math.inf
 
 
-def parse_setting(text):
-    """Parses an override `NAME=VALUE`.
-
-    NAME is a setting, with or without its table, and may continue with keys of an inline
-    table. VALUE is read as JSON or TOML if possible, else as text.
-
-    Args:
-        text: String, for example `"gamma=0.9"` or `"agent.baseline.passes=4"`.
-
-    Returns:
-        The path, a tuple of strings from the table to the innermost key, and the value.
-
-    Raises:
-        ValueError: If the text has another form, or the name is unknown or ambiguous.
-
-    Example:
-
-    >>> parse_setting("gamma=0.9"), parse_setting("baseline.passes=4")
-    ((('agent', 'gamma'), 0.9), (('agent', 'baseline', 'passes'), 4))
-    >>> parse_setting("learning_rate={first = 0.01, last = 0}")[1]
-    {'first': 0.01, 'last': 0}
-    """
-    name, equals, value = text.partition("=")
-    keys = tuple(name.strip().split("."))
-    if not equals or not all(keys):
-        raise ValueError(
-            "A setting must have the form NAME=VALUE, for example gamma=0.9. Received: "
-            f"{text!r}"
-        )
-    if keys[0] not in TABLE_KEYS or len(keys) == 1:
-        tables = [table for table, names in TABLE_KEYS.items() if keys[0] in names]
-        if len(tables) > 1:
-            expected = " or ".join(f"{table}.{name}" for table in tables)
-            raise ValueError(f"Several tables have `{name}`. Expected: {expected}.")
-        every = set().union(*TABLE_KEYS.values())
-        schema.expect_keys(f"--set {text}", {keys[0]: None}, every)
-        keys = (*tables, *keys)
-    valid = TABLE_KEYS[keys[0]]
-    schema.expect_keys(f"The table [{keys[0]}] of {text}", {keys[1]: None}, valid)
-    return keys, schema.value(value.strip())
-
-
 def override(settings, path, value):
     """Returns a copy of a training's settings with one of them replaced.
 
@@ -333,8 +247,8 @@ def override(settings, path, value):
 
     Args:
         settings: Dict of the tables `agent`, `fit` and `evaluation`.
-        path: Tuple of strings from `parse_setting`.
-        value: The new value; `None` unsets it.
+        path: Tuple of strings, from the table to the innermost key.
+        value: The new value.
 
     Raises:
         ValueError: If the path continues into a setting that is no table.
@@ -357,14 +271,11 @@ def override(settings, path, value):
         elif key == "head" and isinstance(name, str):
             node[key] = {"kind": name}
         if not isinstance(node.get(key), dict):
-            raise ValueError(
-                f"`{key}` must be a table of settings, because `{'.'.join(path)}` is one "
-                f"of them. Received: {key}={node.get(key)!r}"
-            )
+            text = f"`{key}` must be a table, because it has the key `{last}`."
+            raise ValueError(f"{text} Received: {key}={node.get(key)!r}")
         node = node[key]
     if table == "fit":
-        others = {name: x for name, x in node.items() if name != last}
-        settings[table] = config.merge_options(others, {last: value})
+        settings[table] = config.merge_options(node, {last: value})
     else:
         node[last] = value
     return settings

@@ -35,7 +35,7 @@ _VECTOR_ENV = (
 )
 _MASK = (
     "There is a mask of legal actions. Pass action_mask={0!r} to the agent, so that it "
-    "selects legal actions only; on the command line, --set action_mask={0}. The check "
+    "selects legal actions only; on the command line, --action-mask {0}. The check "
     "uses this mask."
 )
 

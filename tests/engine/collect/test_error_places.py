@@ -63,6 +63,6 @@ def test_error_names_an_action_mask_that_the_agent_does_not_use(workers):
         tfr.collect.EnvironmentFault, match="which the agent does not use"
     ):
         agent.collect(Raises, 4, workers=workers, num_envs=2, env_kwargs={"info": info})
-    assert "--set action_mask=info/action_mask." in message(Raises(info))
+    assert "--action-mask info/action_mask." in message(Raises(info))
     assert "mask" not in message(Raises(info), action_mask="info/action_mask")
     assert "mask" not in message(Raises({"other": 1}))

@@ -627,7 +627,7 @@ class SyncEnvs(BatchedEnvs):
             fault.args = (
                 f"{fault}. The environment returns a mask of legal actions, which the "
                 f"agent does not use. Pass action_mask={path!r} to the agent; on the "
-                f"command line, --set action_mask={path}",
+                f"command line, --action-mask {path}",
             )
         return fault
 
