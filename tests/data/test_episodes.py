@@ -158,8 +158,8 @@ def test_validate_converts_masks_to_int8():
 @pytest.mark.parametrize(
     "masks, size, message",
     [
-        (None, 2, "the record has no masks"),
-        (np.ones((5, 3, 2), "int8"), 0, "the agent uses no masks"),
+        (None, 2, "have `masks` if and only if"),
+        (np.ones((5, 3, 2), "int8"), 0, "have `masks` if and only if"),
         (np.ones((5, 3, 1), "int8"), 2, "`masks` must have the shape"),
         (np.ones((5, 3, 2)), 2, "`masks` must be of type int8"),
     ],

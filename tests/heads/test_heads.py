@@ -164,12 +164,6 @@ def test_integer_heads_have_no_scale_and_no_bounds(name):
     assert not offsets.any() and (scales == 1.0).all()
 
 
-def test_call_of_a_head_names_its_method_distribution():
-    for outputs in (np.zeros((1, 3)), keras.Input((3,))):
-        with pytest.raises(TypeError, match=r"`head.distribution\(outputs\)`"):
-            heads.Categorical(3)(outputs)
-
-
 # Categorical
 
 

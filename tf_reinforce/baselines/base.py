@@ -65,7 +65,7 @@ class BaselineBatch(NamedTuple):
         )
 
 
-class Baseline(keras.layers.Layer, abc.ABC):
+class Baseline(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     """An estimate of the return that does not depend on the action.
 
     A subclass implements `estimate`, and creates weights, if any, in `build` with
@@ -89,10 +89,6 @@ class Baseline(keras.layers.Layer, abc.ABC):
     is_value_function = False
     reset_group_size = 1
     minibatch_size: int | None = None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        compilation.expect_changeable(self, name, value)
-        super().__setattr__(name, value)
 
     @property
     def shares_policy(self) -> bool:

@@ -44,6 +44,9 @@ class Episodes(NamedTuple):
         return self.lengths.shape[0]
 
 
+_EPISODE_AXES = 1, 1, 1, 0, 0, 1  # axis of the episodes in each field of the record
+
+
 class ValidSteps(NamedTuple):
     """Indices of the `N` steps, without padding, in arrays of `T` rows, `B` episodes."""
 
@@ -124,12 +127,11 @@ def concatenate(records):
     def concat(axis, *arrays):
         return tf.concat(arrays, axis)
 
-    fields = zip(*records, strict=True)
-    axes = 1, 1, 1, 0, 0, 1  # axis of the episodes in each field of the record
+    fields = zip(_EPISODE_AXES, *records, strict=True)
     return Episodes(
         *(
             keras.tree.map_structure(functools.partial(concat, axis), *arrays)
-            for axis, arrays in zip(axes, fields, strict=True)
+            for axis, *arrays in fields
         )
     )
 
@@ -137,17 +139,13 @@ def concatenate(records):
 def select_episodes(episodes, begin, end):
     """Returns the episodes `begin` to `end - 1`."""
 
-    def columns(arrays):
-        return keras.tree.map_structure(lambda array: array[:, begin:end], arrays)
+    def select(axis, arrays):
+        if arrays is None:
+            return None
+        columns = (slice(None),) * axis + (slice(begin, end),)
+        return keras.tree.map_structure(lambda array: array[columns], arrays)
 
-    return Episodes(
-        columns(episodes.observations),
-        columns(episodes.actions),
-        columns(episodes.rewards),
-        episodes.lengths[begin:end],
-        episodes.terminated[begin:end],
-        None if episodes.masks is None else columns(episodes.masks),
-    )
+    return Episodes(*map(select, _EPISODE_AXES, episodes))
 
 
 def specs(observation_spec, action_spec, mask_size):
@@ -240,13 +238,10 @@ def _masks(masks, shape):
     if masks is None and not shape[-1]:
         return np.zeros(shape, "int8")
     if masks is None or not shape[-1] and np.shape(masks) != shape:
-        fault = "agent uses action masks, and the record has no masks"
-        if masks is not None:
-            fault = "record has action masks, and the agent uses no masks"
-        received = None if masks is None else np.shape(masks)
         raise ValueError(
-            f"The {fault}. Expected: masks of the shape {shape} for an agent with "
-            f"`action_mask`, and else None. Received: {received}"
+            "Episodes have `masks` if and only if the agent has an `action_mask`. "
+            f"Expected: masks of the shape {shape}. Received: "
+            f"{None if masks is None else np.shape(masks)}"
         )
     masks = shapes.unmasked("masks", masks)
     masks = masks.astype("int8") if masks.dtype == bool else masks

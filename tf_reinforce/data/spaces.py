@@ -49,34 +49,28 @@ def check_observation_space(space):
 
     Two parts whose names would be equal are refused as well.
     """
-    nested = to_nest(space)
-    for part in (space, *flatten(nested)):
-        is_nest = isinstance(part, (gym.spaces.Dict, gym.spaces.Tuple)) and len(part)
-        if not is_nest and (not isinstance(part, _LEAVES) or 0 in part.shape):
-            raise ValueError(
-                f"Observation space {part!r} is not supported. {_SUPPORTED}. Received: "
-                f"{space!r}. Wrap the environment with "
-                "gymnasium.wrappers.FlattenObservation, FilterObservation or "
-                "TransformObservation."
-            )
-    _leaf_names(nested, "observation")
-    return space
+    wrappers = "FlattenObservation, FilterObservation or TransformObservation"
+    return _check(space, "observation", f"gymnasium.wrappers.{wrappers}")
 
 
 def check_action_space(space):
     """Returns the space, or raises `ValueError` if no head exists for a part."""
+    head = "for example `head=tfr.heads.Multinomial(categories, trials)` for counts"
+    wrapper = "gymnasium.wrappers.TransformAction, or pass a head to the agent"
+    return _check(space, "action", f"{wrapper}, {head}")
+
+
+def _check(space, root, remedy):
     nested = to_nest(space)
     for part in flatten(nested):
+        is_bool = isinstance(part, gym.spaces.Box) and part.dtype.kind == "b"
         is_leaf = isinstance(part, _LEAVES) and 0 not in part.shape
-        if not is_leaf or isinstance(part, gym.spaces.Box) and part.dtype.kind == "b":
+        if not is_leaf or is_bool and root == "action":
             raise ValueError(
-                f"Action space {part!r} is not supported. {_SUPPORTED}. Received: "
-                f"{space!r}. Wrap the environment with "
-                "gymnasium.wrappers.TransformAction, or pass a head to the agent, for "
-                "example `head=tfr.heads.Multinomial(categories, trials)` for counts."
+                f"{root.capitalize()} space {part!r} is not supported. {_SUPPORTED}. "
+                f"Received: {space!r}. Wrap the environment with {remedy}."
             )
-    if nested is not space:
-        action_names(nested)
+    _leaf_names(nested, root)
     return space
 
 
@@ -218,82 +212,30 @@ def from_config(config):
     """
     if config is None or isinstance(config, gym.Space):
         return config
-    kind = config.get("kind") if isinstance(config, dict) else config
-    if not isinstance(kind, str) or kind not in ("Dict", "Tuple", *_FIELDS):
-        raise ValueError(
-            f"A space's `kind` must be one of {', '.join(_FIELDS)}, Dict, Tuple. "
-            f"Received: kind={repr(kind)[:100]}"
-        )
     try:
+        kind = config["kind"]
         if kind == "Dict":
             parts = config["parts"].items()
             return gym.spaces.Dict({key: from_config(part) for key, part in parts})
         if kind == "Tuple":
             return gym.spaces.Tuple([from_config(part) for part in config["parts"]])
+        # Config files of version 0 do not contain the type of a `Discrete` space.
         fields = {name: config[name] for name in _FIELDS[kind] if name in config}
-        return getattr(gym.spaces, kind)(**_validated(kind, fields))
+        dtype = fields.get("dtype", "int64")
+        if np.dtype(dtype).name != dtype:
+            raise TypeError(f"`dtype` must be the name of a number type, not {dtype!r}")
+        sizes = fields.get("shape", fields["n"] if kind == "MultiBinary" else 1)
+        validation.size("shape", max(1, math.prod(np.ravel(sizes).tolist())))
+        if kind == "Box":
+            for side in ("low", "high"):
+                fields[side] = np.full(fields["shape"], fields[side], dtype)
+        return getattr(gym.spaces, kind)(**fields)
     # The constructors of spaces raise these errors, and the file may have any content.
     except (AssertionError, AttributeError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(
             "The config of a space must have the form that `to_config` returns. "
             f"Received: {repr(config)[:100]} ({str(error)[:200]})"
         ) from None
-
-
-def _validated(kind, fields):
-    """Returns the arguments of the constructor of a space."""
-    # Config files of version 0 do not contain the type of a `Discrete` space.
-    if kind != "MultiBinary":
-        kinds = "biuf" if kind == "Box" else "iu"
-        fields["dtype"] = _number_type(fields.get("dtype", "int64"), kinds)
-    if kind == "Box":
-        shape = validation.instance("shape", fields["shape"], list)
-        shape = tuple(validation.whole_number("shape", axis, low=0) for axis in shape)
-        validation.size("shape", max(1, math.prod(shape)))
-        low, high = (
-            _array(side, fields[side], shape, "biuf").astype(fields["dtype"])
-            for side in ("low", "high")
-        )
-        return {**fields, "low": low, "high": high, "shape": shape}
-    if kind == "MultiDiscrete":
-        validation.positive_ints("nvec", np.ravel(fields["nvec"]).tolist())
-        nvec = np.asarray(fields["nvec"])
-        start = _array("start", fields["start"], nvec.shape, "iu")
-        return {**fields, "nvec": nvec, "start": start}
-    if isinstance(fields["n"], list):
-        validation.positive_ints("n", fields["n"])
-    else:
-        check = validation.size if kind == "MultiBinary" else validation.positive_int
-        check("n", fields["n"])
-    if kind == "Discrete":
-        validation.whole_number("start", fields["start"])
-    return fields
-
-
-def _number_type(name, kinds):
-    """Returns the NumPy type of a name, whose kind must be one of the letters."""
-    known = isinstance(name, str) and name in np.sctypeDict
-    dtype = np.dtype(name) if known else None
-    if dtype is None or dtype.kind not in kinds or dtype.name != name:
-        raise ValueError(
-            "`dtype` must be the name of a number type that the space supports. "
-            f"Received: dtype={repr(name)[:100]}"
-        )
-    return dtype
-
-
-def _array(name, value, shape, kinds):
-    """Returns one number, or numbers of a shape, as an array of the shape."""
-    try:
-        array = np.asarray(value)
-    except ValueError:  # rows of different lengths
-        array = np.asarray(None)
-    if array.dtype.kind not in kinds or array.shape not in ((), tuple(shape)):
-        raise ValueError(
-            f"`{name}` must be one number, or numbers of the shape {tuple(shape)}. "
-            f"Received: {name}={repr(value)[:100]}"
-        )
-    return np.broadcast_to(array, shape)
 
 
 def check_same_spaces(agent_spaces, environment_spaces):
@@ -472,7 +414,9 @@ def category_bounds(space):
 
 
 def flatten(nest):
-    """Returns the leaves of nested dicts, tuples and lists.
+    """Returns the leaves of nested dicts and tuples, in the order of `keras.tree`.
+
+    Processes that play episodes import no Keras.
 
     Example:
 
@@ -481,7 +425,7 @@ def flatten(nest):
     """
     if isinstance(nest, dict):
         return [leaf for key in sorted(nest) for leaf in flatten(nest[key])]
-    if isinstance(nest, (tuple, list)):
+    if isinstance(nest, tuple):
         return [leaf for part in nest for leaf in flatten(part)]
     return [nest]
 

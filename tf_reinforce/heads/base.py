@@ -27,7 +27,7 @@ class Support:
     atoms: bool  # whether finite bounds have a positive probability
 
 
-class Head(keras.layers.Layer, abc.ABC):
+class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     """Turns the outputs of a policy model into a distribution over actions.
 
     A sample is a function of policy outputs and noise, so equal inputs give equal actions
@@ -65,10 +65,6 @@ class Head(keras.layers.Layer, abc.ABC):
     support: Support | None = None
     argument_names: tuple[str, ...] = ()
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        compilation.expect_changeable(self, name, value)
-        super().__setattr__(name, value)
-
     def get_config(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in self.argument_names}
         plain = {k: list(x) if isinstance(x, tuple) else x for k, x in values.items()}
@@ -88,13 +84,6 @@ class Head(keras.layers.Layer, abc.ABC):
         The agent passes the type of its policy.
         """
         self.dtype_policy = dtype
-
-    def call(self, outputs: tf.Tensor) -> Any:
-        raise TypeError(
-            "A head is not called like a layer. `head.distribution(outputs)` returns the "
-            f"distribution over actions. Received: a call of {self!r}. To draw samples "
-            "inside a Keras model, use `tfr.layers.Sample(head)`."
-        )
 
     @abc.abstractmethod
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:

@@ -29,7 +29,7 @@ class BoxHead(base.Head):
     """
 
     action_dtype = None
-    argument_names = ("size", "low", "high", "shape", "integer")
+    argument_names: tuple[str, ...] = ("size", "low", "high", "shape", "integer")
     setting_names: tuple[str, ...] = ()
     needs_finite_bounds = False
 

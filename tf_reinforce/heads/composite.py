@@ -152,7 +152,13 @@ class Composite(base.Head):
                 raise ValueError(f"In the part {name!r} of the action: {error}") from None
 
     def matches_space(self, space: gym.Space) -> bool:
-        return _matches_space(self.heads, space)
+        nested = spaces.to_nest(space)
+        try:
+            keras.tree.assert_same_structure(self.heads, nested)
+        except ValueError:
+            return False
+        parts = zip(self.leaves, keras.tree.flatten(nested), strict=True)
+        return all(leaf.matches_space(part) for leaf, part in parts)
 
     def is_valid(self, actions: Any) -> Any:
         return self._pack(self._each("is_valid", nested=actions))
@@ -176,7 +182,7 @@ def _check_heads(heads: Any) -> None:
     """Raises an error unless `heads` is a nested tuple or dict of different heads."""
     if not isinstance(heads, (tuple, dict)):
         raise TypeError(f"`heads` must be a tuple or a dict. Received: heads={heads!r}")
-    leaves = list(_leaves(heads))
+    leaves = spaces.flatten(heads)
     for leaf in leaves:
         if not isinstance(leaf, base.Head) or isinstance(leaf, Composite):
             raise TypeError(
@@ -189,14 +195,6 @@ def _check_heads(heads: Any) -> None:
             "Each of `heads` must be a different object with its own weights. "
             f"Received: heads={heads!r}"
         )
-
-
-def _leaves(heads: Any) -> Any:
-    if not isinstance(heads, (tuple, dict)):
-        yield heads
-        return
-    for part in heads.values() if isinstance(heads, dict) else heads:
-        yield from _leaves(part)
 
 
 class _JointDistribution(tfp.distributions.Distribution):
@@ -223,33 +221,11 @@ class _JointDistribution(tfp.distributions.Distribution):
     def _entropy(self) -> Any:
         return tf.add_n([leaf.entropy() for leaf in self._leaves])
 
-    def _sample_n(self, n: Any, seed: Any = None) -> Any:
-        seeds = tfp.random.split_seed(seed, len(self._leaves))
-        parts = zip(self._leaves, tf.unstack(seeds), strict=True)
-        return self._pack([leaf.sample(n, seed=leaf_seed) for leaf, leaf_seed in parts])
-
     def _batch_shape(self) -> Any:
         return self._leaves[0].batch_shape
 
-    def _batch_shape_tensor(self) -> Any:
-        return self._leaves[0].batch_shape_tensor()
-
     def _event_shape(self) -> Any:
         return self._pack([leaf.event_shape for leaf in self._leaves])
-
-    def _event_shape_tensor(self) -> Any:
-        return self._pack([leaf.event_shape_tensor() for leaf in self._leaves])
-
-
-def _matches_space(heads: Any, space: Any) -> Any:
-    if isinstance(heads, base.Head):
-        return heads.matches_space(space)
-    if isinstance(heads, dict):
-        if not isinstance(space, gym.spaces.Dict) or set(space) != set(heads):
-            return False
-        return all(_matches_space(head, space[key]) for key, head in heads.items())
-    is_tuple = isinstance(space, gym.spaces.Tuple) and len(space) == len(heads)
-    return is_tuple and all(map(_matches_space, heads, space))
 
 
 def _to_config(heads: Any) -> Any:

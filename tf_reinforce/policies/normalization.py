@@ -20,7 +20,7 @@ def __dir__() -> list[str]:
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class RunningNormalization(keras.layers.Layer):
+class RunningNormalization(compilation.FixedArguments, keras.layers.Layer):
     """Subtracts the running mean and divides by the running standard deviation.
 
         x' = clip((x - m) / √(v + ε), -c, c)
@@ -61,10 +61,6 @@ class RunningNormalization(keras.layers.Layer):
         self.clip = clip
         if clip != math.inf:
             self.clip = validation.within("clip", clip, 1e-300, 1e300)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        compilation.expect_changeable(self, name, value)
-        super().__setattr__(name, value)
 
     def build(self, observations_shape: Any) -> None:
         all_shapes = _flatten_shapes(observations_shape)
@@ -171,7 +167,7 @@ class RunningNormalization(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class RunningScale(keras.layers.Layer):
+class RunningScale(compilation.FixedArguments, keras.layers.Layer):
     """Divides numbers by a running standard deviation or root mean square.
 
         x' = x / √(1/n Σᵢ (xᵢ - c)²),    c the mean, or zero
@@ -204,10 +200,6 @@ class RunningScale(keras.layers.Layer):
         super().__init__(**{"autocast": False, **kwargs})
         self.centered = validation.boolean("centered", centered)
         self.epsilon = validation.within("epsilon", epsilon, 1e-300, 1e300)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        compilation.expect_changeable(self, name, value)
-        super().__setattr__(name, value)
 
     def build(self, shape: Any = None) -> None:
         scalar = dict(shape=(), dtype="float64", trainable=False, autocast=False)

@@ -8,7 +8,6 @@ import functools
 import inspect
 import itertools
 
-import keras
 import tensorflow as tf
 import tensorflow_probability as tfp
 from tensorflow.python.framework import ops
@@ -117,34 +116,28 @@ def release(graph):
             cache.pop(key, None)
 
 
-def expect_changeable(part, name, value):
-    """Raises an error if code sets a constructor argument of a built Keras layer.
+class FixedArguments:
+    """Base of Keras layers that refuse to change constructor arguments once built.
 
     Traced programs contain these arguments as constants: old programs would keep the old
     value, and new ones would use the new value. Weights, `trainable` and `optimizer` may
     change.
-
-    Args:
-        part: Keras layer of an agent.
-        name: String, the attribute that would be set.
-        value: Its new value, for the error message.
-
-    Raises:
-        AttributeError: If `part` is built and its class, or a base class, takes `name` as
-            a constructor argument.
     """
-    if getattr(part, "built", False) and name in _fixed_arguments(type(part)):
-        kind = type(part).__name__
-        raise AttributeError(
-            f"`{name}` of a {kind} is fixed once the {kind} is built. Received: "
-            f"{name}={value!r}. Make another agent, and copy the weights."
-        )
+
+    def __setattr__(self, name, value):
+        if getattr(self, "built", False) and name in _fixed_arguments(type(self)):
+            kind = type(self).__name__
+            raise AttributeError(
+                f"`{name}` of a {kind} is fixed once the {kind} is built. Received: "
+                f"{name}={value!r}. Make another agent, and copy the weights."
+            )
+        super().__setattr__(name, value)
 
 
 @functools.cache
 def _fixed_arguments(layer_class):
     """Returns the constructor arguments of a layer class and its bases."""
-    bases = layer_class.__mro__[: layer_class.__mro__.index(keras.layers.Layer)]
+    bases = layer_class.__mro__[: layer_class.__mro__.index(FixedArguments)]
     names = {
         name
         for base in bases

@@ -178,7 +178,7 @@ def test_update_raises_if_masks_do_not_fit_the_agent_or_the_actions():
     illegal = masked.masks.copy()
     illegal[2, 1, masked.actions[2, 1]] = 0
     for masks, message in (
-        (None, "the record has no masks.*Received: None"),
+        (None, "have `masks` if and only if.*Received: None"),
         (masked.masks[..., :3], r"`masks` must have the shape \(5, 4, 4\)"),
         (illegal, "must be legal actions.* step 2 of episode 1"),
     ):
@@ -187,7 +187,7 @@ def test_update_raises_if_masks_do_not_fit_the_agent_or_the_actions():
     policy = keras.Sequential([keras.Input((1,)), keras.layers.Dense(4)])
     other = tfr.Reinforce(policy, heads.Categorical(4))
     other.compile()
-    with pytest.raises(ValueError, match="has action masks, and the agent uses no masks"):
+    with pytest.raises(ValueError, match="have `masks` if and only if"):
         other.update(masked)
     with pytest.raises(ValueError, match="`action_mask` must be None"):
         other.act(np.zeros((1, 1), "float32"), action_mask=np.ones((1, 4)))
