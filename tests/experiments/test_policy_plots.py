@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import operator
 
 import gymnasium as gym
 import keras
@@ -19,7 +18,6 @@ from gymnasium.spaces import Dict
 from gymnasium.spaces import Discrete
 from gymnasium.spaces import MultiBinary
 from gymnasium.spaces import MultiDiscrete
-from gymnasium.spaces import Tuple
 from matplotlib import text
 
 import tf_reinforce as tfr
@@ -74,20 +72,15 @@ def box(*shape):
     ("space", "points"),
     [
         (Discrete(4, start=2), [[2, 3, 4, 5]]),
-        (MultiDiscrete([2, 3], start=[0, 7]), [[0, 1], [7, 8, 9]]),
-        (MultiBinary(2), [[0, 1], [0, 1]]),
-        (Dict(b=Discrete(2), a=Discrete(1)), [[0], [0, 1]]),
-        (Tuple([Discrete(2), Box(-2, 0, (1,), np.int8)]), [[0, 1], [-2, -1, 0]]),
+        (Box(np.array([0, 7]), np.array([1, 9]), dtype=np.int8), [[0, 1], [7, 8, 9]]),
     ],
 )
 def test_grid_contains_all_members_of_small_discrete_spaces(space, points):
     axes = policy_plots.find_axes(space, np.zeros([1, len(points)]))
     assert [axis.points.tolist() for axis in axes] == points
-    grid, count = policy_plots.make_grid(space, axes), math.prod(map(len, points))
-    members = [
-        keras.tree.map_structure(operator.itemgetter(row), grid) for row in range(count)
-    ]
-    assert all(map(space.contains, members)) and len(set(map(str, members))) == count
+    grid = policy_plots.make_grid(space, axes)
+    assert all(map(space.contains, grid))
+    assert len({str(row) for row in grid}) == len(grid) == math.prod(map(len, points))
 
 
 def test_first_axis_varies_fastest():
@@ -125,7 +118,8 @@ def test_map_of_real_actions_shows_their_means():
     figure = policy_plots.draw(agent, env)
     mean = mesh(figure.axes[0])
     expected = agent.act(np.float32([[0.3, -1], [0.3, 1]]), deterministic=True)
-    np.testing.assert_allclose(mean[[0, -1], 5], expected[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(mean[[0, -1], 5], expected[:, 0], atol=6 / 16)
+    np.testing.assert_allclose(np.ptp(mean[:, 5]), 1.0, rtol=1e-5)
     assert figure.axes[1].get_ylabel() == "mean action"
 
 
@@ -169,22 +163,10 @@ def test_all_kinds_of_spaces_are_drawn(name, tmp_path):
     figure = policy_plots.draw(agent, env)
     plots.save(figure, tmp_path / "a.svg")
     drawn = texts(figure)
-    is_map = name not in ("image", "many numbers", "many states")
+    is_map = name not in ("pairs", "dict", "image", "many numbers", "many states")
     assert ("over its observations" in drawn) == is_map
     assert ("return so far" in drawn) == (not is_map)
     assert name != "many numbers" or len(figure.axes) == 24 + 2
-
-
-def test_cells_of_frozen_lake_show_letters_actions_and_probabilities():
-    kwargs = {"desc": ["SFF", "FHG"]}
-    agent = tfr.Reinforce.for_env("FrozenLake-v1", hidden=(), env_kwargs=kwargs)
-    kernel, *others = map(np.zeros_like, agent.policy.get_weights())
-    kernel[4, 2] = 20.0
-    agent.policy.set_weights([kernel, *others])
-    [panel] = policy_plots.draw(agent, "FrozenLake-v1", env_kwargs=kwargs).axes
-    cells = {one.get_position(): one.get_text() for one in panel.texts}
-    assert len(cells) == 6
-    assert cells[1, 1] == "H\n2: 1.00" and cells[2, 1] == "G\n0: 0.25"
 
 
 @pytest.mark.slow
@@ -197,6 +179,7 @@ def test_recurrent_policy_is_drawn_along_an_episode():
 
 
 REAL = {
+    "custom": toy_heads.Logistic(),
     "Gaussian": tfr.heads.Gaussian(
         2, low=[-1.0, -5.0], high=[1.0, 5.0], initial_scale=0.5
     ),
@@ -215,20 +198,20 @@ def outputs_of(head, rows=3):
 
 @pytest.mark.parametrize("name", REAL)
 def test_mean_and_deviation_equal_those_of_many_samples(name):
-    """The tolerance of the mean is six standard errors."""
+    """The tolerance of the mean is six standard errors of 256 numbers."""
     head, count = REAL[name], 10_000
     outputs = outputs_of(head)
     parts = policy_plots.describe(head, outputs)
     shape = [count, len(outputs), *head.noise.shape]
     noise = tensor_noise.stateless_noise(3, head.noise.kind, shape, outputs.dtype)
     raw = head.sample(tf.tile(outputs[None], [count, 1, 1]), noise)
-    flat = tf.reshape(raw, [-1, head.size])
-    samples = np.reshape(head.to_environment(flat), [count, len(outputs), head.size])
+    flat = tf.reshape(raw, [-1, *head.action_shape])
+    samples = np.reshape(head.to_environment(flat), [count, len(outputs), len(parts)])
     for index, part in enumerate(parts):
         mean, deviation = samples[..., index].mean(0), samples[..., index].std(0)
-        np.testing.assert_allclose(part.mean, mean, atol=0.06 * deviation.max(), rtol=0)
-        np.testing.assert_allclose(part.deviation, deviation, rtol=0.06)
-        assert part.name == (f"action {index}" if head.size > 1 else "action")
+        assert np.all(abs(part.mean - mean) < 6 / 16 * deviation)
+        np.testing.assert_allclose(part.deviation, deviation, rtol=0.3)
+        assert part.name == (f"action {index}" if len(parts) > 1 else "action")
 
 
 def tempered():
@@ -272,14 +255,3 @@ def test_composite_has_the_parts_of_its_heads_by_name():
     alone = policy_plots.describe(REAL["Beta"], outputs[:, :4])
     np.testing.assert_allclose(parts[1].mean, alone[1].mean)
     assert parts[1].taken.tolist() == [0.0] * 3
-
-
-def test_custom_head_is_described_by_samples():
-    """The tolerance is six standard errors of a mean of 256 numbers."""
-    head = toy_heads.Logistic()
-    outputs = outputs_of(head)
-    [part] = policy_plots.describe(head, outputs, np.full([3, 1], 7.0))
-    deviation = math.pi / math.sqrt(3) * np.exp(outputs[:, 1])
-    assert np.all(abs(part.mean - outputs[:, 0]) < 6 / 16 * deviation)
-    np.testing.assert_allclose(part.deviation, deviation, rtol=0.3)
-    assert part.taken.tolist() == [7.0] * 3

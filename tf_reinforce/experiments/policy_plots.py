@@ -1,6 +1,5 @@
 """Plots of a policy over its observations, or along an episode."""
 
-import colorsys
 import math
 from typing import Any, NamedTuple
 
@@ -18,33 +17,27 @@ from tf_reinforce.engine.collect import environments
 from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.engine.update import estimator as estimators
 from tf_reinforce.experiments import plots
-from tf_reinforce.heads import gaussian
 from tf_reinforce.support import extras
 
 _MAP_EPISODES = 10  # episodes whose observations are drawn in a map
-_MAX_AXES = 2  # observations with more numbers have no map
-_MAX_VALUES = 1000  # neither have integers with more values
+_MAX_VALUES = 1000  # integers with more values have no map
 _MAX_BOUND = 1e6  # wider bounds are replaced by the range of played episodes
 _POINTS = {1: 401, 2: 121}  # points of a real axis, for one and for two axes
 _MAX_PANELS = 24  # parts of an action that are drawn
 _MAX_STEPS = 200  # of an episode
 _MAX_LEGEND = 20  # values of an action that are listed
-_MAX_CELLS = 200  # of a grid of states, to write the action in each
-# Standard normal nodes of the trapezoidal rule. Its error is far below 1e-6 for smooth
-# functions, and also small for clipped and rounded actions.
-_NODES = np.linspace(-6.0, 6.0, 121)
-_SAMPLES = 256  # for the mean and deviation of a custom head
+_SAMPLES = 256  # for the mean and deviation of a real action
 
 
 def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
     """Draws an agent's policy.
 
-    Observations of one or two numbers give a map of the whole space. If actions are
-    discrete, its color shows the most likely one, the stronger the more likely; if they
-    are real, it shows their means. Where the space has no bound, the map covers the range
-    that ten episodes with sampled actions visit.
+    A `Discrete` observation, or a `Box` of one or two numbers, gives a map of the whole
+    space. If actions are discrete, its color shows the most likely one, the stronger the
+    more likely; if they are real, it shows their means. Where the space has no bound, the
+    map covers the range that ten episodes with sampled actions visit.
 
-    For larger observations, recurrent policies and action masks in `info`, the result is
+    For other observations, recurrent policies and action masks in `info`, the result is
     the policy along the first 200 steps of one episode with sampled actions, above its
     rewards and its return. Panels show the probabilities of discrete actions; for real
     ones, mean and standard deviation with the numbers taken.
@@ -69,8 +62,8 @@ def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
     with make_envs.open_envs(env, 1, **options) as envs:
         agent.build_for_env(envs)
         actor = agent.trainer.actor
-        is_plain = actor.recurrent is None and actor.mask_source is None
-        has_map = is_plain and _is_small(agent.observation_space)
+        has_map = actor.recurrent is None and actor.mask_source is None
+        has_map = has_map and _is_small(agent.observation_space)
         request = environments.CollectionRequest(
             seeding.StreamKey(seed, "evaluation", 0), _MAP_EPISODES if has_map else 1
         )
@@ -79,7 +72,7 @@ def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
     if not has_map:
         return _draw_episode(agent.trainer.estimator, episodes, title)
     visited = estimators.valid_steps(episodes).gather(episodes.observations)
-    return _draw_map(agent, visited, title, _cells_of_states(env, env_kwargs))
+    return _draw_map(agent, visited, title)
 
 
 def _draw_episode(estimator, episodes, title):
@@ -106,31 +99,23 @@ def _draw_episode(estimator, episodes, title):
     return figure
 
 
-def _draw_map(agent, visited, title, cells):
+def _draw_map(agent, visited, title):
     """Draws the policy over all observations of one or two numbers."""
-    space = agent.observation_space
-    visited = [np.reshape(x, [len(x), -1]) for x in keras.tree.flatten(visited)]
-    visited = np.concatenate(visited, axis=1, dtype="float64")
-    axes = find_axes(space, visited)
-    outputs, _ = agent.trainer.estimator.forward(make_grid(space, axes))
+    axes = find_axes(agent.observation_space, visited)
+    grid = make_grid(agent.observation_space, axes)
+    outputs, _ = agent.trainer.estimator.forward(grid)
     parts = describe(agent.trainer.estimator.head, outputs)[:_MAX_PANELS]
-    is_line = len(axes) == 1 and cells is None
-    figure, panels = _figure([3.4 if is_line else 5.0] * len(parts))
+    figure, panels = _figure([3.4 if len(axes) == 1 else 5.0] * len(parts))
     for panel, part in zip(panels, parts):
-        if is_line:
-            [axis] = axes
-            _draw_along(panel, axis.points, part, "mid" if axis.is_whole else None)
-            panel.set_xlabel(axis.name, color=plots.GRAY)
-        elif cells is not None:
-            rows, columns = map(np.arange, cells.shape)
-            _draw_plane(panel, part, Axis("column", columns), Axis("row", rows))
-            _write_values(panel, part, cells)
+        panel.set_xlabel(axes[0].name, color=plots.GRAY)
+        if len(axes) == 1:
+            _draw_along(panel, axes[0].points, part, "mid" if axes[0].is_whole else None)
         else:
             _draw_plane(panel, part, *axes)
-            if not any(axis.is_whole for axis in axes):
-                inside = dict(xlim=panel.get_xlim(), ylim=panel.get_ylim())
-                panel.scatter(*visited.T, s=2, color="black", alpha=0.4, linewidths=0)
-                panel.set(**inside)
+            inside = dict(xlim=panel.get_xlim(), ylim=panel.get_ylim())
+            points = np.reshape(visited, [-1, 2]).T
+            panel.scatter(*points, s=2, color="black", alpha=0.4, linewidths=0)
+            panel.set(**inside)
     figure.suptitle(f"{title}the policy over its observations", color=plots.GRAY)
     return figure
 
@@ -155,11 +140,8 @@ def _draw_along(panel, x, part, step=None):
         _list_values(panel, part)
         plots.style(panel, f"probability\n{part.name}")
         return
-    color, ends = (
-        plots.COLORS[0],
-        (part.mean - part.deviation, part.mean + part.deviation),
-    )
-    panel.fill_between(x, *ends, color=color, alpha=0.3, linewidth=0, step=step)
+    color, (low, high) = plots.COLORS[0], part.mean + [-part.deviation, part.deviation]
+    panel.fill_between(x, low, high, color=color, alpha=0.3, linewidth=0, step=step)
     drawstyle = "steps-mid" if step else "default"
     label = "mean ± standard deviation"
     panel.plot(x, part.mean, color=color, lw=1.5, drawstyle=drawstyle, label=label)
@@ -189,41 +171,7 @@ def _draw_plane(panel, part, x, y):
         bar.grid(visible=False)
     plots.style(panel, y.name)
     panel.grid(visible=False)
-    panel.set_xlabel(x.name, color=plots.GRAY)
     panel.set_title(f"{part.name}: {meaning}", color=plots.GRAY, fontsize=10)
-
-
-def _write_values(panel, part, cells):
-    """Writes the values of a part into the cells of a grid of states."""
-    if isinstance(part, Choices):
-        texts = [f"{part.values[p.argmax()]}: {p.max():.2f}" for p in part.probs]
-    else:
-        texts = [f"{x:.3g}" for x in part.mean]
-    box = dict(facecolor="white", alpha=0.6, linewidth=0, boxstyle="round,pad=0.15")
-    place = dict(ha="center", va="center", fontsize=7, bbox=box)
-    for text, ((row, column), letter) in zip(texts, np.ndenumerate(cells)):
-        if cells.size <= _MAX_CELLS:
-            panel.text(column, row, f"{letter}\n{text}".strip(), **place)
-    rows, columns = map(range, cells.shape)
-    panel.set(xticks=columns, yticks=rows, ylim=panel.get_ylim()[::-1], aspect="equal")
-
-
-def _cells_of_states(env, env_kwargs):
-    """Returns `[rows, columns]` texts if the states are cells of a grid, else `None`.
-
-    FrozenLake's map `desc` has a letter for each state. CliffWalking only has a `shape`,
-    so its texts are empty.
-    """
-    if not isinstance(env, (str, gym.envs.registration.EnvSpec)):
-        return None
-    gym_env = gym.make(env, disable_env_checker=True, **(env_kwargs or {}))
-    space, plain = gym_env.observation_space, gym_env.unwrapped
-    gym_env.close()
-    cells, shape = getattr(plain, "desc", None), getattr(plain, "shape", None)
-    if cells is None and isinstance(shape, tuple):
-        cells = np.full(shape, "")
-    is_grid = isinstance(space, gym.spaces.Discrete) and np.size(cells) == space.n
-    return np.asarray(cells).astype(str) if is_grid and np.ndim(cells) == 2 else None
 
 
 class Axis(NamedTuple):
@@ -231,25 +179,21 @@ class Axis(NamedTuple):
 
     name: str
     points: np.ndarray  # the values of the grid, in increasing order
-    is_whole: bool = True
+    is_whole: bool
 
 
-def _numbers_of(space):
-    """Yields the name, bounds and integrality of each number of a space."""
-    nested = spaces.to_nest(space)
-    for leaf, name in zip(*map(keras.tree.flatten, (nested, spaces.names(nested)))):
-        bounds = spaces.category_bounds(leaf) or (leaf.low, leaf.high)
-        pairs = np.broadcast_arrays(*bounds, np.empty(leaf.shape))[:2]
-        for index, (low, high) in enumerate(zip(*map(np.ravel, pairs))):
-            label = f"{name}[{index}]" if math.prod(leaf.shape) > 1 else name
-            yield label, float(low), float(high), leaf.dtype.kind in "iu"
+def _bounds(space):
+    """Returns the lowest and highest of each number of a space, `[numbers]` floats."""
+    bounds = spaces.category_bounds(space) or (space.low, space.high)
+    return [np.ravel(x).astype("float64") for x in bounds]
 
 
 def _is_small(space):
     """Returns whether a map can show all observations of a Gymnasium space."""
-    numbers = [*_numbers_of(space)]
-    counts = [high - low for _, low, high, is_whole in numbers if is_whole]
-    return len(numbers) <= _MAX_AXES and max(counts, default=0) < _MAX_VALUES
+    if not isinstance(space, (gym.spaces.Box, gym.spaces.Discrete)):
+        return False
+    is_narrow = space.dtype.kind == "f" or np.ptp(_bounds(space)) < _MAX_VALUES
+    return math.prod(space.shape) in _POINTS and is_narrow
 
 
 def find_axes(space, visited):
@@ -259,33 +203,30 @@ def find_axes(space, visited):
     ends come from the range of `visited`, widened by a twentieth on each side.
 
     Args:
-        space: Gymnasium space of the observations.
-        visited: `[N, numbers]`, observations of episodes.
+        space: `Discrete`, or a `Box` of one or two numbers.
+        visited: `[N, ...]`, observations of episodes.
     """
-    axes = []
-    for (name, low, high, is_whole), column in zip(_numbers_of(space), visited.T):
+    axes, columns = [], np.reshape(visited, [len(visited), -1]).T
+    for index, (low, high) in enumerate(zip(*_bounds(space))):
         if not high - low < _MAX_BOUND:
+            column = columns[index].astype("float64")
             margin = max(0.05 * np.ptp(column), 1e-3)
             low, high = column.min() - margin, column.max() + margin
-        count = round(high - low) + 1 if is_whole else _POINTS[visited.shape[1]]
+        is_whole = space.dtype.kind in "iu"
+        count = round(high - low) + 1 if is_whole else _POINTS[len(columns)]
+        name = "observation" if len(columns) == 1 else f"observation[{index}]"
         axes.append(Axis(name, np.linspace(low, high, count), is_whole))
     return axes
 
 
 def make_grid(space, axes):
-    """Returns the observations at all points of the axes, `[N, …]` nested arrays.
+    """Returns the observations at all points of the axes, an `[N, …]` array.
 
     The first axis varies fastest.
     """
     columns = np.meshgrid(*(axis.points for axis in axes))
     rows = np.stack([x.ravel() for x in columns], axis=1)
-    leaves = keras.tree.flatten(spaces.to_nest(space))
-    ends = np.cumsum([math.prod(leaf.shape) for leaf in leaves])
-    arrays = [
-        part.reshape(-1, *leaf.shape).astype(leaf.dtype)
-        for leaf, part in zip(leaves, np.split(rows, ends[:-1], axis=1))
-    ]
-    return keras.tree.pack_sequence_as(spaces.to_nest(space), arrays)
+    return rows.reshape(-1, *space.shape).astype(space.dtype)
 
 
 def _most_likely(part):
@@ -293,19 +234,17 @@ def _most_likely(part):
 
     The opacity is 0.3 for a uniform choice, and 1 for a certain one.
     """
-    count = len(part.values)
-    colors = np.array(_colors(count))[part.probs.argmax(1)]
-    uniform = 1.0 / count
+    colors, uniform = _colors(len(part.values)), 1.0 / len(part.values)
     excess = (part.probs.max(1) - uniform) / max(1.0 - uniform, 1e-9)
-    return np.concatenate([colors, 0.3 + 0.7 * excess[:, None]], axis=1)
+    return np.column_stack([colors[part.probs.argmax(1), :3], 0.3 + 0.7 * excess])
 
 
 def _colors(count):
-    """Returns red, green and blue for each of `count` values of an action."""
+    """Returns `[count, 4]`, red, green, blue and opacity for each value of an action."""
+    matplotlib = extras.load("matplotlib", "plot")
     if count <= len(plots.COLORS):
-        codes = [bytes.fromhex(color[1:]) for color in plots.COLORS[:count]]
-        return [tuple(x / 255 for x in code) for code in codes]
-    return [colorsys.hls_to_rgb(k / count, 0.52, 0.62) for k in range(count)]
+        return matplotlib.colors.to_rgba_array(plots.COLORS[:count])
+    return matplotlib.colormaps["turbo"](np.linspace(0.0, 1.0, count))
 
 
 def _list_values(panel, part):
@@ -342,10 +281,8 @@ def describe(head, outputs, actions=None):
     """Returns the parts of the action distribution, a list of `Choices` and `Numbers`.
 
     Each categorical or binary action gives one `Choices`, which for a `Multinomial` holds
-    the expected shares of its categories. All other heads give one `Numbers` per number.
-    Mean and deviation are closed forms for a `Beta`, integrals over the noise
-    (trapezoidal rule) for a Gaussian head, and estimates from 256 samples for a custom
-    head.
+    the expected shares of its categories. All other heads give one `Numbers` per number,
+    estimated from 256 samples with the same noise at all observations.
 
     Args:
         head: A built `heads.Head`.
@@ -367,13 +304,13 @@ def _parts(name, head, outputs, actions):
         distribution = distribution.distribution
     if isinstance(distribution, (tfd.Categorical, tfd.Bernoulli, tfd.Multinomial)):
         return _choices(name, head, distribution)
-    if isinstance(distribution, tfd.Beta) and isinstance(head, heads.Beta):
-        width = np.subtract(head.high, head.low)
-        mean = head.low + width * distribution.mean()
-        deviation = width * distribution.stddev()
-    else:
-        mean, deviation = _moments(head, outputs)
-    mean, deviation = np.asarray(mean), np.asarray(deviation)
+    noises = tensor_noise.stateless_noise(
+        0, head.noise.kind, [_SAMPLES, *head.noise.shape], outputs.dtype
+    )
+    shape = [len(outputs), *head.noise.shape]
+    samples = (head.sample(outputs, tf.broadcast_to(x, shape)) for x in noises)
+    rows = np.array([_to_rows(head, x) for x in samples])
+    mean, deviation = rows.mean(axis=0), rows.std(axis=0)
     count = mean.shape[1]
     taken = [None] * count if actions is None else _to_rows(head, actions).T
     columns = enumerate(zip(mean.T, deviation.T, taken, strict=True))
@@ -385,36 +322,15 @@ def _choices(name, head, distribution):
     probs = distribution.probs_parameter().numpy()
     if isinstance(distribution, tfp.distributions.Bernoulli):
         probs = np.stack([1.0 - probs, probs], axis=-1)
-    elif isinstance(distribution, tfp.distributions.Multinomial):
-        name = f"{name}, expected share"
     probs = probs.reshape(len(probs), -1, probs.shape[-1])  # [N, actions, K]
     count, size = probs.shape[1:]
     starts = np.broadcast_to(getattr(head, "start", 0), count)
     sizes = getattr(head, "sizes", [size] * count)  # the others of K are padding
-    return [
-        Choices(
-            _indexed(name, i, count),
-            [str(start + k) for k in range(size)],
-            probs[:, i, :size],
-        )
-        for i, (start, size) in enumerate(zip(starts, sizes, strict=True))
-    ]
-
-
-def _moments(head, outputs):
-    """Returns mean and deviation of actions by integrals over noise, or by samples."""
-    shape, weights = [len(outputs), *head.noise.shape], np.ones(_SAMPLES)
-    if isinstance(head, gaussian.GaussianHead):
-        weights = np.exp(-(_NODES**2) / 2)
-        noises = (tf.fill(shape, tf.cast(node, outputs.dtype)) for node in _NODES)
-    else:
-        noises = (
-            tensor_noise.stateless_noise(seed, head.noise.kind, shape, outputs.dtype)
-            for seed in range(_SAMPLES)
-        )
-    rows = np.array([_to_rows(head, head.sample(outputs, noise)) for noise in noises])
-    mean = np.average(rows, axis=0, weights=weights)
-    return mean, np.sqrt(np.average((rows - mean) ** 2, axis=0, weights=weights))
+    parts = []
+    for i, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        values = [str(start + k) for k in range(size)]
+        parts.append(Choices(_indexed(name, i, count), values, probs[:, i, :size]))
+    return parts
 
 
 def _to_rows(head, actions):
