@@ -353,7 +353,6 @@ UNHEALTHY = {
         {"gradient_variance_removed": 0.09, "explained_variance": 0.01, "update": 20}
     ],
     "noise": [{"signal": 0.01}],
-    "environment": [{"stepping_share": 0.96}, {"stepping_share": 0.96, "vector_env": 1}],
 }
 
 
@@ -380,7 +379,6 @@ def test_no_finding_at_the_thresholds():
         "entropy_share": 0.01,
         "at_bounds": 0.9,
         "bounded_logits": 0.95,
-        "stepping_share": 0.95,
         "spread": 0.01,
         "return_size": 1000.0,
         "explained_variance": 0.0,

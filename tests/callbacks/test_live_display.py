@@ -1,8 +1,6 @@
 """Tests the display of a training in a terminal and in a notebook."""
 
 import io
-import logging
-import math
 import re
 import sys
 import types
@@ -48,13 +46,9 @@ def test_sparkline_rounds_to_eight_heights():
     assert live_display.sparkline(-values) == "█▇▆▅▄▃▂▁"
 
 
-@pytest.mark.parametrize("count", [0, 1, 40, 41, 80, 81, 1000])
-def test_history_is_the_means_of_equal_parts(count):
-    values = np.random.default_rng(0).normal(size=count)
-    sizes = (2**n for n in range(10))
-    size = next(size for size in sizes if math.ceil(count / size) <= 40)
-    expected = [values[i : i + size].mean() for i in range(0, count, size)]
-    np.testing.assert_array_equal(live_display.columns(values), expected)
+def test_history_is_the_means_of_about_equal_parts():
+    values = [0.0] * 41 + [7.0] * 40
+    assert live_display.sparkline(values) == "▁" * 20 + "█" * 20
 
 
 def screen(text):
@@ -120,23 +114,6 @@ def test_text_that_callbacks_print_appears_above_the_display(monkeypatch):
     lines = screen(stream.getvalue())
     assert lines[:2] == ["a finding", "a finding"] and len(lines) == 5
     assert sys.stdout is stream
-
-
-@pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_logs_appear_above_the_display(monkeypatch, name):
-    """A handler of another stream writes to that stream, during and after the display."""
-    stream, file = Terminal(), io.StringIO()
-    monkeypatch.setattr(sys, name, stream)
-    handlers = [logging.StreamHandler(stream), logging.StreamHandler(file)]
-    logger = logging.getLogger("tf_reinforce")
-    monkeypatch.setattr(logger, "handlers", handlers)
-    line = train(stream)
-    logger.warning("a slow environment")
-    line.on_train_end()
-    assert screen(stream.getvalue())[0] == "a slow environment"
-    assert len(screen(stream.getvalue())) == 4
-    assert [handler.stream for handler in handlers] == [stream, file]
-    assert file.getvalue() == "a slow environment\n"
 
 
 def test_notebook_output_is_replaced(monkeypatch):

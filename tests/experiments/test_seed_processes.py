@@ -28,8 +28,7 @@ def prepared(folder, seeds, **config):
 
 def run(commands, tmp_path, jobs=2):
     lines, found = [], prepared(tmp_path / "runs", list(commands))
-    processes = seed_processes.Processes(commands, found, jobs, lines.append)
-    return processes.run(), processes, lines, found
+    return seed_processes.run(commands, found, jobs, lines.append), lines, found
 
 
 def test_each_seed_has_a_run_directory_with_its_configuration(tmp_path):
@@ -52,21 +51,21 @@ def test_each_seed_has_a_run_directory_with_its_configuration(tmp_path):
 
 def test_exit_codes_and_outputs_of_the_processes(tmp_path, monkeypatch):
     """At most two processes run at the same time."""
-    most, start = [], seed_processes.Processes._start
+    started, start = [], subprocess.Popen
 
-    def count(self, seed, arguments):
-        start(self, seed, arguments)
-        most.append(len(self._running))
+    def count(*arguments, **options):
+        started.append(start(*arguments, **options))
+        assert sum(process.poll() is None for process in started) <= 2
+        return started[-1]
 
-    monkeypatch.setattr(seed_processes.Processes, "_start", count)
+    monkeypatch.setattr(subprocess, "Popen", count)
     before = signal.getsignal(signal.SIGTERM)
     commands = {0: ["--version"], 1: ["no-such-command"], 2: ["--version"]}
-    code, processes, lines, found = run(commands, tmp_path)
-    assert code == 2 and processes.exit_codes == {0: 0, 1: 2, 2: 0}
+    code, lines, found = run(commands, tmp_path)
+    assert code == 2 and [process.returncode for process in started] == [0, 2, 0]
     assert sorted(lines)[0] == "seed 0: trained" and len(lines) == 3
     assert sorted(lines)[1].startswith("seed 1: exit code 2: tf-reinforce: error: ")
     assert (found[0] / "output.txt").read_text().strip() == tfr.__version__
-    assert len(most) == 3 and max(most) == 2
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -75,7 +74,7 @@ def test_trainings_and_trials_use_one_thread_unless_the_user_set_a_number(
     number, tmp_path, monkeypatch
 ):
     environments, asked, name = [], [], "TF_NUM_INTRAOP_THREADS"
-    ended = types.SimpleNamespace(wait=int, poll=lambda: 0, returncode=0)
+    ended = types.SimpleNamespace(poll=lambda: 0, returncode=0)
 
     def start(*_, env, **__):
         environments.append(env)
@@ -96,7 +95,7 @@ def test_trainings_and_trials_use_one_thread_unless_the_user_set_a_number(
 def test_output_of_an_earlier_process_is_not_reported(tmp_path):
     lines, found = [], prepared(tmp_path / "runs", [0])
     for command in ("no-such-command", "--version"):
-        seed_processes.Processes({0: [command]}, found, 1, lines.append).run()
+        seed_processes.run({0: [command]}, found, 1, lines.append)
     assert lines[0].startswith("seed 0: exit code 2: ") and lines[1] == "seed 0: trained"
     assert "no-such-command" in (found[0] / "output.txt").read_text()
 
@@ -106,7 +105,7 @@ def test_output_is_not_written_through_a_link(tmp_path):
     (tmp_path / "other.txt").write_text("before")
     (found[0] / "output.txt").symlink_to(tmp_path / "other.txt")
     with pytest.raises(OSError, match="symbolic"):
-        seed_processes.Processes({0: ["--version"]}, found, 1, print).run()
+        seed_processes.run({0: ["--version"]}, found, 1, print)
     assert (tmp_path / "other.txt").read_text() == "before"
 
 
@@ -145,10 +144,8 @@ def test_signal_reaches_each_process_once_also_one_that_starts(
         def send_signal(self, number):
             self.signals.append(number)
 
-        def wait(self, seconds):
-            assert self.signals, "the process would train to its end"
-
         def poll(self):
+            assert self.signals, "the process would train to its end"
             return self.returncode
 
         @property
@@ -156,7 +153,7 @@ def test_signal_reaches_each_process_once_also_one_that_starts(
             return 128 + self.signals[0] if self.signals else None
 
     monkeypatch.setattr(subprocess, "Popen", Process)
-    code, processes, lines, _ = run(dict.fromkeys(range(3), []), tmp_path)
+    code, lines, _ = run(dict.fromkeys(range(3), []), tmp_path)
     assert [process.signals for process in started] == [[number], [number]]
     assert code == 128 + number
     assert lines == ["seed 0: interrupted", "seed 1: interrupted"]

@@ -97,9 +97,6 @@ def test_failed_trials_are_stored_with_their_message(fast, tmp_path):
     with tuning.open_search(tmp_path, config()) as running:
         line = tuning.trial_line(running, 1)
         assert line == "trial 1: failed: FloatingPointError: the loss is nan"
-        assert "2 complete, 0 pruned, 2 failed" in tuning.table(running)
-        tuning.save_picture(running, tmp_path / "tune.png")
-    assert (tmp_path / "tune.png").read_bytes().startswith(b"\x89PNG")
     assert search(tmp_path, 4) == (found, best)  # failed trials are not tried again
 
 
@@ -124,21 +121,14 @@ def test_search_continues_after_an_incomplete_line_and_with_a_lock(fast, tmp_pat
         file.write(b'{"op_code": 4, "worker_')
     assert search(tmp_path / "parts", 3)[0] == expected[0][:3]
     assert search(tmp_path / "parts", 4) == expected
-    lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join([lines[0][:9] + b"\n", *lines[1:]]))
-    with pytest.raises(ValueError, match="journal.log of the search is damaged"):
-        search(tmp_path / "parts", 5)
 
 
 @pytest.mark.parametrize(
     ("name", "change"),
     [
         ("seed", {"seed": 1}),
-        (
-            "ranges.agent.learning_rate.low",
-            {"ranges": {"agent": {"hidden": {"choices": [[8]]}}}},
-        ),
-        ("settings.fit.steps", {"settings": {**SETTINGS, "fit": {"steps": 5}}}),
+        ("ranges", {"ranges": {"agent": {"hidden": {"choices": [[8]]}}}}),
+        ("settings", {"settings": {**SETTINGS, "fit": {"steps": 5}}}),
     ],
 )
 def test_search_with_other_settings_is_refused(name, change, fast, tmp_path):
@@ -172,7 +162,8 @@ def test_first_trial_has_the_settings_and_sampler_and_seed_change_the_others(
     tpe, drawn = parameters("tpe"), parameters("random", sampler="random")
     assert tpe[0] == drawn[0] == {"agent.learning_rate": 0.01, "agent.hidden": "[8]"}
     rates = [x["agent.learning_rate"] for x in tpe[:3]]
-    assert rates == [0.01, 0.003162, 0.03162]  # half of the way to 0.001 and to 0.1
+    half = 10**0.5  # of the way to 0.001 and to 0.1
+    assert rates == pytest.approx([0.01, 0.01 / half, 0.01 * half])
     assert tpe[3:8] == drawn[3:8] and tpe[8:] != drawn[8:]
     assert parameters("seed", seed=1)[3:] != tpe[3:]
 
@@ -202,7 +193,7 @@ def test_confirmed_trial_with_the_best_mean_is_the_best(fast, tmp_path, monkeypa
                 assert running.confirmed(index) is None
             assert running.confirmed(fifth) is not None
             line = tuning.confirmed_line(running, second)
-            assert line.endswith("with a further seed failed: ValueError: broken")
+            assert line.endswith("further training failed: ValueError: broken")
             header, *rows = tuning.table(running).splitlines()
             assert "  confirmed (steps)  " in header
             best = [row.split()[0] for row in rows if row.endswith("best")]
@@ -244,16 +235,13 @@ def test_command_searches_trains_and_continues(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "finished trials: 1 of 2" in printed
     assert "trial 0:" not in printed and "trial 1:" in printed
-    names = ".lock best.toml config.json journal.log tune.png versions.json"
+    names = ".lock best.toml config.json journal.log versions.json"
     assert sorted(os.listdir("dir")) == names.split()
     assert "best settings: dir/best.toml" in printed
-    words = ["tune", "FrozenLake-v1", "--objective", "los", "--run-dir", "new"]
-    assert cli.main(words) == 2
-    assert "entropy, " in capsys.readouterr().err and not pathlib.Path("new").exists()
     words = ["train", "FrozenLake-v1", "--preset", "dir/best.toml", "--epochs", "1"]
     assert cli.main([*words, "--run-dir", "run"]) == 0
     assert cli.main(command.replace("--hidden 4", "--hidden 8").split()) == 2
-    assert "another `settings.agent.hidden`" in capsys.readouterr().err
+    assert "another `settings`" in capsys.readouterr().err
 
 
 TOY = """

@@ -32,7 +32,6 @@ THRESHOLDS = {
     "spread": 0.01,  # half widths of the bounds
     "value_baseline": 0.1,  # of the gradient's variance, and half as much of the returns'
     "signal_to_noise": 0.25,
-    "stepping_share": 0.95,
 }
 GOOD_KL = 0.05  # nats per step, the KL divergence of the advised learning rate
 WARMUP_UPDATES = 20  # updates after which a value baseline should reduce the variance
@@ -192,18 +191,6 @@ def advise_on_noise(reports):
     )
 
 
-def advise_on_environment(reports):
-    """Advice if stepping environments takes nearly all of the training time."""
-    last = reports[-1]
-    if not last["stepping_share"] > THRESHOLDS["stepping_share"]:
-        return None
-    processes = "processes behind the VectorEnv" if last["vector_env"] else "`workers`"
-    return (
-        f"The environment takes {_percent(last['stepping_share'])} of the time: use more "
-        f"{processes}, up to one for each core, or a faster simulator."
-    )
-
-
 CAUSES = {
     "rewards": advise_on_rewards,
     "bounded": advise_on_bounded_logits,
@@ -213,7 +200,6 @@ CAUSES = {
     "saturated": advise_on_actions_at_bounds,
     "value_baseline": advise_on_value_baseline,
     "noise": advise_on_noise,
-    "environment": advise_on_environment,
 }
 
 

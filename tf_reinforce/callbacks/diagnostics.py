@@ -9,7 +9,6 @@ import numpy as np
 
 from tf_reinforce.callbacks import advice
 from tf_reinforce.callbacks import episodes as episode_callbacks
-from tf_reinforce.callbacks import live_display
 from tf_reinforce.callbacks import training_statistics
 from tf_reinforce.support import validation
 
@@ -202,8 +201,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         mean = float(np.mean(self._returns))
         rises, self._last_return, self._returns = mean > self._last_return, mean, []
         for update, cause, text in findings[:1] if self.verbose else ():
-            # What costs only time is printed also while the return rises.
-            if cause not in self._printed and (not rises or cause == "environment"):
+            if cause not in self._printed and not rises:
                 self._printed.add(cause)
                 self._print(f"Update {update}: {text}")
 
@@ -224,5 +222,4 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
     def _print(self, text):
         # In a terminal, `ProgressLine` replaces `sys.stdout` during the training.
-        stream = live_display.LenientStream(self.stream or sys.stdout)
-        print(text, file=stream, flush=True)
+        print(text, file=self.stream or sys.stdout, flush=True)

@@ -133,8 +133,7 @@ class ProgressLine(keras.callbacks.Callback):
     The live display has a bar over the budget with the remaining time, the history of the
     mean returns as a line of blocks, and facts of the last update. It also announces
     evaluations. The first update does not count for the remaining time, because
-    TensorFlow functions are compiled then. A resumed training says where it continues, or
-    that nothing is left to do.
+    TensorFlow functions are compiled then. A resumed training says where it continues.
 
     Args:
         every: Float ≥ 0, the minimum number of seconds between two plain lines. With 0,
@@ -161,7 +160,7 @@ class ProgressLine(keras.callbacks.Callback):
         """Restores nothing."""
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._out = live_display.LenientStream(self.stream or sys.stdout)
+        self._out = self.stream or sys.stdout
         in_notebook = self.stream is None and live_display.in_notebook()
         is_terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
         self._display: Any = None
@@ -214,11 +213,6 @@ class ProgressLine(keras.callbacks.Callback):
     def on_train_end(self, logs: Any = None) -> None:
         self.on_train_error()
         self._write(self._pending)
-        first = self.params.get("initial_epoch")
-        if first and not self._has_begun:
-            position, end = self._position(first - 1, {"env_steps": self.model.env_steps})
-            if end and position >= end:
-                self._write(f"nothing left to train after update {first}\n")
 
     def on_train_error(self) -> None:
         """Ends the live display, so the error appears below it."""

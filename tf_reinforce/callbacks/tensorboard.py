@@ -2,9 +2,6 @@
 
 import math
 import os
-import pathlib
-import re
-import secrets
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,6 @@ from tf_reinforce.support import files
 from tf_reinforce.support import validation
 
 SUFFIX = ".tf_reinforce"  # of the event files that the callback writes
-_TRAINING = "training"  # the part of the state that names the training
 
 
 class TensorBoardLogger(episode_callbacks.EpisodeCallback):
@@ -30,9 +26,8 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
     update's actions as the policy sampled them (`actions`; with several arrays,
     `actions/0`, `actions/1`, …).
 
-    When `fit(..., resume=...)` continues a training, events after the checkpoint are
-    removed. Its event files are recognized by an id in their names, so the folder can
-    also hold those of other trainings.
+    When `fit(..., resume=...)` continues a training, the updates after the checkpoint are
+    written again, with the same values at the same steps.
 
     Args:
         log_dir: Path of the folder of event files. It may contain other files.
@@ -55,43 +50,15 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
         self.log_dir = validation.path("log_dir", log_dir)
         self.histograms = validation.boolean("histograms", histograms)
         self.every = validation.positive_int("every", every)
-        self._training = secrets.token_hex(4)
         self._writer: Any = None
         self._actions: list = []
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the id of the training, and the lengths of its event files in bytes."""
-        # TensorFlow has flushed the events at the end of `on_epoch_end`.
-        sizes = {path.name: path.stat().st_size for path in self._files()}
-        return {_TRAINING: self._training, **sizes}
+        """Returns nothing, because event files belong to one process."""
+        return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Removes the events after a checkpoint.
-
-        Args:
-            state: Result of `get_state`, which may come from an untrusted file. One from
-                an earlier version contains no id, and changes no file.
-        """
-        validation.instance("state", state, dict)
-        training = validation.instance(_TRAINING, state.get(_TRAINING, ""), str)
-        if training and not re.fullmatch("[0-9a-f]{8}", training):
-            raise ValueError(
-                f"`{_TRAINING}` must be the id of a training, eight hexadecimal digits. "
-                f"Received: {training!r}"
-            )
-        self._training = training or self._training
-        for path in self._files():
-            size = validation.whole_number("bytes", state.get(path.name, 0), low=0)
-            if size == 0:
-                path.unlink()
-            elif size < path.stat().st_size:
-                os.truncate(path, size)
-
-    def _files(self) -> list[pathlib.Path]:
-        """Returns the training's event files in the folder."""
-        pattern = f"events.out.tfevents.*.{self._training}{SUFFIX}"
-        paths = pathlib.Path(self.log_dir).glob(pattern)
-        return [path for path in paths if path.is_file() and not path.is_symlink()]
+        """Restores nothing."""
 
     def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
         if self.histograms and logs["update"] % self.every == 0:
@@ -104,7 +71,7 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
         with files.explain_failed_write(self.log_dir, written):
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(
-                    os.fspath(self.log_dir), filename_suffix=f".{self._training}{SUFFIX}"
+                    os.fspath(self.log_dir), filename_suffix=SUFFIX
                 )
             with self._writer.as_default(step=int(logs["env_steps"])):
                 for name, value in logs.items():

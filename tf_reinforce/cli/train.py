@@ -294,7 +294,7 @@ def _run_processes(options, directory, explicit):
         )
     print(text)
     try:
-        code = seed_processes.Processes(commands, folders, jobs, print).run()
+        code = seed_processes.run(commands, folders, jobs, print)
     except KeyboardInterrupt:  # before the processes
         code = INTERRUPTED
     if code:

@@ -176,7 +176,7 @@ def _print_start(search, options):
 
 
 def _write_results(search, directory):
-    """Writes the best preset and the picture, prints the table, returns the exit code."""
+    """Writes the best preset, prints the table, and returns the exit code."""
     from tf_reinforce.experiments import tuning
 
     if search.best() is None:
@@ -184,12 +184,5 @@ def _write_results(search, directory):
         return 1
     print(f"\n{tuning.table(search)}\n")
     tuning.write_preset(search, directory / _BEST)
-    if not any(tuning.reaches_target(search, x) for x in search.ranked()):
-        print("no trial reached the target in all trainings; --steps N sets their budget")
     print(f"best settings: {directory / _BEST}")
-    try:
-        tuning.save_picture(search, directory / "tune.png")
-        print(f"picture: {directory / 'tune.png'}")
-    except ImportError as error:
-        print(f"no picture: {error}")
     return 0

@@ -9,12 +9,10 @@ from tf_reinforce.settings import config as options
 from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
 from tf_reinforce.support import files
-from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
 FILE_NAME = "config.json"
 _MAX_BYTES = 2**20
-_MAX_NAMED = 8  # runs that a message names
 MAX_SEEDS = 1024  # each has an environment of its own
 
 
@@ -49,31 +47,24 @@ def find(run, name="agent.keras"):
     """Returns the path of a file in a run directory, or `run` itself if it is a file.
 
     Raises:
-        FileNotFoundError: If it does not exist. The message names a similar path, or run
-            directories in the folder.
+        FileNotFoundError: If it does not exist.
     """
     run = pathlib.Path(run)
     if not run.is_dir():
         expect_path(run)
         return run
     if not (run / name).exists():
-        runs = sorted(str(found.parent) for found in run.glob(f"*/{name}"))
-        expected = "an agent file, or a folder of `tf-reinforce train ENV --run-dir DIR`"
-        expected = f"one of {', '.join(runs[:_MAX_NAMED])}" if runs else expected
         raise FileNotFoundError(
-            f"{run} is no run directory with {name}. Expected: {expected}"
+            f"{run} is no run directory with {name}. Expected: an agent file, or a "
+            "folder of `tf-reinforce train ENV --run-dir DIR`"
         )
     return run / name
 
 
 def expect_path(path):
     """Raises `FileNotFoundError` if there is no file or folder `path`."""
-    path = pathlib.Path(path)
-    if not path.exists():
-        parent = path.parent
-        names = [x.name for x in parent.iterdir()] if parent.is_dir() else []
-        similar = validation.similar(path.name, names)
-        raise FileNotFoundError(f"There is no file or folder {path}.{similar}")
+    if not pathlib.Path(path).exists():
+        raise FileNotFoundError(f"There is no file or folder {path}.")
 
 
 def write_json(path, content):

@@ -37,7 +37,7 @@ EVALUATION_FREQ = 10  # updates from one evaluation to the next
 _VERSIONS, _COMMAND = "versions.json", "command.txt"
 _LOG, _EPISODES = "log.csv", "episodes.csv"
 # Files written before the first update ends.
-_FIRST_FILES = (run_config.FILE_NAME, _VERSIONS, _COMMAND, _LOG, _EPISODES)
+_FIRST_FILES = run_config.FILE_NAME, _VERSIONS, _COMMAND, _LOG, _EPISODES
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def new_directory(path, env, seed):
     """Yields the folder of a new run.
 
     If the run fails before the end of its first update, the files it wrote are removed,
-    and so is the folder if it did not exist before.
+    and so is the folder if it is empty then.
 
     Args:
         path: Path of a new or empty folder, or `None` for `runs/ENV/DATE_seedN` with the
@@ -61,7 +61,6 @@ def new_directory(path, env, seed):
     """
     path = pathlib.Path(path or default_directory(env, f"seed{seed}"))
     files.expect_empty_folder(path)
-    existed = path.exists()
     path.mkdir(parents=True, exist_ok=True)
     try:
         yield path
@@ -69,9 +68,9 @@ def new_directory(path, env, seed):
         log = path / _LOG
         has_begun = (path / "checkpoints").exists() or log.exists() and log.stat().st_size
         if not has_begun and not isinstance(error, locks.FolderLocked):
-            for name in _FIRST_FILES if existed else (*_FIRST_FILES, locks.FILE_NAME):
+            for name in (*_FIRST_FILES, locks.FILE_NAME):
                 (path / name).unlink(missing_ok=True)
-            if not (existed or any(path.iterdir())):
+            with contextlib.suppress(OSError):  # it contains other files
                 path.rmdir()
         raise
 
@@ -94,7 +93,6 @@ def train(
     twin=None,
     command=None,
     run_callbacks=(),
-    verbose=True,
 ):
     """Trains and evaluates an agent, and saves its best and its last state.
 
@@ -118,7 +116,6 @@ def train(
         command: String for `command.txt`, the command that starts the training, or
             `None`.
         run_callbacks: Sequence of further Keras callbacks for `fit`.
-        verbose: Bool, whether to print a progress line.
 
     Returns:
         Dict with `evaluation` (metrics of the best agent on new episodes, `None` after a
@@ -132,7 +129,7 @@ def train(
     config = {"env": env, "engine": engine, "seed": seed, "target_return": target}
     config |= settings
     is_chief = learner_processes.get(agent._distribute_strategy).is_chief
-    progress = callbacks.ProgressLine() if verbose and is_chief else None
+    progress = callbacks.ProgressLine() if is_chief else None
     evaluator = evaluation.EvaluationCallback(
         env,
         evaluation_options(settings),
@@ -146,7 +143,7 @@ def train(
     fit = {**({} if has_budget else {"epochs": MAX_UPDATES}), **fit}
     fit |= {"env_kwargs": settings["env_kwargs"], "seed": seed, "verbose": 0}
     fit["callbacks"] = [evaluator, logger, callbacks.EpisodeLogger(directory / _EPISODES)]
-    fit["callbacks"] += [*run_callbacks, *([] if progress is None else [progress])]
+    fit["callbacks"] += [*run_callbacks, *([progress] if is_chief else [])]
     result = {"exit_code": 0, "evaluation": None}
     with _checkpoints(directory, config, command, is_chief) as folder:
         start = time.perf_counter()
@@ -161,7 +158,7 @@ def train(
         result["seconds"] = time.perf_counter() - start
         if is_chief:
             with _signals(result):
-                _finish(agent, evaluator, result, verbose)
+                _finish(agent, evaluator, result)
     counts = {"updates": agent.updates, "env_steps": agent.env_steps}
     return {**result, **counts, "evaluations": evaluator.evaluations}
 
@@ -201,14 +198,13 @@ def _checkpoints(directory, config, command, is_chief=True):
         yield folder
 
 
-def write_config(directory, config, command=None, **versions):
+def write_config(directory, config, command=None):
     """Writes the files of configuration, versions and command that do not exist yet.
 
     Args:
         directory: `pathlib.Path` of the run directory.
         config: Dict, the content of `config.json`.
         command: String, the command that starts the training, or `None`.
-        **versions: Strings, versions of further packages.
     """
     is_ray = lambda x: isinstance(x, training_options.RayWorkers)  # noqa: E731
     fit = {name: x for name, x in config.get("fit", {}).items() if not is_ray(x)}
@@ -216,7 +212,7 @@ def write_config(directory, config, command=None, **versions):
     if not (directory / run_config.FILE_NAME).exists():
         run_config.write(directory, config)
     if not (directory / _VERSIONS).exists():
-        run_config.write_json(directory / _VERSIONS, version.of_run() | versions)
+        run_config.write_json(directory / _VERSIONS, version.of_run())
     if command is not None and not (directory / _COMMAND).exists():
         with files.atomic_write(directory / _COMMAND) as temporary:
             # Arguments of a command may be bytes that are not text.
@@ -224,22 +220,23 @@ def write_config(directory, config, command=None, **versions):
             pathlib.Path(temporary).write_bytes(text)
 
 
-def _finish(agent, evaluator, result, verbose):
+def _finish(agent, evaluator, result):
     """Saves the best agent, and evaluates it unless a signal ended the training.
 
     The metrics become `result["evaluation"]`. In a continued run, the agent's file may
     come from an untrusted source, so its size is limited by that of the trained agent.
     """
     path, options = evaluator.path, evaluator.options
-    show = print if verbose else lambda *_, **__: None
     if not result["exit_code"] and evaluator.evaluated_update != agent.updates:
-        show("evaluating the last agent …", flush=True)
+        print("evaluating the last agent …", flush=True)
         evaluator.evaluate({})
     if not path.exists():
         agent.save(path)
     if result["exit_code"]:
         return
-    show(f"evaluating the best agent on {options['episodes']} new episodes …", flush=True)
+    print(
+        f"evaluating the best agent on {options['episodes']} new episodes …", flush=True
+    )
     variables = agent_state.variables(agent)
     size = sum(np.prod(x.shape, dtype=int) * tf.as_dtype(x.dtype).size for x in variables)
     best = saving.load(path, max_bytes=saving.MAX_BYTES + 2 * int(size))
@@ -300,9 +297,8 @@ def _write_history(path, results):
     with files.atomic_write(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["epoch", "seed", *names])
-        for epoch, logs in enumerate(zip(*results.history.values(), strict=True)):
-            for seed, *values in zip(results.seeds, *logs, strict=True):
-                writer.writerow([epoch, seed, *values])
+        for epoch, logs in enumerate(zip(*results.history.values())):
+            writer.writerows(zip([epoch] * len(logs[0]), results.seeds, *logs))
 
 
 def evaluation_options(settings):

@@ -72,19 +72,7 @@ class Range:
             return self.choices[self.labels.index(label)]
         is_whole = _number_type(self.path) is int
         suggest = trial.suggest_int if is_whole else trial.suggest_float
-        return self.rounded(suggest(self.name, self.low, self.high, log=self.log))
-
-    def rounded(self, number):
-        """Rounds a number within the range, so presets are easy to read.
-
-        Integers become whole. Real numbers keep four digits, or more if the range is so
-        narrow that four would distinguish few numbers.
-        """
-        if _number_type(self.path) is int:
-            return round(number)
-        largest = max(abs(self.low), abs(self.high))
-        digits = max(4, 2 + math.ceil(math.log10(largest / (self.high - self.low))))
-        return min(max(float(f"{number:.{digits}g}"), self.low), self.high)
+        return suggest(self.name, self.low, self.high, log=self.log)
 
     def neighbors(self, number):
         """Returns the numbers halfway between a number and each end of the range.
@@ -93,7 +81,8 @@ class Range:
         """
         ends = () if self.choices else (self.low, self.high)
         middles = [math.sqrt(number * x) if self.log else (number + x) / 2 for x in ends]
-        return [x for x in dict.fromkeys(map(self.rounded, middles)) if x != number]
+        kind = round if _number_type(self.path) is int else float
+        return [x for x in dict.fromkeys(map(kind, middles)) if x != number]
 
     def parameter(self, value):
         """Returns Optuna's parameter for a value, or `None` outside of the range."""

@@ -1,6 +1,5 @@
 """Search of settings with Optuna, in a folder that contains all trials."""
 
-import collections
 import concurrent.futures
 import contextlib
 import functools
@@ -20,13 +19,11 @@ from optuna.storages import journal
 
 from tf_reinforce.data import seeding
 from tf_reinforce.experiments import comparison
-from tf_reinforce.experiments import plots
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import search_space
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.settings import toml_files
-from tf_reinforce.support import extras
 from tf_reinforce.support import files
 from tf_reinforce.support import locks
 from tf_reinforce.support import startup
@@ -40,7 +37,6 @@ _WARMUP = 10  # no trial is pruned in the first 1 / 10 of its first training
 _CONFIRMED = "confirmed {}"  # attribute of the study: a trial's values
 _MAX_FAILURES = 5  # in a row, before the search ends
 _MAX_TRIES = 5  # of a trial whose process dies or is interrupted
-_MAX_DEATHS = 10  # of child processes, before the search ends
 # Trials of one process. Of each, TensorFlow keeps about 25 MB of programs.
 _MAX_TRIALS = 25
 _STATES = optuna.trial.TrialState
@@ -66,13 +62,12 @@ def open_search(directory, config):
         FolderLocked: If another process uses it.
     """
     directory = pathlib.Path(directory)
-    if not _expect_same_search(directory, config):
-        tuning_trial.check_objective(config)
+    _expect_same_search(directory, config)
     with locks.FolderLock(directory):
-        runs.write_config(directory, config.content(), optuna=optuna.__version__)
+        runs.write_config(directory, config.content())
         _repair(directory)
         search = Search(directory, config)
-        search.retried = search.retry_unfinished()
+        search.retry_unfinished()
         yield search
 
 
@@ -92,26 +87,18 @@ def _repair(directory):
 
 
 def _expect_same_search(directory, config):
-    """Returns whether a folder contains this search, False if it is new or empty.
-
-    Raises:
-        ValueError: If it contains a search with another config, or a run.
-        FileExistsError: If it contains other files.
-    """
+    """Raises an error if a folder contains another search, a run, or other files."""
     stored, content = run_config.read(directory), config.content()
     if not stored:
-        files.expect_empty_folder(pathlib.Path(directory))
-        return False
-    stored = run_config.flat({key: stored.get(key) for key in content})
-    received = run_config.flat(content)
-    for name in {**stored, **received}:
-        if stored.get(name) != received.get(name):
+        files.expect_empty_folder(directory)
+        return
+    for name in content:
+        if stored.get(name) != content[name]:
             raise ValueError(
                 f"{directory} contains a run, or a search with another `{name}`. "
-                f"Expected: {stored.get(name)}. Received: {received.get(name)}. Repeat "
-                "the command of the search, or choose another folder: --run-dir DIR."
+                f"Expected: {stored.get(name)}. Received: {content[name]}. Repeat the "
+                "command of the search, or choose another folder: --run-dir DIR."
             )
-    return True
 
 
 class Search:
@@ -125,36 +112,25 @@ class Search:
 
     Attributes:
         study: `optuna.Study`.
-        retried: List of ints, the trials that are tried again.
     """
 
     def __init__(self, directory, config):
         self.directory = directory
         self.config = config
-        self.retried = []
         # Optuna logs each trial; the command prints its own lines.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         path, count = directory.absolute() / JOURNAL, _NUM_UNPRUNED
         median = optuna.pruners.MedianPruner(
             count, config.budget // _WARMUP, n_min_trials=count
         )
-        try:
-            storage = journal.JournalStorage(journal.JournalFileBackend(str(path)))
-            self.study = optuna.create_study(
-                study_name=(*optuna.get_all_study_names(storage), config.env)[0],
-                storage=storage,
-                pruner=median if config.prune else optuna.pruners.NopPruner(),
-                direction="minimize" if config.minimize else "maximize",
-                load_if_exists=True,
-            )
-            self.finished()
-        except OSError:  # it names the file
-            raise
-        except Exception as error:  # Optuna raises many types of errors
-            raise ValueError(
-                f"The file {path} of the search is damaged ({type(error).__name__}: "
-                f"{str(error)[:200]}). Restore it, or search in another folder."
-            ) from error
+        storage = journal.JournalStorage(journal.JournalFileBackend(str(path)))
+        self.study = optuna.create_study(
+            study_name=(*optuna.get_all_study_names(storage), config.env)[0],
+            storage=storage,
+            pruner=median if config.prune else optuna.pruners.NopPruner(),
+            direction="minimize" if config.minimize else "maximize",
+            load_if_exists=True,
+        )
 
     def _sampler(self, index):
         """Returns the sampler of a trial, seeded by its index.
@@ -181,25 +157,23 @@ class Search:
 
     def missing(self, num_trials):
         """Returns the indices of the trials that have not finished."""
-        finished = self.finished()
-        return [index for index in range(num_trials) if index not in finished]
+        return sorted({*range(num_trials)} - self.finished().keys())
 
     def retry_unfinished(self):
-        """Marks running trials as failed; their processes must have ended.
+        """Marks running trials as failed, so they are missing; returns their number.
 
-        Returns:
-            List of their indices, which are missing now.
+        Their processes must have ended.
         """
         trials = self.study.get_trials(deepcopy=False, states=[_STATES.RUNNING])
         for trial in trials:
             self.study.tell(trial.number, state=_STATES.FAIL)
-        return [x.user_attrs[INDEX] for x in trials if INDEX in x.user_attrs]
+        return len(trials)
 
     def ranked(self):
         """Returns the indices of the complete trials, best first."""
         trials = self.finished().items()
         values = {i: x.value for i, x in trials if x.state == _STATES.COMPLETE}
-        return self._best_first(values)
+        return sorted(values, key=values.get, reverse=not self.config.minimize)
 
     def best(self):
         """Returns the index of the best trial, or `None` if no trial is complete.
@@ -207,12 +181,10 @@ class Search:
         If trials are confirmed, the best mean over all their trainings decides.
         """
         ranked = self.ranked()
-        means = {index: self.confirmed(index) for index in ranked}
-        means = {index: mean for index, mean in means.items() if mean is not None}
-        return next(iter(self._best_first(means) or ranked), None)
-
-    def _best_first(self, values):
-        return sorted(values, key=values.get, reverse=not self.config.minimize)
+        means = {i: x for i in ranked if (x := self.confirmed(i)) is not None}
+        if not means:
+            return next(iter(ranked), None)
+        return (min if self.config.minimize else max)(means, key=means.get)
 
     def confirm(self, notify):
         """Trains the best trials with further seeds, except those already confirmed.
@@ -288,7 +260,8 @@ class Search:
 
 
 def _failure(error):
-    return f"{type(error).__name__}: {str(error)[:1000]}"
+    """Describes an error in one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
 def run_trials(search, num_trials, jobs, notify):
@@ -304,7 +277,7 @@ def run_trials(search, num_trials, jobs, notify):
     Raises:
         ValueError: If the last trials have all failed, or child processes die.
     """
-    missing, deaths = search.missing(num_trials), 0
+    missing = search.missing(num_trials)
     if len(missing) <= (_MAX_TRIALS if jobs == 1 else 1):
         _use_one_thread_per_operation()
         for index in missing:
@@ -316,12 +289,9 @@ def run_trials(search, num_trials, jobs, notify):
             _run_in_processes(search, missing, min(jobs, len(missing)), notify)
         except process.BrokenProcessPool:
             _repair(search.directory)
-            search.retry_unfinished()
-            deaths += 1
-            if deaths == _MAX_DEATHS:
+            if not search.retry_unfinished() and missing[0] in search.missing(num_trials):
                 raise ValueError(
-                    f"{deaths} processes of the search have died. Use fewer --jobs if "
-                    "the memory is full, or --jobs 1 to see the error."
+                    "The processes of the search die. Use --jobs 1 to see the error."
                 ) from None
 
 
@@ -382,7 +352,6 @@ def _end_with_parent():
     threading.Thread(target=wait_and_exit, daemon=True).start()
 
 
-_WORDS = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 _NUM_ROWS = 10  # of the table
 
 
@@ -390,7 +359,7 @@ def trial_line(search, index):
     """Describes a finished trial in one line, and says if it is the best so far."""
     trial = search.finished()[index]
     if ERROR in trial.user_attrs:
-        return f"trial {index}: failed: {_first_line(trial.user_attrs[ERROR])}"
+        return f"trial {index}: failed: {trial.user_attrs[ERROR]}"
     seconds = sum(x["seconds"] for x in search.trainings(index))
     parameters = (f"{_short(name)} {_number(x)}" for name, x in trial.params.items())
     text = f"{_result(search, index)} · {seconds:.0f} s · {', '.join(parameters)}"
@@ -401,14 +370,9 @@ def confirmed_line(search, index):
     """Describes a trial that was trained with further seeds in one line."""
     mean, count = search.confirmed(index), search.config.confirm
     if mean is None:
-        error = _first_line(search.confirmation(index))
-        return f"trial {index}: a training with a further seed failed: {error}"
-    trainings = f"{count} further training{'s' * (count > 1)}"
-    return f"trial {index}: mean {mean:,.5g} {search.config.objective} with {trainings}"
-
-
-def _first_line(error):
-    return error.splitlines()[0][:200]
+        return f"trial {index}: a further training failed: {search.confirmation(index)}"
+    text = f"mean {mean:,.5g} {search.config.objective}"
+    return f"trial {index}: {text} with {count} further trainings"
 
 
 def _result(search, index):
@@ -424,12 +388,6 @@ def _result(search, index):
         return f"{trial.value:,.0f} steps to {config.target:g}"
     returns = sum(x["best_return"] for x in trainings) / count
     return f"{reached} of {count} reach {config.target:g}, return {returns:.4g}"
-
-
-def reaches_target(search, index):
-    """Returns whether all trainings of a trial reach the target return, if any."""
-    is_reached = all(x["reached"] for x in search.trainings(index))
-    return search.config.objective != "steps" or is_reached
 
 
 def _short(name):
@@ -453,9 +411,7 @@ def table(search):
         values = [_number(finished[index].params[name]) for name in names]
         row = [str(index), _result(search, index), mean, *values]
         rows.append([*row, "best" if index == best else ""])
-    states = collections.Counter(trial.state.name for trial in finished.values())
-    summary = ", ".join(f"{states[name]} {word}" for name, word in _WORDS.items())
-    return f"{comparison.align(rows)}\n{summary}"
+    return comparison.align(rows)
 
 
 def write_preset(search, path):
@@ -469,18 +425,3 @@ def write_preset(search, path):
     settings = {"env": config.env, "result": result, **search.settings(best)}
     comment = f"Trial {best} of tf-reinforce tune {version.VERSION}."
     toml_files.write(path, settings, comment)
-
-
-def save_picture(search, path):
-    """Draws the value of each complete trial, and the best value so far.
-
-    Raises:
-        ImportError: Without matplotlib.
-    """
-    extras.load("matplotlib", "plot")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        panel = optuna.visualization.matplotlib.plot_optimization_history(
-            search.study, target_name=search.config.objective
-        )
-    plots.save(panel.figure, path)

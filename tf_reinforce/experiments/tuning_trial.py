@@ -180,21 +180,6 @@ class TrialCallback(keras.callbacks.Callback):
         return self.config.missed(self.evaluator.best_return)
 
 
-def check_objective(config):
-    """Makes one update to see whether an objective that is a log key exists.
-
-    The keys depend on head, baseline and environment.
-
-    Raises:
-        FloatingPointError, EnvironmentFault, ValueError: If training fails, or there is
-            no such key.
-    """
-    if not config.needs_evaluation:
-        settings = {**config.settings, "fit": {**config.settings["fit"], "steps": 1}}
-        config = dataclasses.replace(config, settings=settings)
-        _train(config, settings, config.seed)
-
-
 def run(config, trial, index):
     """Trains once for each seed of a trial, and returns the mean of the values.
 
