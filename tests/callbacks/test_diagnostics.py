@@ -428,17 +428,6 @@ def test_noise_advice_depends_on_the_current_batch_size(late, is_noisy):
         assert "at least 1000 episodes per update (now 4)" in findings[0].advice
 
 
-def test_equal_gradients_have_noise_zero():
-    """The signal of two equal gradients without a baseline is the squared norm of
-    their mean.
-    """
-    statistics = inspection.StepStatistics(*np.ones([11, 4]), logits=np.ones([4, 2]))
-    for size in (3.0, 0.0):
-        gradients = [np.full((2, 3), size)]
-        report = training_statistics.batch_statistics(statistics, gradients, gradients, 1)
-        assert (report["signal"], report["noise"]) == (3 * size**2, 0.0)
-
-
 def test_thresholds_and_statistics_are_documented():
     document = (ROOT / "docs" / "diagnostics.md").read_text()
     for name, limit in advice.THRESHOLDS.items():

@@ -27,10 +27,9 @@ class EvaluationCallback(keras.callbacks.Callback):
         every: Int, the number of updates between two evaluations.
         target: Float, the mean return of an evaluation at which training stops, or
             `None`.
-        progress: `ProgressLine` that announces evaluations during training, or `None`.
     """
 
-    def __init__(self, env, options, seed, path, *, every, target, progress=None):
+    def __init__(self, env, options, seed, path, *, every, target):
         super().__init__()
         self.env = env
         self.options = options
@@ -38,7 +37,6 @@ class EvaluationCallback(keras.callbacks.Callback):
         self.path = path
         self.every = every
         self.target = target
-        self.progress = progress
         self.best_return = -math.inf
         self.evaluated_update = None  # number of the last evaluated update
         self.evaluations = 0
@@ -64,8 +62,6 @@ class EvaluationCallback(keras.callbacks.Callback):
         logs["val_episode_return"] = math.nan
         reached = self.target is not None and logs["episode_return"] >= self.target
         if reached or (epoch + 1) % self.every == 0:
-            if self.progress is not None:
-                self.progress.on_test_begin()
             self.evaluate(logs)
 
     def evaluate(self, logs):

@@ -186,11 +186,6 @@ def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
     if np.all(sizes == group_size):  # the formula requires groups of equal size
         signal, noise = signal_and_noise(gradients, group_size)
         _, unbaselined_noise = signal_and_noise(unbaselined_gradients, group_size)
-    # The gradients are equal up to rounding, so the noise is zero.
-    rounding = 1e-20 * unbaselined_noise
-    if noise <= rounding:
-        signal, noise = signal + noise, 0.0
-        signal = signal if signal > rounding else 0.0
     baselines = steps.unbaselined_advantages - steps.advantages
     max_entropy = np.mean(steps.max_entropies)
     return {

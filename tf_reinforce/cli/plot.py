@@ -63,7 +63,6 @@ def plot(options: PlotOptions):
             unused = cli_options.flag(unused)
             raise ValueError(f"{unused} has no effect {word} --policy. Omit it.")
     out = play.output_path(options.out, runs, name)
-    plots.check_path(out)
     if options.policy:
         return _draw_policy(options, out)
     found, keys = _read_runs(runs), options.key or ["episode_return"]
@@ -99,8 +98,6 @@ def compare(runs: list[str], *, out: str | None = None):
     from tf_reinforce.experiments import comparison
     from tf_reinforce.experiments import plots
 
-    if out is not None:
-        plots.check_path(out)
     found = _read_runs(runs)
     print(comparison.table(comparison.compare(found)))
     if out is not None:

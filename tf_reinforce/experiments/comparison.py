@@ -116,16 +116,10 @@ def table(rows):
     lines = [[*titles, "return of the last 10 %", "evaluation", "difference"]]
     for row in rows:
         seconds = "" if np.isnan(row.seconds) else f"{row.seconds:.3g}"
-        line = [
-            row.name,
-            row.env or "?",
-            str(row.seeds),
-            f"{row.env_steps:,.0f}",
-            seconds,
-        ]
-        intervals = row.last_return, row.evaluation, row.difference
-        lines.append([*line, *map(_format, intervals)])
-    return align(lines)
+        line = [row.name, row.env or "?", str(row.seeds), f"{row.env_steps:,.0f}"]
+        intervals = map(_format, (row.last_return, row.evaluation, row.difference))
+        lines.append([*line, seconds, *intervals])
+    return curves.align(lines)
 
 
 def _format(interval):
@@ -135,10 +129,3 @@ def _format(interval):
     estimate, low, high = map(float, interval)
     ends = "" if np.isnan(low) else f" [{low:.4g}, {high:.4g}]"
     return f"{estimate:.4g}{ends}"
-
-
-def align(rows):
-    """Joins rows of texts to lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(x.ljust(n) for x, n in zip(row, widths)).rstrip() for row in rows]
-    return "\n".join(lines)

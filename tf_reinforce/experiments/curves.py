@@ -317,19 +317,22 @@ def info_table(facts):
     Example:
 
     >>> print(info_table({"settings": {"env": "CartPole-v1", "fit": {"epochs": 9}}}))
-    settings
-      env         CartPole-v1
-      fit.epochs  9
+    settings.env         CartPole-v1
+    settings.fit.epochs  9
     """
-    lines = []
-    for section, content in facts.items():
-        rows = {name: _text(value) for name, value in run_config.flat(content).items()}
-        width = max(map(len, rows), default=0)
-        lines += [section, *(f"  {name:<{width}}  {x}" for name, x in rows.items())]
-    return "\n".join("".join(x if x.isprintable() else "?" for x in y) for y in lines)
+    pairs = ((name, _text(x)) for name, x in run_config.flat(facts).items())
+    clean = lambda text: "".join(x if x.isprintable() else "?" for x in text)  # noqa: E731
+    return align([list(map(clean, pair)) for pair in pairs])
 
 
 def _text(value):
     text = f"{value:.6g}" if isinstance(value, float) else value
     text = text if isinstance(text, str) else json.dumps(text)
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} …"
+
+
+def align(rows):
+    """Joins rows of texts to lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(x.ljust(n) for x, n in zip(row, widths)).rstrip() for row in rows]
+    return "\n".join(lines)

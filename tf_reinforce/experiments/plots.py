@@ -13,7 +13,6 @@ from tf_reinforce.support import files
 COLORS = "#2f81f7", "#e8710a", "#1fa35c", "#d6409f", "#8e6bd8", "#b08800", "#0e9aa7"
 GRAY = "#7d8590"
 _MAX_LINES = 2  # more seeds are drawn as an interval
-FORMATS = "png", "svg", "pdf"
 
 
 def draw(runs, keys=("episode_return",), axis="steps", window=None):
@@ -90,23 +89,12 @@ def style(panel, label):
 
 
 def save(figure, path):
-    """Writes a figure as PNG, SVG or PDF, according to the file's extension."""
-    kind = check_path(path)
+    """Writes a figure in the format of the file's extension, for example PNG or SVG."""
+    kind = pathlib.Path(path).suffix.removeprefix(".").lower()
     # Without the time, equal figures make equal files.
     times = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with files.atomic_write(path) as temporary:
         figure.savefig(temporary, format=kind, dpi=120, metadata=times.get(kind))
-
-
-def check_path(path):
-    """Returns the format that a path's extension names, or raises `ValueError`."""
-    kind = pathlib.Path(path).suffix.removeprefix(".").lower()
-    if kind not in FORMATS:
-        raise ValueError(
-            "A picture must have one of the extensions .png, .svg, .pdf. Received: "
-            f"{path}"
-        )
-    return kind
 
 
 def _matplotlib(name):

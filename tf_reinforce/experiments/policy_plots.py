@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce import heads
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_noise
@@ -289,12 +288,12 @@ def describe(head, outputs, actions=None):
         outputs: `[N, P]` float tensor, masked policy outputs.
         actions: N raw actions, nested like the head's, or `None`.
     """
-    if not isinstance(head, heads.Composite):
-        return _parts("action", head, outputs, actions)
-    sizes = [leaf.outputs_size for leaf in head.leaves]
+    leaves = getattr(head, "leaves", [head])
+    sizes = [leaf.outputs_size for leaf in leaves]
     taken = [None] * len(sizes) if actions is None else keras.tree.flatten(actions)
-    leaves = zip(head.names, head.leaves, tf.split(outputs, sizes, axis=-1), taken)
-    return [part for leaf in leaves for part in _parts(*leaf)]
+    split = tf.split(outputs, sizes, axis=-1)
+    arguments = zip(getattr(head, "names", ["action"]), leaves, split, taken)
+    return [part for leaf in arguments for part in _parts(*leaf)]
 
 
 def _parts(name, head, outputs, actions):

@@ -129,7 +129,6 @@ def train(
     config = {"env": env, "engine": engine, "seed": seed, "target_return": target}
     config |= settings
     is_chief = learner_processes.get(agent._distribute_strategy).is_chief
-    progress = callbacks.ProgressLine() if is_chief else None
     evaluator = evaluation.EvaluationCallback(
         env,
         evaluation_options(settings),
@@ -137,13 +136,12 @@ def train(
         directory / "agent.keras" if is_chief else None,
         every=settings["evaluation"].get("every", EVALUATION_FREQ),
         target=None if has_budget else target,
-        progress=progress,
     )
     logger = keras.callbacks.CSVLogger(os.fspath(directory / _LOG))
     fit = {**({} if has_budget else {"epochs": MAX_UPDATES}), **fit}
     fit |= {"env_kwargs": settings["env_kwargs"], "seed": seed, "verbose": 0}
     fit["callbacks"] = [evaluator, logger, callbacks.EpisodeLogger(directory / _EPISODES)]
-    fit["callbacks"] += [*run_callbacks, *([progress] if is_chief else [])]
+    fit["callbacks"] += [*run_callbacks, *([callbacks.ProgressLine()] * is_chief)]
     result = {"exit_code": 0, "evaluation": None}
     with _checkpoints(directory, config, command, is_chief) as folder:
         start = time.perf_counter()
@@ -187,8 +185,7 @@ def _checkpoints(directory, config, command, is_chief=True):
         directory, agent_path=directory / "last.keras", **config.get("checkpoint", {})
     )
     folder.last_words = (
-        f"interrupted in the middle of an update; the run is in {directory}\n"
-        "to continue from its last checkpoint: "
+        "interrupted in the middle of an update; to continue from the last checkpoint: "
         f"{run_config.resume_command(directory, config)}"
     )
     folder.is_writer = is_chief

@@ -18,7 +18,7 @@ import tensorflow as tf
 from optuna.storages import journal
 
 from tf_reinforce.data import seeding
-from tf_reinforce.experiments import comparison
+from tf_reinforce.experiments import curves
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import search_space
@@ -411,7 +411,7 @@ def table(search):
         values = [_number(finished[index].params[name]) for name in names]
         row = [str(index), _result(search, index), mean, *values]
         rows.append([*row, "best" if index == best else ""])
-    return comparison.align(rows)
+    return curves.align(rows)
 
 
 def write_preset(search, path):
