@@ -195,13 +195,14 @@ def _checkpoints(directory, config, command, is_chief=True):
         yield folder
 
 
-def write_config(directory, config, command=None):
+def write_config(directory, config, command=None, **versions):
     """Writes the files of configuration, versions and command that do not exist yet.
 
     Args:
         directory: `pathlib.Path` of the run directory.
         config: Dict, the content of `config.json`.
         command: String, the command that starts the training, or `None`.
+        **versions: Strings, versions of further packages.
     """
     is_ray = lambda x: isinstance(x, training_options.RayWorkers)  # noqa: E731
     fit = {name: x for name, x in config.get("fit", {}).items() if not is_ray(x)}
@@ -209,7 +210,7 @@ def write_config(directory, config, command=None):
     if not (directory / run_config.FILE_NAME).exists():
         run_config.write(directory, config)
     if not (directory / _VERSIONS).exists():
-        run_config.write_json(directory / _VERSIONS, version.of_run())
+        run_config.write_json(directory / _VERSIONS, version.of_run() | versions)
     if command is not None and not (directory / _COMMAND).exists():
         with files.atomic_write(directory / _COMMAND) as temporary:
             # Arguments of a command may be bytes that are not text.

@@ -64,7 +64,7 @@ def open_search(directory, config):
     directory = pathlib.Path(directory)
     _expect_same_search(directory, config)
     with locks.FolderLock(directory):
-        runs.write_config(directory, config.content())
+        runs.write_config(directory, config.content(), optuna=optuna.__version__)
         _repair(directory)
         search = Search(directory, config)
         search.retry_unfinished()
