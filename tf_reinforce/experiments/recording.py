@@ -60,7 +60,6 @@ def record(
         EnvironmentFault: If the environment fails, also while it renders.
     """
     extras.load("imageio_ffmpeg", "video")
-    batched_envs.check_arguments(env_kwargs)
     seeds = seeding.EpisodeSeeds(validation.check_seed(seed), "evaluation", 0)
     if isinstance(env, str):  # worker processes may not have registered it
         env = gym.registry.get(env.rpartition(":")[2], env)

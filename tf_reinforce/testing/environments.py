@@ -14,7 +14,6 @@ from tf_reinforce import agent as agents
 from tf_reinforce import envs as tensor_envs
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
-from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.engine.collect import environments
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import make_envs
@@ -125,8 +124,7 @@ def check_env(
     except host_loop.EnvironmentFault as error:
         findings.append(Finding("error", f"{str(error).rstrip('.')}."))
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}{batched_envs.error_place(error)}"
-        text = f"The environment cannot be used. {reason}"
+        text = f"The environment cannot be used. {type(error).__name__}: {error}"
         findings.append(Finding("error", text))
     name = env
     if not isinstance(env, str):

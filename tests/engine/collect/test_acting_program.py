@@ -227,7 +227,6 @@ def test_agent_acts_through_tensorflow_if_litert_results_differ(name, caplog):
     np.testing.assert_allclose(episodes.actions - mean, np.stack(noise, 1), atol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore:.*Its bounds are")
 @pytest.mark.parametrize("mode", ["plain", sweeps.rare("workers")])
 def test_first_collection_switches_to_tensorflow_if_litert_results_differ(mode, caplog):
     """The observations are 100, but the declared bounds are ±5.

@@ -232,15 +232,6 @@ def test_attribute_that_does_not_exist_is_refused(pool):
         stakes(pool, env_attrs={"levle": 3.0})
 
 
-def test_copies_of_an_agent_in_environments_are_named():
-    """In self-play, such a copy would stay at its first weights."""
-    agent = renewed()
-    spec = gym.envs.registration.EnvSpec("Hands-v0", Hands, kwargs={"failure": agent})
-    for env, workers in ((lambda: Hands(agent), 2), (spec, 1)):
-        with pytest.raises(UserWarning, match="copies of the Reinforce .* `env_attrs`"):
-            agent.collect(env, workers=workers)
-
-
 @pytest.mark.parametrize("method", ["evaluate", "collect", "fit", "validate"])
 def test_tensor_environment_refuses_settings(method):
     agent, env = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,)), tfr.envs.CartPole()

@@ -142,7 +142,6 @@ def test_first_dropped_episode_raises_a_warning_with_the_fault():
         agent.fit(faulty("raise"), epochs=3, num_envs=1, verbose=0, **RESTART)
     (text,) = [str(one.message) for one in caught]
     assert "Environment 0, episode " in text and "simulator lost" in text
-    assert '"simulator lost")). This' in text
 
 
 @pytest.mark.parametrize("kind, options", [("raise", DROP), ("nan", RESTART)])

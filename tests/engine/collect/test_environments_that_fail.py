@@ -72,7 +72,7 @@ REWARDS = [
     (-np.inf, "the reward is not finite: -inf"),
     (None, "the reward is a NoneType: None"),
     ("1.5", "the reward is a str: '1.5'"),
-    (np.ones(1), r"the reward is a ndarray of shape \(1,\)"),
+    (np.ones(1), r"the reward is a ndarray: array"),
     (1j, "the reward is a complex: 1j"),
     (np.ma.masked_array(1.0, True), "the reward is a MaskedConstant"),
 ]
@@ -80,8 +80,8 @@ OBSERVATIONS = [
     (None, "the observation is a NoneType"),
     ([1.0], "the observation is a list"),
     (1.0, "the observation is a float"),
-    (np.float32(1), r"the observation has the shape \(\). Expected: \(1,\)"),
-    (np.ones((1, 1), "f"), r"the observation has the shape \(1, 1\). Expected: \(1,\)"),
+    (np.float32(1), r"observation has the shape \(\) instead of \(1,\)"),
+    (np.ones((1, 1), "f"), r"the observation has the shape \(1, 1\)"),
     (np.ones(1, complex), "the observation is of type complex128"),
     (np.array(["1"]), "the observation is of type <U1"),
     (np.ma.masked_array(np.ones(1, "f"), True), "the observation has masked entries"),
@@ -94,8 +94,8 @@ ANSWERS = [
     *((step_result(observation=value), message) for value, message in OBSERVATIONS),
     *((step_result(terminated=flag), "`terminated` of a step is a ") for flag in FLAGS),
     *((step_result(truncated=flag), "`truncated` of a step is a ") for flag in FLAGS),
-    (lambda *fields: fields[:4], "did not return five values.*old Gym with shimmy"),
-    (lambda *fields: None, "step did not return five values: .*Expected: .*shimmy"),
+    (lambda *fields: fields[:4], "step raised ValueError: .*unpack"),
+    (lambda *fields: None, "step raised TypeError: .*unpack"),
     (raising, "step raised ZeroDivisionError: no gravity"),
     (lambda *fields: int("many"), "step raised ValueError: invalid literal"),
 ]
@@ -131,10 +131,8 @@ class ReplacesReset(toys.Clock):
 RESETS = [
     *((lambda o, i, x=x: (x, i), message) for x, message in OBSERVATIONS),
     *((lambda o, i, x=x: (np.full(1, x, "f"), i), "not finite") for x in NOT_FINITE),
-    (lambda o, i: o, "reset returned a ndarray. Expected: a pair.*shimmy"),
-    (lambda o, i: (o, i, i), "reset returned a tuple of 3 parts. Expected: a pair"),
-    (lambda o, i: [o, i], "reset returned a list of 2 parts. Expected: a pair"),
-    (lambda o, i: None, "reset returned a NoneType. Expected: a pair"),
+    (lambda o, i: o, "reset raised ValueError: .*unpack"),
+    (lambda o, i: (o, o), "the info is a ndarray"),
     (raising, "reset raised ZeroDivisionError: no gravity"),
 ]
 
@@ -191,18 +189,12 @@ def with_reward(number):
 VECTOR_ANSWERS = [
     *((with_number(x), "Environment 1, .*observation is not finite") for x in NOT_FINITE),
     *((with_reward(x), "Environment 1, .*the reward is not finite") for x in NOT_FINITE),
-    (lambda o, *rest: (o[:2], *rest), r"shape \(2, 1\).* Expected: \(3, 1\)"),
-    (lambda o, *rest: (o[:, 0], *rest), r"shape \(3,\).* Expected: \(3, 1\)"),
+    (lambda o, *rest: (o[:2], *rest), r"shape \(2, 1\) instead of \(3, 1\)"),
+    (lambda o, *rest: (o[:, 0], *rest), r"shape \(3,\) instead of \(3, 1\)"),
     (lambda o, r, *rest: (o, r[:1], *rest), r"rewards are of shape \(1,\)"),
     (lambda o, r, *rest: (o, r.astype(object), *rest), "type object"),
     (lambda o, r, t, *rest: (o, r, False, *rest), r"terminations are of shape \(\)"),
-    (lambda o, r, t, u, i: (o, r, t, u + np.nan, i), "the truncation nan is not a bool"),
-    (
-        lambda *parts: parts[:4],
-        "step returned a tuple of 4 parts. Expected: a tuple of 5",
-    ),
-    (lambda *parts: [*parts], "step returned a list of 5 parts. Expected: a tuple of 5"),
-    (lambda *parts: (*parts[:4], None), "the last of which is a dict"),
+    (lambda o, r, t, u, i: (o, r, t, u + np.nan, i), "truncations are .* type float64"),
     (raising, "step raised ZeroDivisionError: no gravity"),
 ]
 
@@ -288,6 +280,6 @@ def test_integer_observation_outside_its_dtype_raises(vector):
     env = gym.vector.SyncVectorEnv([Wide, Wide]) if vector else Wide
     if vector:  # the int8 buffer of Gymnasium would wrap 200
         env._observations = np.zeros((2, 1), np.int64)
-    message = r"Environment 0, .*\[200\] does not fit into int8"  # the first of two
+    message = r"Environment 0, .*observation is \[200\].*int8"  # the first of two
     with pytest.raises(tfr.collect.EnvironmentFault, match=message):
         agent.collect(env, 2)

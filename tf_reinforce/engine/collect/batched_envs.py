@@ -8,18 +8,15 @@ this module, and not TensorFlow.
 import abc
 import contextlib
 import copy
+import itertools
 import math
 import numbers
-import pathlib
-import re
-import traceback
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
-from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
 from tf_reinforce.settings import config
 from tf_reinforce.support import validation
@@ -57,22 +54,19 @@ class ObservationReader:
     Args:
         space: The observation space of one environment.
         float_dtype: The type in which float observations are stored.
+        batch_shape: `(num_envs,)` to read the observations of a `VectorEnv`, with
+            `env_index=None`.
 
     Attributes:
         shape, dtypes: A single array of this shape and one of these types needs no check.
             The shape is `None` if an observation is no single array.
     """
 
-    def __init__(self, space, float_dtype):
-        self._nest = spaces.to_nest(space)
-        self.leaf_spaces = spaces.flatten(self._nest)
-        self._leaf_readers = [
-            _discrete_reader(leaf)
-            if isinstance(leaf, gym.spaces.Discrete)
-            else _array_reader(leaf)
-            for leaf in self.leaf_spaces
-        ]
-        first = self.leaf_spaces[0]
+    def __init__(self, space, float_dtype, batch_shape=()):
+        self._space, self._nest = space, spaces.to_nest(space)
+        leaves = spaces.flatten(self._nest)
+        self._leaf_readers = [_leaf_reader(leaf, batch_shape) for leaf in leaves]
+        first = leaves[0]
         self._is_single = self._nest is first
         dtype = np.dtype(float_dtype) if first.dtype.kind == "f" else first.dtype
         self.dtypes = dtype, first.dtype
@@ -80,20 +74,27 @@ class ObservationReader:
 
     def __call__(self, env_index, observation, out):
         """Writes an observation into row `env_index` of the arrays in `out`."""
+        row = ... if env_index is None else env_index
         if self._is_single:
-            out[0][env_index] = self._leaf_readers[0](env_index, observation)
+            out[0][row] = self._leaf_readers[0](env_index, observation)
             return
         parts = self.flatten(env_index, observation)
         for array, read_leaf, part in zip(out, self._leaf_readers, parts):
-            array[env_index] = read_leaf(env_index, part)
+            array[row] = read_leaf(env_index, part)
 
     def flatten(self, env_index, observation):
         """Returns an observation's parts, in the order of `spaces.flatten`."""
-        return list(_parts(env_index, self._nest, observation))
+        if (parts := _parts(self._nest, observation)) is None:
+            raise IndexedFault(
+                env_index,
+                f"the observation is not nested like the space {self._space}. Received: "
+                f"{observation!r:.200}",
+            )
+        return parts
 
 
-def _parts(env_index, nest, observation):
-    """Yields an observation's parts; it must be nested like the space."""
+def _parts(nest, observation):
+    """Returns an observation's parts, or `None` unless it is nested like the space."""
     if isinstance(nest, dict):
         keys = sorted(nest)
         is_nested = isinstance(observation, Mapping) and observation.keys() == nest.keys()
@@ -103,127 +104,63 @@ def _parts(env_index, nest, observation):
             nest
         )
     else:
-        yield observation
-        return
-    if not is_nested:
-        raise IndexedFault(
-            env_index,
-            "the observation is not nested like the observation space. Expected: "
-            f"{describe(nest)}. Received: {describe(observation)}",
-        )
-    for key in keys:
-        yield from _parts(env_index, nest[key], observation[key])
+        return [observation]
+    parts = [_parts(nest[key], observation[key]) for key in keys] if is_nested else [None]
+    return None if None in parts else [*itertools.chain(*parts)]
 
 
-def describe(value):
-    """Returns the type of a value and its parts, such as "a tuple of 3 parts"."""
-    text = f"a {type(value).__name__}"
-    if isinstance(value, Mapping):
-        return f"{text} with the keys {list(value)}"
-    is_sequence = isinstance(value, (tuple, list))
-    return f"{text} of {len(value)} parts" if is_sequence else text
-
-
-def _discrete_reader(space):
-    """Returns a function that checks an integer observation and returns it."""
-    start, stop = int(space.start), int(space.start) + int(space.n)
-
-    def read(env_index, part):
-        if part.__class__ is int and start <= part < stop:
-            return part
-        if isinstance(part, np.ndarray) and part.shape == ():
-            part = part[()]
-        if not isinstance(part, (int, np.integer, np.bool_)):
-            text = f"a {type(part).__name__}. Expected: an integer in {space!r}"
-            raise IndexedFault(env_index, f"the observation is {text}")
-        if not start <= part < stop:
-            raise IndexedFault(env_index, f"the observation {part} is not in {space!r}")
-        return part
-
-    return read
-
-
-def _array_reader(space):
-    shape, bounds = space.shape, spaces.category_bounds(space)
+def _leaf_reader(space, batch_shape):
+    """Returns a function that checks an array of an observation and returns it."""
+    shape, bounds = (*batch_shape, *space.shape), spaces.category_bounds(space)
+    is_discrete = isinstance(space, gym.spaces.Discrete)
+    low, high = bounds or (0, 0)
     dtype = np.dtype("float64") if space.dtype.kind == "f" else space.dtype
 
     def read(env_index, part):
-        problem = None
+        if is_discrete and part.__class__ is int and low <= part <= high:
+            return part
+        if batch_shape or (is_discrete and isinstance(part, int)):
+            part = np.asarray(part)
+        problem, is_valid = None, np.True_
         if not isinstance(part, (np.ndarray, np.generic)):
-            problem = f"is a {type(part).__name__}. Expected: an array of shape {shape}"
+            problem = f"is a {type(part).__name__}"
         elif np.ma.is_masked(part):
-            problem = f"has masked entries: {part}. Expected: none"
+            problem = f"has masked entries: {part}"
         elif part.shape != shape:
-            problem = f"has the shape {part.shape}. Expected: {shape}"
+            problem = f"has the shape {part.shape} instead of {shape}"
         elif part.dtype is not dtype and not np.can_cast(part.dtype, dtype, "same_kind"):
-            problem = f"is of type {part.dtype}. Expected: {dtype.name}"
-        elif bounds and not ((part >= bounds[0]) & (part <= bounds[1])).all():
-            problem = f"{part.tolist()} is not in {space!r}"
-        elif part.dtype is not dtype and not fits_dtype(part, dtype):
-            problem = f"{part.tolist()} does not fit into {dtype.name}"
+            problem = f"is of type {part.dtype}"
+        elif bounds:
+            is_valid = (part >= low) & (part <= high)
+        elif dtype.kind in "iu" and not np.can_cast(part.dtype, dtype):
+            is_valid = part.astype(dtype) == part
+        if not is_valid.all():
+            if batch_shape:
+                env_index = int(np.argwhere(~is_valid)[0][0])
+                part = part[env_index]
+            problem = f"is {part.tolist()}"
         if problem:
-            raise IndexedFault(
-                env_index, f"the observation {problem}, as in the observation space"
-            )
+            text = f"the observation {problem}. Expected: a member of {space}"
+            raise IndexedFault(env_index, text)
         return part
 
     return read
-
-
-def fits_dtype(array, dtype):
-    """Returns whether casting an array to `dtype` overflows no integer."""
-    may_overflow = dtype.kind in "iu" and not np.can_cast(array.dtype, dtype)
-    return not may_overflow or np.array_equal(array.astype(dtype), array)
 
 
 def _check_info(env_index, info):
     if not isinstance(info, dict):
-        text = f"the info is {describe(info)}. Expected: a dict"
+        text = f"the info is a {type(info).__name__}. Expected: a dict"
         raise IndexedFault(env_index, text)
 
 
 def _raised_fault(env_index, method, error):
-    """Returns the `IndexedFault` for an exception of `reset` or `step`.
-
-    If `step` does not return five values, unpacking them raises an exception too, with a
-    traceback of one frame.
-    """
+    """Returns the `IndexedFault` for an exception of `reset` or `step`."""
     if isinstance(error, IndexedFault):
         return error
-    text = f"{method} raised {describe_error(error)}{error_place(error)}"
-    is_unpacking = "unpack" in str(error) and error.__traceback__.tb_next is None
-    if is_unpacking:
-        text = (
-            f"step did not return five values: {error}. Expected: (observation, reward, "
-            "terminated, truncated, info). Wrap an environment of the old Gym with shimmy"
-        )
-    fault = IndexedFault(env_index, text, raised=not is_unpacking)
+    text = f"{method} raised {type(error).__name__}: {error}"
+    fault = IndexedFault(env_index, text, raised=True)
     fault.__cause__ = error
     return fault
-
-
-def describe_error(error):
-    """Returns an exception's type and text."""
-    return f"{type(error).__name__}: {error}"
-
-
-def error_place(error):
-    """Returns where an environment raised an exception, or `""`.
-
-    This is the innermost line outside of this package, installed packages and Python's
-    own modules, for example `" (my_env.py, line 12, in step: assert x > 0)"`.
-    """
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((*validation.LIBRARIES, "<"))
-    ]
-    if not frames:
-        return ""
-    last = frames[-1]
-    name = pathlib.Path(last.filename).name
-    source = f": {last.line}" if last.line else ""
-    return f" ({name}, line {last.lineno}, in {last.name}{source})"
 
 
 def _read_reward(env_index, reward):
@@ -231,17 +168,9 @@ def _read_reward(env_index, reward):
     if isinstance(reward, np.ndarray) and reward.shape == ():
         reward = reward[()]
     if not isinstance(reward, (numbers.Real, np.bool_)):
-        shape = f" of shape {reward.shape}" if isinstance(reward, np.ndarray) else ""
-        raise IndexedFault(
-            env_index,
-            f"the reward is a {type(reward).__name__}{shape}: {reward!r}. "
-            "Expected: one real number",
-        )
-    try:
-        return float(reward)
-    except OverflowError as error:
-        text = f"the reward does not fit into float64: {error}"
-        raise IndexedFault(env_index, text) from None
+        text = f"the reward is a {type(reward).__name__}: {reward!r}"
+        raise IndexedFault(env_index, f"{text}. Expected: one real number")
+    return float(reward)
 
 
 def _has_ended(env_index, terminated, truncated):
@@ -326,25 +255,13 @@ def progress_size(num_envs):
     return 8 * (WORDS + 2 * num_envs)
 
 
-def check_arguments(env_kwargs):
-    """Raises `TypeError` unless `env_kwargs` is `None` or a dict with string keys."""
-    is_dict = isinstance(env_kwargs, Mapping)
-    has_names = is_dict and all(isinstance(name, str) for name in env_kwargs)
-    if env_kwargs is not None and not has_names:
-        raise TypeError(
-            "`env_kwargs` must be a dict of keyword arguments for the environment's "
-            f"constructor. Received: env_kwargs={env_kwargs!r}"
-        )
-
-
 @contextlib.contextmanager
 def explain_errors(env, env_kwargs):
-    """Raises `ValueError` if a constructor in the `with` block needs other arguments."""
+    """Raises `ValueError` if a constructor in the `with` block refuses `env_kwargs`."""
     try:
         yield
     except TypeError as error:
-        mistakes = "unexpected keyword|multiple values for|missing \\d+ required"
-        if not re.search(mistakes, str(error)):
+        if not env_kwargs:
             raise
         raise ValueError(
             "`env_kwargs`, `--env-arg NAME=VALUE` on the command line, must be arguments "
@@ -395,7 +312,7 @@ class BatchedEnvs(abc.ABC):
 
     Attributes:
         num_envs: Int, the number of environments.
-        max_episode_steps: Number of steps after which the collector truncates an episode.
+        max_episode_steps: Int, the steps after which `step` must end an episode.
         observation_space, action_space: The spaces of one environment.
         spec: `EnvSpec` of one environment, or `None`.
         first_index: Int, the index of the first environment among those of all workers.
@@ -550,25 +467,21 @@ class SyncEnvs(BatchedEnvs):
     def set(self, settings):
         self._settings = settings
         for env, originals in zip(self._envs, self._originals, strict=True):
-            _set_attributes(env, originals, settings.env_attrs or {})
+            self._set_attributes(env, originals)
+
+    def _set_attributes(self, env, originals):
+        set_attributes(env, originals, self._settings.env_attrs or {}, "wrapper_attr")
 
     def start_episode(self, env_index, seed, out):
         try:
             reset = self._envs[env_index].reset
-            outputs = reset(seed=seed, **self._reset_arguments())
+            observation, info = reset(seed=seed, **self._reset_arguments())
         except (Exception, SystemExit) as error:
             raise _raised_fault(env_index, "reset", error) from error
-        if not (isinstance(outputs, tuple) and len(outputs) == 2):
-            raise IndexedFault(
-                env_index,
-                f"reset returned {describe(outputs)}. Expected: a pair (observation, "
-                "info). Wrap an environment of the old Gym with shimmy",
-            )
-        _check_info(env_index, outputs[1])
-        self._infos[env_index] = outputs[1]
-        self._reader(env_index, outputs[0], out)
+        _check_info(env_index, info)
+        self._reader(env_index, observation, out)
         if self._mask_reader is not None:
-            self._write_mask(env_index, out, self._mask_reader.read, *outputs)
+            self._write_mask(env_index, out, self._mask_reader.read, observation, info)
         if self._drops_bad and (faults := _not_finite([env_index], observation=out)):
             raise faults[env_index]
 
@@ -607,7 +520,7 @@ class SyncEnvs(BatchedEnvs):
                         self._write_mask(env_index, out, read_mask, observation, info)
                 break
             except (Exception, SystemExit) as error:
-                fault = self._step_fault(env_index, error)
+                fault = _raised_fault(env_index, "step", error)
                 self.recover(fault)
                 ends.append(EpisodeEnd(env_index, False, fault=fault))
         if self._drops_bad:  # such an end replaces another one of the same episode
@@ -618,18 +531,6 @@ class SyncEnvs(BatchedEnvs):
         if time_limit_envs:
             self._truncate(time_limit_envs, ends)
         return ends
-
-    def _step_fault(self, env_index, error):
-        """Returns the `IndexedFault` for an exception; mentions an unused action mask."""
-        fault = _raised_fault(env_index, "step", error)
-        path = action_masks.find(self.observation_space, self._infos[env_index])
-        if fault.raised and self._mask_reader is None and path is not None:
-            fault.args = (
-                f"{fault}. The environment returns a mask of legal actions, which the "
-                f"agent does not use. Pass action_mask={path!r} to the agent; on the "
-                f"command line, --action-mask {path}",
-            )
-        return fault
 
     def recover(self, fault):
         if not (self._restarts if fault.raised else self._drops_bad):
@@ -645,7 +546,7 @@ class SyncEnvs(BatchedEnvs):
             env = self._make()
             _check_compatible([self._envs[env_index], env])
             self._originals[env_index] = originals = {}
-            _set_attributes(env, originals, self._settings.env_attrs or {})
+            self._set_attributes(env, originals)
         except Exception as error:
             text = f"the environment could not be made again: {error}"
             raise IndexedFault(env_index, text) from error
@@ -673,38 +574,31 @@ class SyncEnvs(BatchedEnvs):
             try:
                 env.close()
             except (Exception, SystemExit) as error:
-                text = f"environment {self.first_index + i}: close raised "
-                errors.append(text + describe_error(error))
+                text = f"close raised {type(error).__name__}: {error}"
+                errors.append(f"environment {self.first_index + i}: {text}")
         return errors
 
 
-def _set_attributes(env, originals, attributes):
-    """Sets attributes of an environment, or of the wrappers that have them.
+def set_attributes(env, originals, attributes, kind):
+    """Sets attributes, and gives back their original values to others.
 
     Args:
-        env: `gymnasium.Env`.
-        originals: Dict of original values. New ones are added, and attributes that are
-            not in `attributes` are restored from it.
+        env: Environment with the methods `get_<kind>` and `set_<kind>`.
+        originals: Dict of original values, to which new ones are added.
         attributes: Dict from names to values.
+        kind: String, `"attr"` for a `VectorEnv`, else `"wrapper_attr"`.
     """
     for name, value in {**originals, **attributes}.items():
-        with explain_attribute(env, name):
-            originals.setdefault(name, env.get_wrapper_attr(name))
+        try:
+            originals.setdefault(name, getattr(env, f"get_{kind}")(name))
             # An environment that changes the value must not change it for the others.
-            env.set_wrapper_attr(name, copy.deepcopy(value))
-
-
-@contextlib.contextmanager
-def explain_attribute(env, name):
-    """Raises `ValueError` if setting an attribute in the `with` block fails."""
-    try:
-        yield
-    except Exception as error:
-        raise ValueError(
-            f"`env_attrs` cannot set the attribute {name!r} of {env} "
-            f"({describe_error(error)}). Expected: attributes that the environment or "
-            "one of its wrappers has."
-        ) from error
+            getattr(env, f"set_{kind}")(name, copy.deepcopy(value))
+        except Exception as error:
+            raise ValueError(
+                f"`env_attrs` cannot set the attribute {name!r} of {env} "
+                f"({type(error).__name__}: {error}). Expected: attributes that the "
+                "environment or one of its wrappers has."
+            ) from error
 
 
 def _check_compatible(envs):
@@ -720,14 +614,13 @@ def _check_compatible(envs):
             "The callable returned the same environment twice. Expected: a new one from "
             "every call. To train on one environment, pass the object: fit(env)."
         )
-    for env in envs[1:]:
-        for name in ("observation_space", "action_space"):
-            expected, received = getattr(envs[0], name), getattr(env, name)
-            if expected != received:
-                raise ValueError(
-                    f"All environments must have the same {name}. Received: "
-                    f"{expected!r} and {received!r}"
-                )
+    expected, *others = [(env.observation_space, env.action_space) for env in envs]
+    for received in others:
+        if received != expected:
+            raise ValueError(
+                "All environments must have the same spaces. Received: "
+                f"{expected!r} and {received!r}"
+            )
 
 
 def _not_finite(env_indices, **columns):

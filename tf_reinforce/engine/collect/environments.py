@@ -11,7 +11,6 @@ import numpy as np
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
-from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import acting_program
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.settings import config
@@ -120,7 +119,7 @@ class HostEnvironments(Environments):
         batch: `batched_envs.BatchedEnvs`.
     """
 
-    _warns_of_faults = _warns_of_bounds = True  # one warning of each kind
+    _warns_of_faults = True  # at the first one only
 
     def __init__(self, batch):
         self.batch = batch
@@ -161,8 +160,15 @@ class HostEnvironments(Environments):
         # Collect all of them again with TensorFlow: one runtime for every episode.
         if replaced:
             collected = self._collect_episodes(actor, program, request)
-        if request.key.stream == "training":
-            self._warn(collected)
+        has_faults = collected.faults.dropped_episodes
+        if has_faults and self._warns_of_faults and request.key.stream == "training":
+            self._warns_of_faults = False
+            validation.warn(
+                "An episode was dropped, and another episode replaced it. "
+                f"{collected.faults.first}. This biases the gradient and the returns "
+                "towards episodes without faults. The log key `dropped_episodes` counts "
+                "them.",
+            )
         return collected
 
     def _collect_episodes(self, actor, program, request):
@@ -189,23 +195,6 @@ class HostEnvironments(Environments):
     def close(self):
         for text in self.batch.close_all():
             warn_of_close(text)
-
-    def _warn(self, collected):
-        """Warns once of dropped episodes, and once of observations outside bounds."""
-        if self._warns_of_faults and collected.faults.dropped_episodes:
-            self._warns_of_faults = False
-            validation.warn(
-                "An episode was dropped, and another episode replaced it. "
-                f"{collected.faults.first}. This biases the gradient and the returns "
-                "towards episodes without faults. The log key `dropped_episodes` counts "
-                "them.",
-            )
-        if self._warns_of_bounds:
-            text = outside_bounds(self.observation_space, collected.episodes)
-            if text is not None:
-                self._warns_of_bounds = False
-                name = "" if self.spec is None else f"{self.spec.id}, "
-                validation.warn(f"{name}{text}")
 
 
 def to_collected(arrays, actor, stepping, seconds, faults):
@@ -236,56 +225,3 @@ def to_collected(arrays, actor, stepping, seconds, faults):
 def warn_of_close(text):
     """Warns that an environment could not be closed; `text` says which."""
     validation.warn(f"{text[:1].upper()}{text[1:]}. The episodes are complete.")
-
-
-def warn_of_copy(model):
-    """Warns that environments contain a copy of a Keras model, such as the agent.
-
-    Args:
-        model: `keras.Model` among the environments' arguments.
-    """
-    validation.warn(
-        f"The environments contain copies of the {type(model).__name__} {model.name!r}, "
-        "with its present weights. If it changes in training, set its weights with "
-        "`env_attrs` (docs/howto_changing_environments.md). If not, let the callable "
-        "that makes the environment load it.",
-    )
-
-
-def outside_bounds(space, episodes):
-    """Describes an observation outside its bounds, or returns `None`.
-
-    Args:
-        space: The observation space of one environment.
-        episodes: `Episodes` of NumPy arrays.
-    """
-    nest = spaces.to_nest(space)
-    nests = spaces.names(nest), nest, episodes.observations
-    for name, leaf, array in zip(*map(keras.tree.flatten, nests), strict=True):
-        if not isinstance(leaf, gym.spaces.Box):
-            continue
-        limits = np.iinfo(leaf.dtype) if leaf.dtype.kind in "iu" else np.finfo("float64")
-        if (leaf.low <= limits.min).all() and (leaf.high >= limits.max).all():
-            continue  # no number of the type is outside
-        # Round the bounds like the observations: rounding must move none outside.
-        low, high = leaf.low.astype(array.dtype), leaf.high.astype(array.dtype)
-        is_step = np.arange(len(array))[:, None] <= episodes.lengths
-        # In parts, so that long episodes need no memory for the comparisons.
-        for first in range(0, len(array), 1024):
-            part = array[first : first + 1024]
-            outside = (part < low) | (part > high)
-            outside[~is_step[first : first + 1024]] = False
-            if not outside.any():
-                continue
-            row, episode, *place = map(int, np.argwhere(outside)[0])
-            row, place = row + first, tuple(place)
-            values = array[(slice(None), slice(None), *place)][is_step]
-            step = "the first observation" if row == 0 else f"step {row - 1}"
-            return (
-                f"episode {episode}, {step}: component {[*place]} of {name!r} is "
-                f"{array[row, episode][place]}. Its bounds are [{low[place]}, "
-                f"{high[place]}], and it was between {values.min()} and {values.max()} "
-                "in this collection. Correct the observation space, or clip the "
-                "observations."
-            )
-    return None

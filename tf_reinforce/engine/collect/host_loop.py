@@ -467,8 +467,10 @@ class CollectionLoop:
             return outputs
         for episode in self.active.values():
             for array in inputs[: self.buffer.num_observations]:
-                step = self.row - episode.start_row
-                self._check_observations(array[[episode.env_index]], episode, step)
+                step = self.row - episode.start_row - 1
+                self._check_finite(
+                    "observation", array[[episode.env_index]], episode, step
+                )
         raise OutputsNotFinite(
             "The policy's outputs are not finite, although its observations and weights "
             f"are finite. No action was selected. {OUTPUTS_REMEDY}",
@@ -479,13 +481,14 @@ class CollectionLoop:
         """Returns environment, episode and step as a text for an error message."""
         if env_index is None:
             return "The VectorEnv"
-        place = f"Environment {self.envs.first_index + env_index}"
-        episode = self.active.get(env_index)
-        if episode is None:
-            return place
-        step = self.row - episode.start_row
+        if (episode := self.active.get(env_index)) is None:
+            return f"Environment {self.envs.first_index + env_index}"
+        return self._place(episode, self.row - episode.start_row)
+
+    def _place(self, episode, step):
         replacement = f" (replacement {x})" if (x := episode.replacements) else ""
-        return f"{place}, episode {episode.number}{replacement}, step {step}"
+        place = f"Environment {self.envs.first_index + episode.env_index}, episode "
+        return f"{place}{episode.number}{replacement}, step {step}"
 
     def episode_arrays(self, episodes):
         """Moves finished episodes into arrays with one episode per column.
@@ -509,7 +512,8 @@ class CollectionLoop:
         for b, episode in enumerate(episodes):
             for copy, last in zip(copies, episode.last_observation):
                 copy[episode.length, b] = last
-                self._check_observations(copy[: episode.length + 1, b], episode)
+                observations = copy[: episode.length + 1, b]
+                self._check_finite("observation", observations, episode, -1)
             self._check_finite("reward", copies[-1][: episode.length, b], episode, 0)
         return EpisodeArrays(
             np.array([episode.number for episode in episodes], "int64"),
@@ -539,27 +543,21 @@ class CollectionLoop:
             if next_row <= needed_row:
                 block.clear()
 
-    def _check_observations(self, values, episode, row=0):
-        """Raises `EnvironmentFault` if an observation is not finite.
+    def _check_finite(self, name, values, episode, step):
+        """Raises `EnvironmentFault` if a number is not finite.
 
         Args:
-            values: `[n, …]` array, consecutive observations of an episode. Row 0 is the
-                one from the reset, and row i + 1 follows step i.
+            name: String, what the numbers are.
+            values: `[n, …]` array of consecutive steps.
             episode: `EpisodeInProgress`.
-            row: Int, the row of `values[0]`.
+            step: Int, the step of `values[0]`: -1 for the observation of the reset.
         """
-        first = 1 if row == 0 else 0
-        self._check_finite("first observation", values[:first], episode, 0)
-        self._check_finite("observation", values[first:], episode, row - 1 + first)
-
-    def _check_finite(self, name, values, episode, step):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             row = int(np.argwhere(~np.isfinite(values))[0][0])
-            env_index = self.envs.first_index + episode.env_index
+            name = f"first {name}" if step + row < 0 else name
             raise EnvironmentFault(
-                f"Environment {env_index}, episode {episode.number}, step {step + row}: "
-                f"the {name} is not finite: {values[row]}. The agent did not learn from "
-                "the failed batch."
+                f"{self._place(episode, max(step + row, 0))}: the {name} is not finite: "
+                f"{values[row]}. The agent did not learn from the failed batch."
             )
 
 

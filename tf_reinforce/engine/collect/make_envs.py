@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
-import keras
 
 from tf_reinforce import envs
 from tf_reinforce.engine.collect import batched_envs
@@ -74,7 +73,6 @@ def open_envs(
     faults = {"on_bad_env": on_bad_env, "on_env_error": on_env_error}
     for name, value in faults.items():
         config.check_option("fit", name, value)
-    batched_envs.check_arguments(env_kwargs)
     if isinstance(env, _OBJECTS):
         given = {"env_kwargs": env_kwargs, "workers": workers != 1, **faults}
         opened = _of_object(env, max_episode_steps, given)
@@ -117,9 +115,6 @@ def _of_factory(factory: Any, num_envs: int, workers: Any, step_timeout: float) 
         given = {"workers": workers != 1, **factory.faults}
         return _of_object(first, factory.max_episode_steps, given)
     if workers == 1:
-        for model in keras.tree.flatten(getattr(factory.env, "kwargs", {})):
-            if isinstance(model, keras.Model):  # `gym.make` copies the arguments
-                environments.warn_of_copy(model)
         return environments.HostEnvironments(factory.make_batch(num_envs, [first]))
     closed = factory.make_batch(1, [first])
     closed.close_all()

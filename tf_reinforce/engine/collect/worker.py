@@ -171,7 +171,7 @@ class EpisodeWorker:
             return self._envs.close_all()
         except BaseException as error:  # an exception that is no `Exception`
             place = self._report.describe(self._first_index)
-            return [f"{place} raised {batched_envs.describe_error(error)}"]
+            return [f"{place} raised {type(error).__name__}: {error}"]
 
     def _handle(self, header, arrays):
         match header["kind"]:

@@ -8,13 +8,11 @@ or whether workers died and were replaced.
 import collections
 import contextlib
 import functools
-import io
 import logging
 import math
 import time
 
 import cloudpickle
-import keras
 import numpy as np
 
 from tf_reinforce.engine.collect import environments
@@ -122,9 +120,7 @@ class WorkerPool(environments.HostEnvironments):
         self.close()
         self._busy = True
         received = f"env={self._factory.env!r}, env_kwargs={self._factory.kwargs}"
-        blob, models = _encode_of_user(self._factory.make_batch, received)
-        for model in models:
-            environments.warn_of_copy(model)
+        blob = _encode_of_user(self._factory.make_batch, received)
         self._launcher.open()
         self._programs = {}
         self._losses.clear()
@@ -164,7 +160,7 @@ class WorkerPool(environments.HostEnvironments):
 
         Initial recurrent states may be learned, so they are sent every time.
         """
-        settings, _ = _encode_of_user(request.settings, repr(request.settings))
+        settings = _encode_of_user(request.settings, repr(request.settings))
         states = request.weights.states
         header = {
             "kind": "collect",
@@ -265,37 +261,21 @@ class WorkerPool(environments.HostEnvironments):
         self._workers[one.number] = self._start_worker(one.number)
 
 
-class _Pickler(cloudpickle.Pickler):
-    """Pickles a user's object, and lists the Keras models in it."""
-
-    def __init__(self, file):
-        super().__init__(file)
-        self.models = []
-
-    def reducer_override(self, value):
-        if isinstance(value, keras.Model):
-            self.models.append(value)
-        return super().reducer_override(value)
-
-
 def _encode_of_user(value, received):
-    """Returns an object as an array of bytes, and the Keras models in it.
+    """Returns an object as an array of bytes.
 
     Args:
         value: Object that contains the user's own objects.
         received: String, the received arguments, for an error.
     """
-    file = io.BytesIO()
-    pickler = _Pickler(file)
     try:
-        pickler.dump(value)
+        return np.frombuffer(cloudpickle.dumps(value), "uint8")
     except Exception as error:  # `pickle` raises errors of many types
         raise ValueError(
             "The environment cannot be sent to worker processes, because a part of it "
             f"cannot be pickled. Received: {received} ({type(error).__name__}: {error}). "
             "Let the callable make this part, or use workers=1."
         ) from error
-    return np.frombuffer(file.getbuffer(), "uint8"), pickler.models
 
 
 def _lost_error(one, error, repeated):
