@@ -421,36 +421,6 @@ def test_options_of_a_resumed_run_replace_those_of_its_config(run, tmp_path):
     assert other["agent"] == content["agent"]
 
 
-@pytest.mark.slow
-def test_run_continues_with_another_number_of_environments(tmp_path, capsys):
-    assert train(tmp_path, "--engine", "host", "--num-envs", "2") == 0
-    episodes = (tmp_path / "episodes.csv").read_bytes()
-    for checkpoint in (tmp_path / "checkpoints").iterdir():
-        shutil.rmtree(checkpoint)
-    (tmp_path / "log.csv").unlink()
-    (tmp_path / "episodes.csv").unlink()
-    resume = ["train", "--resume", str(tmp_path), "--num-envs", "3"]
-    assert cli.main(resume) == 0
-    assert (tmp_path / "episodes.csv").read_bytes() == episodes
-    capsys.readouterr()
-    for words, text in (
-        (["--epochs", "3"], "another `epochs`"),
-        (["--gamma", "0.5"], "its own settings. Omit --gamma."),
-    ):
-        assert cli.main([*resume, *words]) == 2
-        assert text in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_same_seed_writes_the_same_run(run, tmp_path):
-    assert train(tmp_path / "again") == 0
-    for name in ("episodes.csv", "evaluation.json", "config.json"):
-        assert (tmp_path / "again" / name).read_bytes() == (run / name).read_bytes()
-    one, two = (tfr.load(path / "agent.keras") for path in (run, tmp_path / "again"))
-    for ours, theirs in zip(one.get_weights(), two.get_weights(), strict=True):
-        assert (ours == theirs).all()
-
-
 def test_limit_of_agent_files_is_an_option(run, capsys):
     arguments = ["evaluate", str(run), "--episodes", "1", "--max-bytes"]
     size = os.path.getsize(run / "agent.keras")
@@ -475,24 +445,6 @@ class Fragile(gym.Env):
         return np.zeros(2, np.float32), 1.0, False, False, {}
 gym.register("Fragile-v0", Fragile, max_episode_steps=3)
 """
-
-
-@pytest.mark.slow
-def test_training_and_evaluation_restart_environments_that_fail(
-    tmp_path, monkeypatch, capsys
-):
-    (tmp_path / "fragile_task.py").write_text(FRAGILE)
-    monkeypatch.syspath_prepend(tmp_path)
-    more = ["--on-env-error", "restart", "--num-envs", "2"]
-    with pytest.warns(UserWarning, match="episode was dropped.*the simulator left"):
-        assert train(tmp_path / "run", *more, env="fragile_task:Fragile-v0") == 0
-    first, *rows = (tmp_path / "run" / "log.csv").read_text().splitlines()
-    columns = [first.split(",").index(x) for x in ("dropped_episodes", "env_restarts")]
-    counts = [[float(row.split(",")[i]) for i in columns] for row in rows]
-    assert len(counts) == 2 and all(one == other for one, other in counts)
-    assert sum(map(sum, counts)) > 0
-    evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
-    assert evaluation["env_restarts"] > 0 and evaluation["episodes"] == 100
 
 
 def test_environment_that_fails_exits_with_1(tmp_path, monkeypatch, capsys):
@@ -550,31 +502,6 @@ def test_help_does_not_import_tensorflow():
     subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True
     )
-
-
-@pytest.mark.slow
-def test_ctrl_c_finishes_the_update_saves_and_exits_with_130(tmp_path):
-    """The test sends SIGINT after the first line of progress."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tf_reinforce", "train", "CartPole-v1", "--epochs"]
-        + ["100000", "--run-dir", str(tmp_path / "a run")],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    for line in process.stdout:  # the first progress line
-        if line.startswith("update"):
-            break
-    process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate()
-    assert process.returncode == 130, errors
-    assert "interrupted" in rest
-    assert f"to continue: tf-reinforce train --resume '{tmp_path}/a run'" in rest
-    agent = tfr.load(tmp_path / "a run" / "last.keras")
-    newest = tfr.Checkpoints(tmp_path / "a run").newest()
-    assert agent.updates == int(newest.path.name) >= 1
-    assert not (tmp_path / "a run" / "evaluation.json").exists()
 
 
 @pytest.mark.usefixtures("hears_ctrl_c")
@@ -790,19 +717,6 @@ def test_completion_script_completes_commands(tmp_path, capsys):
     assert words.stdout.split() == ["evaluate"], words.stderr
 
 
-def test_help_shows_the_defaults(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["train", "--help"])
-    printed = " ".join(capsys.readouterr().out.split())
-    for text in (
-        "Discount factor (0.99)",
-        "Hidden layer sizes (64 64)",
-        "Episodes per update (16)",
-        "in evaluations only (8)",
-    ):
-        assert text in printed
-
-
 @pytest.mark.parametrize(
     "words, printed",
     [
@@ -900,17 +814,6 @@ def test_commands_print_no_startup_messages(tmp_path):
         ran = program(*command)
         assert (ran.returncode, ran.stderr) == (0, ""), command
         assert "I0000" not in ran.stdout and "XNNPACK" not in ran.stdout
-
-
-@pytest.mark.slow
-def test_log_level_of_the_user_is_kept():
-    code = (
-        "import os; from tf_reinforce.support import startup\n"
-        "startup.import_tensorflow()\n"
-        "print(os.environ['TF_CPP_MIN_LOG_LEVEL'])"
-    )
-    ran = program(code=code, TF_CPP_MIN_LOG_LEVEL="0")
-    assert ran.stdout == "0\n" and "TensorFlow binary is optimized" in ran.stderr
 
 
 MESSAGES = """

@@ -12,7 +12,7 @@ from tf_reinforce.support.version import VERSION as __version__
 
 # The package imports its modules on first use, because `--help` and `__version__` do not
 # need TensorFlow.
-_OBJECTS = {
+_PATHS = {
     "Checkpoints": "engine.checkpoints",
     "Reinforce": "agent",
     "ScoreFunction": "sampling.model",
@@ -22,8 +22,7 @@ _OBJECTS = {
     "Episodes": "data.episodes",
     "SeedResults": "experiments.multi_seed",
     "train_seeds": "experiments.multi_seed",
-}
-_MODULES = {
+    # modules
     "baselines": "baselines",
     "callbacks": "callbacks",
     "collect": "engine.collect",
@@ -39,16 +38,15 @@ _MODULES = {
     "testing": "testing",
 }
 
-__all__ = ["__version__", *_OBJECTS, *_MODULES]
+__all__ = ["__version__", *_PATHS]
 
 
 def __getattr__(name):
-    if name not in _OBJECTS and name not in _MODULES:
+    if name not in _PATHS:
         raise AttributeError(f"module 'tf_reinforce' has no attribute {name!r}")
     with startup.quiet_first_import():
-        path = _OBJECTS.get(name) or _MODULES[name]
-        module = importlib.import_module(f"tf_reinforce.{path}")
-    return getattr(module, name) if name in _OBJECTS else module
+        module = importlib.import_module(f"tf_reinforce.{_PATHS[name]}")
+    return getattr(module, name, module)
 
 
 def __dir__():

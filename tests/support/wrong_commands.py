@@ -28,23 +28,6 @@ EVALUATE = ("evaluate", "run")
 HUGE = "1000000000000"
 TEXTS = "jit_compile", "action_mask"  # flags, and text of another check
 
-# Wrong presets: the name in the error, the received value, and the text of the file.
-PRESETS = (
-    ("env", "3", "env = 3"),
-    ("env", "{}", ""),
-    ("TOML", "own.toml", "env ="),
-    ("no_such", "no_such", "no_such = 1"),
-    ("agent", "3", "agent = 3"),
-    ("agent", "gama", "[agent]\ngama = 0.9"),
-    ("episodes", "0", "[evaluation]\nepisodes = 0"),
-    ("epochs", "1", "[fit]\nepochs = 1\nsteps = 1"),
-    ("hidden", HUGE, f"[agent]\nhidden = [{HUGE}]"),
-    ("depth", "depth", '[agent]\nbaseline = {kind = "value", depth = 2}'),
-    ("gae_lambda", "0.5", "[agent]\ngae_lambda = 0.5"),
-    ("no_such", "1", "[env_kwargs]\nno_such = 1"),
-    ("max_episode_steps", "3", "[env_kwargs]\nmax_episode_steps = 3"),
-)
-
 
 class Command(NamedTuple):
     """A command with one wrong argument."""
@@ -180,8 +163,6 @@ def _tune_commands():
     ):
         file = "own.toml", f"[ranges.agent]\n{text}"
         yield Command((*tune, "--ranges", "own.toml"), name, shown, file)
-        preset = "own.toml", f'env = "CartPole-v1"\n{file[1]}'
-        yield Command((*tune, "--preset", "own.toml"), name, shown, preset)
 
 
 def _explain_commands():
@@ -203,13 +184,6 @@ def resume_commands():
     yield Command(("train", "--resume", "run", "--gamma", "0.5"), "--resume", "--gamma")
     yield Command(("train", "--resume", "run", "--seeds", "2"), "--resume", "--seeds")
     yield Command(("train", "--resume", "run", "--engine", "host"), "--resume", "engine")
-
-
-def preset_commands():
-    for name, shown, text in PRESETS:
-        first = "" if name in ("env", "TOML") else 'env = "CartPole-v1"\n'
-        arguments = (*CARTPOLE, "--preset", "own.toml")
-        yield Command(arguments, name, shown, ("own.toml", first + text))
 
 
 def config_commands():
@@ -243,7 +217,6 @@ def all_commands():
     groups = (
         train_commands(),
         other_commands(),
-        preset_commands(),
         resume_commands(),
         config_commands(),
     )

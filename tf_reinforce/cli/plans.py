@@ -157,9 +157,8 @@ def _new(options):
         # `Reinforce.for_env` would choose other settings by the environment.
         settings["agent"]["baseline"] = dict(config.VALUE_NETWORK)
     run_config.check_settings(settings)
-    if names := [] if options.preset else toml_files.names_for(env):
-        more = "" if names[0] == name else f" {names[0]}"
-        print(f"{env} has a preset with tuned settings: add --preset{more} to use it")
+    if options.preset is None and name in toml_files.names():
+        print(f"{env} has a preset with tuned settings: add --preset to use it")
     num_seeds = getattr(options, "seeds", None)
     return Plan(env, settings, options.engine, options.seed or 0, num_seeds)
 

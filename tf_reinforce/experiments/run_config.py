@@ -207,9 +207,7 @@ def check_settings(settings, place=""):
         settings: Dict of tables, at least `agent` and `fit`.
         place: String that follows the name of a table in messages.
     """
-    for table, hints in options.TABLES.items():
-        schema.check_table(f"`{table}`{place}", hints, settings.get(table, {}))
-    options.check_agent(settings["agent"], f"`agent`{place}")
+    options.check_tables(settings, place)
     fit = settings["fit"]
     has_budget = fit.keys() & {"epochs", "steps"}
     options.FitOptions(**({} if has_budget else {"epochs": 1}), **fit)

@@ -481,18 +481,20 @@ del TABLES["fit"]["env_settings"]
 PRESET_TABLES = ("agent", "fit", "evaluation")
 
 
-def check_agent(settings, source="`agent`"):
-    """Raises `ValueError` if a preset or the command line sets an invalid value.
+def check_tables(settings, place=""):
+    """Raises `ValueError` if a table of settings contains an invalid value.
 
     A head's arguments are checked later, when it is made for an environment.
 
     Args:
-        settings: Dict of settings of `AgentSettings`.
-        source: Start of error messages about keys.
+        settings: Dict of tables, at least `agent`.
+        place: String that follows the name of a table in messages.
     """
-    checked = schema.check_table(source, TABLES["agent"], settings)
-    options = {name: x for name, x in checked.items() if name in AGENT_OPTIONS}
-    baseline = settings.get("baseline", AgentSettings.baseline)
+    for table, hints in TABLES.items():
+        schema.check_table(f"[{table}]{place}", hints, settings.get(table, {}))
+    agent = settings["agent"]
+    options = {name: x for name, x in agent.items() if name in AGENT_OPTIONS}
+    baseline = agent.get("baseline", AgentSettings.baseline)
     is_value_function = baseline == "value" or isinstance(baseline, dict)
     AgentOptions(**options).check_baseline(baseline, is_value_function)
 

@@ -38,21 +38,6 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def names_for(env: str) -> list[str]:
-    """Returns the names of all presets for an environment id.
-
-    The one that has the environment's own name, if any, comes first. In `module:Id-v0`,
-    only `Id-v0` counts.
-
-    Example:
-
-    >>> names_for("FrozenLake-v1"), names_for("Corridor-v0")
-    (['FrozenLake-v1', 'FrozenLake-v1-dry'], [])
-    """
-    own = own_name(env)
-    return [name for name in names() if f"{name}-".startswith(f"{own}-")]
-
-
 def own_name(env: str) -> str:
     """Returns an environment id without its module, the name of its own preset.
 
@@ -100,10 +85,7 @@ def read(name: str) -> dict[str, Any]:
     settings = {**EMPTY_PRESET, **settings}
     if path.parent != FOLDER:
         check_env_kwargs(source, settings["env_kwargs"])
-    config.check_agent(settings["agent"], f"[agent] of the preset {name}")
-    for table in ("fit", "evaluation"):
-        where = f"[{table}] of the preset {name}"
-        schema.check_table(where, config.TABLES[table], settings[table])
+    config.check_tables(settings, f" of the preset {name}")
     schema.expect_keys(f"[ranges] of {name}", settings["ranges"], ("agent", "fit"))
     return settings
 
