@@ -13,13 +13,11 @@ import tf_reinforce as tfr
 from tf_reinforce import baselines
 from tf_reinforce.settings import config
 
-LENGTHS = [4, 2, 4, 1, 3]
+LENGTHS = [4, 2, 3, 1, 3, 3]  # the first episode is alone in the last step
 
 
 def ragged(seed=0):
-    """Returns the returns of five episodes, with zeros in the padding, and the valid
-    steps.
-    """
+    """Returns six episodes' returns, with zeros in the padding, and the valid steps."""
     valid = np.arange(4)[:, None] < np.array(LENGTHS)
     returns = np.random.default_rng(seed).normal(size=valid.shape)
     return np.where(valid, returns, 0.0), valid
@@ -28,30 +26,6 @@ def ragged(seed=0):
 def estimate(baseline, returns, valid):
     zeros = tf.zeros_like(returns)
     return baseline.estimate(tf.constant(returns), tf.constant(valid), zeros).numpy()
-
-
-def test_leave_one_out_is_mean_over_other_running_episodes():
-    returns, valid = ragged()
-    truth = np.zeros_like(returns)
-    for t, i in zip(*np.nonzero(valid), strict=True):
-        others = [returns[t, j] for j in range(5) if j != i and valid[t, j]]
-        truth[t, i] = np.mean(others) if others else 0.0
-    values = estimate(baselines.LeaveOneOut(), returns, valid)
-    np.testing.assert_allclose(values, truth, rtol=1e-13, atol=1e-15)
-
-
-def test_leave_one_out_is_zero_for_an_episode_that_runs_alone():
-    """
-    step       0    1    2
-    episode 0  x    x    x     the only episode from step 1 on
-    episode 1  x    .    .
-    """
-    valid = np.array([[True, True], [True, False], [True, False]])
-    returns = np.where(valid, 7.0, 0.0)
-    values = estimate(baselines.LeaveOneOut(), returns, valid)
-    assert values.tolist() == [[7, 7], [0, 0], [0, 0]]
-    alone = estimate(baselines.LeaveOneOut(), returns[:, :1], valid[:, :1])
-    assert alone.tolist() == [[0], [0], [0]]
 
 
 def test_mean_baseline_is_mean_over_all_valid_steps():
@@ -105,15 +79,12 @@ def test_baseline_without_weights_has_no_gradients(name):
 # Groups of episodes with equal resets
 
 
-@pytest.mark.parametrize("size", [2, 3, 6])
+@pytest.mark.parametrize("size", [None, 2, 3, 6])
 def test_leave_one_out_of_groups_is_mean_over_other_running_group_members(size):
-    rng = np.random.default_rng(1)
-    lengths = np.array([4, 2, 4, 1, 3, 3])
-    valid = np.arange(4)[:, None] < lengths
-    returns = np.where(valid, rng.normal(size=valid.shape), 0.0)
-    truth = np.zeros_like(returns)
+    returns, valid = ragged()
+    truth, count = np.zeros_like(returns), size or 6
     for t, i in zip(*np.nonzero(valid), strict=True):
-        group = range(i // size * size, i // size * size + size)
+        group = range(i // count * count, i // count * count + count)
         others = [returns[t, j] for j in group if j != i and valid[t, j]]
         truth[t, i] = np.mean(others) if others else 0.0
     values = estimate(baselines.LeaveOneOut(group_size=size), returns, valid)
@@ -137,8 +108,8 @@ def test_leave_one_out_is_unbiased_if_a_group_shares_randomness():
 
 
 def test_batch_that_cannot_be_split_into_groups_raises():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`group_size` 2"):
-        estimate(baselines.LeaveOneOut(group_size=2), *ragged())
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`group_size` 4"):
+        estimate(baselines.LeaveOneOut(group_size=4), *ragged())
 
 
 @pytest.mark.parametrize("num_envs", [1, sweeps.rare(4)])
@@ -232,8 +203,6 @@ def test_average_baseline_is_updated_after_fit_and_saved(name, tmp_path):
     agent.save(tmp_path / "agent.keras")
     loaded = tfr.load(tmp_path / "agent.keras")
     np.testing.assert_array_equal(estimate(loaded.baseline, zeros, valid), values)
-    restored = type(agent.baseline).from_config(agent.baseline.get_config())
-    assert restored.get_config() == agent.baseline.get_config()
 
 
 # Value
@@ -393,9 +362,7 @@ def test_value_optimizer_with_loss_scaling_raises(kind):
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     if kind == "inside":
         optimizer = keras.optimizers.SGD(loss_scale_factor=128.0)
-    with pytest.raises(
-        ValueError, match="loss is not scaled.*without `loss_scale_factor`"
-    ):
+    with pytest.raises(ValueError, match="must have no loss scale.*Received"):
         baselines.Value(critic(), optimizer)
 
 

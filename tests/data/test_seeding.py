@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_noise
-from tf_reinforce.support import validation
 
 SEEDS = (0, 1, 2**32, 2**63 - 1)
 PURPOSES = ("training", "validation", "evaluation")
@@ -37,18 +36,6 @@ def test_spawn_keys_of_streams_never_change():
     for stream, number in place.items():
         truth = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(number, 9)))
         assert seeding.generator(5, stream, 9).random() == truth.random()
-
-
-@pytest.mark.parametrize("seed", [0, 2**63 - 1, np.int8(3), np.uint64(3), np.int64(0)])
-def test_check_seed_accepts_python_and_numpy_integers(seed):
-    checked = validation.check_seed(seed)
-    assert type(checked) is int and checked == seed
-
-
-@pytest.mark.parametrize("seed", [True, np.True_, 1.0, np.float32(1), None, "1", [1]])
-def test_check_seed_raises_if_the_seed_is_no_integer(seed):
-    with pytest.raises(TypeError, match="must be a whole number"):
-        validation.check_seed(seed)
 
 
 def test_environment_seeds_of_a_hundred_runs_are_distinct():

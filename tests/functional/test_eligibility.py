@@ -309,22 +309,3 @@ def test_simplex_probabilities_must_sum_to_one_within_dtype_rounding():
 def test_bernoulli_eligibility_of_very_likely_outcome_is_not_zero():
     actual = eligibility.bernoulli_logits(np.float32([20, -20]), [1, 0])
     np.testing.assert_allclose(actual, [2.0611537e-9, -2.0611537e-9], rtol=1e-6)
-
-
-def unknown_shapes(*ranks):
-    return [tf.TensorSpec([None] * rank, tf.float64) for rank in ranks]
-
-
-@pytest.mark.parametrize(
-    "function, ranks, shapes",
-    [
-        (eligibility.gaussian, (1, 1, 1), [(1,), (3,), (1,)]),
-        (eligibility.categorical_logits, (2, 1), [(1, 3), (2,)]),
-        (eligibility.categorical_logits, (2, 1), [(2, 3), (1,)]),
-        (lambda p, n: eligibility.multinomial_probs(p, n, 1), (2, 2), [(1, 3), (2, 3)]),
-    ],
-)
-def test_unknown_static_shapes_are_compared_when_the_graph_runs(function, ranks, shapes):
-    traced = tf.function(function, input_signature=unknown_shapes(*ranks))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must have the same shape"):
-        traced(*(np.ones(shape) for shape in shapes))

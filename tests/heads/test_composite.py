@@ -94,27 +94,6 @@ def test_composite_eligibility_sample_and_mode_equal_those_of_the_leaves(name):
     )
 
 
-@pytest.mark.parametrize("name", TREE)
-def test_composite_actions_have_the_nesting_of_the_action_space(name):
-    space = TREE[name]
-    head = built(space)
-    assert head.matches_space(space)
-    assert [head.matches_space(other) for other in TREE.values()].count(True) == 1
-    _, _, raw = outputs_noise_and_actions(head, dtype="float32")
-    actions = head.to_environment(raw)
-    assert all(space.contains(row_of(space, actions, row)) for row in range(5))
-
-
-def row_of(space, sent, row):
-    """Returns one action with the dtypes of the space."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: row_of(part, sent[key], row) for key, part in space.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        pairs = zip(space, sent, strict=True)
-        return tuple(row_of(part, action, row) for part, action in pairs)
-    return sent[row].numpy().astype(space.dtype)
-
-
 def test_composite_parameter_names_contain_the_path_of_the_leaf():
     head = built(TREE["deep"])
     parameters = head.parameters(tf.zeros([2, head.outputs_size]))
@@ -215,24 +194,3 @@ def test_invalid_structure_of_heads_raises(name):
     structure, message = REFUSED[name]
     with pytest.raises((TypeError, ValueError), match=message):
         heads.Composite(structure)
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_composite_log_probability_works_without_sample_method_of_leaves(nested):
-    """The joint distributions of TFP draw a sample for a log-probability.
-
-    The distributions of these two heads cannot draw samples.
-    """
-    leaves = [heads.ClippedGaussian(2, -1.0, 1.0), heads.TanhGaussian(1, -1.0, 1.0)]
-    parts = (leaves[0], {"b": (leaves[1],)} if nested else leaves[1])
-    head = heads.Composite(parts)
-    head.build((None, 3))
-    outputs = tf.constant([[0.1, -0.4, 0.3], [2.0, 0.0, -1.0]])
-    first, second = tf.constant([[1.0, 0.2], [-1.0, 0.5]]), tf.constant([[0.7], [-2.0]])
-    joint = head.distribution(outputs)
-    alone = [x.distribution(o) for x, o in zip(leaves, tf.split(outputs, [2, 1], -1))]
-    actions = (first, {"b": (second,)} if nested else second)
-    expected = alone[0].log_prob(first) + alone[1].log_prob(second)
-    np.testing.assert_allclose(joint.log_prob(actions), expected, rtol=1e-6)
-    entropy = alone[0].entropy() + alone[1].entropy()
-    np.testing.assert_allclose(joint.entropy(), entropy, rtol=1e-6)

@@ -176,67 +176,88 @@ def test_bernoulli_zero_noise_sets_only_switches_with_enough_probability(dtype, 
 # Both
 
 
-PAIR = heads.Composite((heads.Categorical(2), heads.Categorical(3)))
-NAMED = heads.Composite({"a": heads.Categorical(2), "b": heads.Bernoulli(3)})
 TWO, THREE = gym.spaces.Discrete(2), gym.spaces.Discrete(3)
 BITS, TREE = gym.spaces.MultiBinary(3), gym.spaces.Dict
-FITTING = {
-    "categorical": (heads.Categorical(3, start=2), gym.spaces.Discrete(3, start=2)),
-    "choices": (heads.MultiCategorical([2, 3]), gym.spaces.MultiDiscrete([2, 3])),
-    "switches": (heads.Bernoulli(3), BITS),
-    "counts": (heads.Multinomial(2, 5), gym.spaces.Box(0, 5, (2,), np.int32)),
-    "box": (heads.Gaussian(2, low=[0.0, -1.0], high=1.0), gym.spaces.Box(-1, 1, (2,))),
-    "pair": (PAIR, gym.spaces.Tuple((TWO, THREE))),
-    "named": (NAMED, TREE({"a": TWO, "b": BITS})),
-}
-STRANGE = {
-    "categorical": [gym.spaces.Discrete(3), gym.spaces.Discrete(2, start=2), BITS],
-    "choices": [
-        gym.spaces.MultiDiscrete([3, 2]),
-        gym.spaces.MultiDiscrete([2, 3], start=[0, 1]),
-        gym.spaces.MultiDiscrete([[2, 3]]),
-        gym.spaces.Box(0, 1, (2,)),
-    ],
-    "switches": [gym.spaces.MultiBinary(2), gym.spaces.MultiBinary([3, 1]), THREE],
-    "counts": [
-        gym.spaces.Box(0, 5, (3,), np.int32),
-        gym.spaces.Box(np.int32([0, 0]), np.int32([5, 4])),
-        gym.spaces.Box(np.int32([1, 0]), np.int32([5, 5])),
-        gym.spaces.Box(0, 5, (2,)),
-        gym.spaces.MultiDiscrete([6, 5]),
-        THREE,
-    ],
-    "box": [
-        gym.spaces.Box(np.float32([0, -0.5]), np.float32([1, 1])),
-        gym.spaces.Box(np.float32([-1, -1]), np.float32([1, 0.5])),
-        gym.spaces.Box(-1, 1, (2, 1)),
-        gym.spaces.Box(-1, 1, (2,), np.int32),
-    ],
-    "pair": [
-        gym.spaces.Tuple((THREE, THREE)),
-        gym.spaces.Tuple((TWO, TWO)),
-        gym.spaces.Tuple((TWO,)),
-        gym.spaces.Tuple((TWO, THREE, TWO)),
-        gym.spaces.MultiDiscrete([2, 3]),
-        TREE({"a": TWO, "b": THREE}),
-        TWO,
-    ],
-    "named": [
-        TREE({"a": TWO, "b": THREE}),
-        TREE({"a": THREE, "b": BITS}),
-        TREE({"a": TWO}),
-        TREE({"a": TWO, "b": BITS, "c": TWO}),
-        gym.spaces.Tuple((TWO, BITS)),
+MULTI, TUPLE = gym.spaces.MultiDiscrete, gym.spaces.Tuple
+
+
+def box(low, high, dtype="float32"):
+    return gym.spaces.Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype)
+
+
+FITTING = {  # a head, its space, and spaces with one difference
+    "categorical": (
+        heads.Categorical(3, start=2),
+        gym.spaces.Discrete(3, start=2),
+        [gym.spaces.Discrete(3), gym.spaces.Discrete(2, start=2), BITS],
+    ),
+    "choices": (
+        heads.MultiCategorical([2, 3]),
+        MULTI([2, 3]),
+        [
+            MULTI([3, 2]),
+            MULTI([2, 3], start=[0, 1]),
+            MULTI([[2, 3]]),
+            box([0, 0], [1, 1]),
+        ],
+    ),
+    "switches": (
+        heads.Bernoulli(3),
         BITS,
-    ],
+        [gym.spaces.MultiBinary(2), gym.spaces.MultiBinary([3, 1]), THREE],
+    ),
+    "counts": (
+        heads.Multinomial(2, 5),
+        box([0, 0], [5, 5], "int32"),
+        [
+            box([0] * 3, [5] * 3, "int32"),
+            box([0, 0], [5, 4], "int32"),
+            box([1, 0], [5, 5], "int32"),
+            box([0, 0], [5, 5]),
+            MULTI([6, 5]),
+            THREE,
+        ],
+    ),
+    "box": (
+        heads.Gaussian(2, low=[0.0, -1.0], high=1.0),
+        box([-1, -1], [1, 1]),
+        [
+            box([0, -0.5], [1, 1]),
+            box([-1, -1], [1, 0.5]),
+            box([[-1], [-1]], [[1], [1]]),
+            box([-1, -1], [1, 1], "int32"),
+        ],
+    ),
+    "pair": (
+        heads.Composite((heads.Categorical(2), heads.Categorical(3))),
+        TUPLE((TWO, THREE)),
+        [
+            TUPLE((TWO, TWO)),
+            TUPLE((TWO,)),
+            TUPLE((TWO, THREE, TWO)),
+            MULTI([2, 3]),
+            TREE({"a": TWO, "b": THREE}),
+            TWO,
+        ],
+    ),
+    "named": (
+        heads.Composite({"a": heads.Categorical(2), "b": heads.Bernoulli(3)}),
+        TREE({"a": TWO, "b": BITS}),
+        [
+            TREE({"a": TWO, "b": THREE}),
+            TREE({"a": TWO}),
+            TREE({"a": TWO, "b": BITS, "c": TWO}),
+            TUPLE((TWO, BITS)),
+        ],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", FITTING)
 def test_matches_space_is_false_for_spaces_with_one_difference(name):
-    head, space = FITTING[name]
+    head, space, others = FITTING[name]
     assert head.matches_space(space) and head.check_space(space) is None
-    for other in STRANGE[name]:
+    for other in others:
         assert not head.matches_space(other), other
         with pytest.raises(ValueError, match="does not sample actions of the space"):
             head.check_space(other)

@@ -9,7 +9,6 @@ import parts
 import pytest
 import tensorflow as tf
 from toy_heads import built
-from toy_heads import revived
 
 from tf_reinforce import heads
 from tf_reinforce.heads import base
@@ -53,16 +52,6 @@ def rows(space, actions):
 
 
 # Every head
-
-
-@CASES
-def test_head_restored_from_config_samples_the_same_actions(name, case):
-    head = parts.head(name, case, name="mine")
-    restored = revived(head)
-    assert restored.get_config() == head.get_config() and repr(restored) == repr(head)
-    keras.tree.map_structure(
-        np.testing.assert_array_equal, drawn(restored)[1], drawn(head)[1]
-    )
 
 
 @CASES
@@ -222,14 +211,6 @@ def test_categorical_score_is_one_hot_minus_probs_for_large_logit_gaps(gap, dtyp
         np.testing.assert_allclose(score, expected, rtol=0, atol=2e-7)
 
 
-def test_large_offset_of_logits_does_not_change_categorical_samples():
-    """In float32, the noise would be lost if it were added to an offset of 1e8."""
-    noise = np.random.default_rng(0).random((1000, 2), "float32")
-    head = heads.Categorical(2)
-    plain = head.sample(tf.zeros((1000, 2)), noise)
-    np.testing.assert_array_equal(head.sample(tf.fill((1000, 2), 1e8), noise), plain)
-
-
 # Gaussian
 
 
@@ -265,13 +246,6 @@ def test_gaussian_sample_is_mean_plus_scale_times_noise():
     np.testing.assert_array_equal(head.mode(tf.constant(means)), means)
 
 
-@pytest.mark.parametrize("low, high", [(-math.inf, math.inf), (-1e300, 1e300)])
-def test_bounds_wider_than_float32_neither_clip_nor_warn(low, high):
-    head = heads.Gaussian(1, low=low, high=high)
-    actions = head.to_environment(tf.constant([[-3e38], [0.0], [3e38]]))
-    np.testing.assert_array_equal(actions, np.float32([[-3e38], [0.0], [3e38]]))
-
-
 def test_gaussian_clips_each_dimension_to_its_bound_and_reshapes_actions():
     head = heads.Gaussian(6, low=np.arange(6) - 3.0, high=4.0, shape=(2, 3))
     actions = head.to_environment(tf.fill([5, 6], -9.0))
@@ -291,12 +265,5 @@ def test_for_space_error_names_the_unsupported_space(space):
 
 def test_for_space_error_for_equal_bounds_names_the_remedy():
     space = gym.spaces.Box(np.float32([0, 1]), np.float32([1, 1]))
-    with pytest.raises(ValueError, match="no room between its bounds. Remove dimensions"):
+    with pytest.raises(ValueError, match="must be below `high`.*Remove dimensions"):
         heads.for_space(space)
-
-
-def test_head_that_forgets_its_mask_or_space_fits_any():
-    """The defaults of `Head`, for custom heads."""
-    head = heads.Gaussian(1)
-    assert head.has_legal_action(np.zeros((2, 3, 0), "int8")).tolist() == [[True] * 3] * 2
-    assert base.Head.matches_space(head, gym.spaces.Text(3))

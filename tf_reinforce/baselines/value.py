@@ -78,23 +78,20 @@ class Value(base.Baseline):
             validation.instance("model", model, keras.Model)
         elif (optimizer, minibatch_size, passes, scale) != (None, None, 1, 1):
             raise ValueError(
-                "A `Value` baseline without a model shares the policy's layers, and "
-                "the agent's optimizer trains policy and baseline in one step. Omit "
-                "`optimizer`, `passes`, `minibatch_size` and `scale`, or pass a model. "
-                f"Received: model=None, optimizer={optimizer!r}, passes={passes}, "
-                f"minibatch_size={minibatch_size}, scale={scale}"
+                "A `Value` baseline without a model takes neither `optimizer` nor "
+                "`passes`, `minibatch_size` or `scale`, because the agent's optimizer "
+                f"trains it. Received: model=None, optimizer={optimizer!r}, "
+                f"passes={passes}, minibatch_size={minibatch_size}, scale={scale}"
             )
         self.model = model
-        self.optimizer: Any = None
-        if model is not None:
-            self.optimizer = keras.optimizers.get(optimizer or "adam")
+        optimizer = None if model is None else keras.optimizers.get(optimizer or "adam")
+        self.optimizer: Any = optimizer
         if getattr(self.optimizer, "loss_scale_factor", None) is not None or isinstance(
             self.optimizer, keras.optimizers.LossScaleOptimizer
         ):
             raise ValueError(
-                "The `optimizer` of a `Value` baseline must not divide gradients by a "
-                "loss scale, because the value loss is not scaled. Expected: one "
-                f"without `loss_scale_factor`. Received: optimizer={optimizer!r}"
+                "The `optimizer` of a `Value` baseline must have no loss scale, because "
+                f"the value loss is not scaled. Received: optimizer={optimizer!r}"
             )
         self.loss_weight = validation.within("loss_weight", loss_weight, 0, math.inf)
 

@@ -255,7 +255,7 @@ def check_same_spaces(agent_spaces, environment_spaces):
             )
 
 
-def sample_observations(space, float_dtype, count, rng):
+def sample_observations(space, float_dtype, count, rng, scales=(1.0,)):
     """Returns random observations without extreme values, in stacked arrays.
 
     Floats are standard normal numbers, clipped to the space's bounds; integers of a `Box`
@@ -266,6 +266,8 @@ def sample_observations(space, float_dtype, count, rng):
         float_dtype: The float type of the observations.
         count: Positive int, the length of the leading axis.
         rng: `np.random.Generator`.
+        scales: Standard deviations of real numbers, before they are clipped to the
+            bounds; each observation has the next of them, in turn.
 
     Returns:
         The space's structure, with an array `[count, …]` for each leaf.
@@ -274,58 +276,17 @@ def sample_observations(space, float_dtype, count, rng):
     def sample(part):
         shape = (count, *part.shape)
         if isinstance(part, gym.spaces.Box):
-            return _sample_box(part, shape, float_dtype, rng)
+            return _sample_box(part, shape, float_dtype, rng, scales)
         first, last = category_bounds(part)
         return rng.integers(first, last, shape, endpoint=True).astype(part.dtype)
 
     return map_leaves(sample, to_nest(space))
 
 
-# `_EDGES` contains the numbers of `edge_observations`, where infinity stands for a bound
-# of the space.
-_EDGES = 0.0, 1.0, -1.0, 1e3, -1e3, -np.inf, np.inf
-
-
-def edge_observations(space, float_dtype):
-    """Returns seven observations, at 0, ±1, ±1000 and the space's bounds.
-
-    Every number is clipped to the bounds. Those that are infinite, or 1e7 or more apart,
-    are limited to ±1000. A discrete space is bounded by its first and last value.
-
-    Args:
-        space: A Gymnasium observation space.
-        float_dtype: The float type of the observations.
-
-    Returns:
-        The space's structure, with an array `[7, …]` for each leaf.
-
-    Example:
-
-    >>> edge_observations(gym.spaces.Box(-2, 5, (1,)), "float32").ravel().tolist()
-    [0.0, 1.0, -1.0, 5.0, -2.0, -2.0, 5.0]
-    """
-
-    def edges(part):
-        if isinstance(part, gym.spaces.Box):
-            low, high = (bound.astype("float64") for bound in (part.low, part.high))
-            unbounded = ~(high - low < UNBOUNDED_WIDTH)
-            low = np.where(unbounded, np.maximum(low, -1e3), low)
-            high = np.where(unbounded, np.maximum(low, np.minimum(high, 1e3)), high)
-            is_float = np.issubdtype(part.dtype, np.floating)
-            dtype = float_dtype if is_float else part.dtype
-        else:
-            low, last = category_bounds(part)
-            high = low + np.minimum(last - low, UNBOUNDED_WIDTH)  # exact in float64
-            dtype = part.dtype
-        rows = [np.clip(np.full(part.shape, edge), low, high) for edge in _EDGES]
-        return np.stack(rows).astype(dtype)
-
-    return map_leaves(edges, to_nest(space))
-
-
-def _sample_box(box, shape, float_dtype, rng):
+def _sample_box(box, shape, float_dtype, rng, scales):
     if np.issubdtype(box.dtype, np.floating):
-        values = np.clip(rng.standard_normal(shape), box.low, box.high)
+        by_row = np.resize(scales, (shape[0], *[1] * len(box.shape)))
+        values = np.clip(by_row * rng.standard_normal(shape), box.low, box.high)
         return values.astype(float_dtype)
     high = np.minimum(box.high.astype("float64") + 1, box.low + 256.0)
     return np.floor(rng.uniform(box.low, high, shape)).astype(box.dtype)

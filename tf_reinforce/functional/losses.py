@@ -201,10 +201,8 @@ class Reinforce(keras.losses.Loss):
             head.action_spec("float32"), tf.TensorSpec
         ):
             raise ValueError(
-                "Keras passes one array of actions to a loss, so the actions of `head` "
-                f"must be one array. Received: head={head!r}. Pass a head with one array "
-                "of actions, or train with `tfr.Reinforce(policy, head)`, which supports "
-                "nested actions."
+                "Keras passes one array of actions to a loss. For nested actions, train "
+                f"with `tfr.Reinforce(policy, head)`. Received: head={head!r}"
             )
         self.head = head
 
@@ -214,9 +212,7 @@ class Reinforce(keras.losses.Loss):
         if not y_true.shape.is_compatible_with(expected):
             raise ValueError(
                 f"Actions for outputs of shape {y_pred.shape} must have the shape "
-                f"{tuple(expected)}, because actions are not broadcast. Received: "
-                f"shape {y_true.shape}. Remove the last axis, for example `actions[:, "
-                "0]`."
+                f"{tuple(expected)}, without broadcasting. Received: shape {y_true.shape}"
             )
         if self.head is None:
             actions = _to_integers(y_true, tf.int32)
@@ -224,8 +220,7 @@ class Reinforce(keras.losses.Loss):
         if y_pred.shape[-1] not in (None, self.head.outputs_size):
             raise ValueError(
                 f"{self.head!r} needs {self.head.outputs_size} model outputs for each "
-                f"action. Received: outputs of shape {y_pred.shape}. Change the size of "
-                "the last layer of the model."
+                f"action. Received: outputs of shape {y_pred.shape}"
             )
         if not self.head.built:
             self.head.build(y_pred.shape)

@@ -322,6 +322,18 @@ def env_shape(shape: Sequence[int] | None, size: int) -> tuple[int, ...]:
     return result
 
 
+def one_or_each(name: str, values: Any, size: int, kinds: str = "fiu") -> np.ndarray:
+    """Returns an argument as an array, or raises unless it is one or `size` numbers."""
+    array = np.asarray(values)
+    if array.dtype.kind not in kinds or array.shape not in ((), (size,)):
+        numbers = "number" if "f" in kinds else "whole number"
+        raise ValueError(
+            f"`{name}` must be one {numbers} or {size} {numbers}s. "
+            f"Received: {name}={array.tolist()!r}"
+        )
+    return array
+
+
 def one_if_equal(values: list) -> Any:
     """Returns one number if all numbers of a list are equal, else the list."""
     return values[0] if all(value == values[0] for value in values) else values

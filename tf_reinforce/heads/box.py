@@ -54,7 +54,8 @@ class BoxHead(base.Head):
         if not is_below:
             raise ValueError(
                 "`low` must be below `high` in every entry of the bounds. Received: "
-                f"low={low}, high={high}"
+                f"low={low}, high={high}. Remove dimensions with equal bounds from an "
+                "action space with gymnasium.wrappers.TransformAction."
             )
         numbers = [*_exact(self.low).ravel(), *_exact(self.high).ravel()]
         if self.needs_finite_bounds and not all(map(_is_finite, numbers)):
@@ -74,13 +75,6 @@ class BoxHead(base.Head):
         """
         # Python numbers represent the bounds of every number type exactly.
         low, high = (np.ravel(x).tolist() for x in (space.low, space.high))
-        if not all(a < b for a, b in zip(low, high, strict=True)):
-            raise ValueError(
-                "Each lower bound of an action space must be below its upper bound. "
-                f"Received: {space!r}, which leaves no room between its bounds. Remove "
-                "dimensions with equal bounds from the action space with "
-                "gymnasium.wrappers.TransformAction."
-            )
         bounds = base.one_if_equal(low), base.one_if_equal(high)
         arguments = dict(zip(("low", "high"), bounds, strict=True), shape=space.shape)
         return cls(len(low), **arguments, integer=space.dtype.kind != "f", **options)
@@ -90,13 +84,7 @@ class BoxHead(base.Head):
 
         Python numbers represent the bounds of every number type exactly.
         """
-        array = np.asarray(values)
-        is_real = array.dtype.kind in "fiu"
-        if not is_real or array.shape not in ((), (self.size,)):
-            raise ValueError(
-                f"`{name}` must be one number or {self.size} numbers. "
-                f"Received: {name}={array.tolist()!r}"
-            )
+        array = base.one_or_each(name, values, self.size)
         numbers = array.ravel().tolist()
         converted = [convert(x) if _is_finite(x) else float(x) for x in numbers]
         return converted if array.ndim else converted[0]

@@ -84,8 +84,7 @@ class GaussianHead(box.BoxHead):
                 max((b - a) / 4, least) if b - a < spaces.UNBOUNDED_WIDTH else 1.0
                 for a, b in zip(low, high, strict=True)
             ]
-            if min(scales) > 0:  # else `BoxHead.from_space` refuses the bounds
-                options["initial_scale"] = base.one_if_equal(scales)
+            options["initial_scale"] = base.one_if_equal(scales)
         return super().from_space(space, **options)
 
     def build(self, outputs_shape: Any) -> None:

@@ -55,13 +55,7 @@ class MultiCategorical(categorical.LogitsHead):
         count = len(self.sizes)
         validation.size("sizes", sum(self.sizes))
         self.shape = base.env_shape(shape, count)
-        self.start = np.asarray(start).tolist()
-        is_integer = np.asarray(start).dtype.kind in "iu"
-        if not is_integer or np.shape(start) not in ((), (count,)):
-            raise ValueError(
-                f"`start` must be one whole number or {count} whole numbers. Received: "
-                f"start={start!r}"
-            )
+        self.start = base.one_or_each("start", start, count, "iu").tolist()
         self.outputs_size = self.mask_size = sum(self.sizes)
         self.action_shape = (count,)
         self.noise = seeding.NoiseSpec("uniform", (self.outputs_size,))

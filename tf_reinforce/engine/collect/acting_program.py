@@ -22,7 +22,7 @@ from tf_reinforce.support import startup
 
 log = logging.getLogger("tf_reinforce")
 
-_EXAMPLES = 8  # random observations for the comparison of a new program
+_EXAMPLES = 15  # random observations for the comparison of a new program
 _COMPARED = 64  # steps of every collection that are compared
 
 
@@ -348,14 +348,14 @@ def example_inputs(actor, observation_space, deterministic):
         states and noise.
     """
     rng = seeding.generator(0, "engine_comparison")
-    drawn = [
-        spaces.sample_observations(observation_space, actor.dtype, _EXAMPLES, rng),
-        spaces.edge_observations(observation_space, actor.dtype),
-    ]
+    scales = 0.0, 1.0, 300.0
+    drawn = spaces.sample_observations(
+        observation_space, actor.dtype, _EXAMPLES, rng, scales
+    )
     specs = keras.tree.flatten(actor.observation_spec)
     columns = [
-        np.concatenate(parts).astype(spec.dtype.as_numpy_dtype)
-        for spec, *parts in zip(specs, *map(keras.tree.flatten, drawn), strict=True)
+        array.astype(spec.dtype.as_numpy_dtype)
+        for spec, array in zip(specs, keras.tree.flatten(drawn), strict=True)
     ]
     count = len(columns[0])
     if actor.mask_source is not None:
