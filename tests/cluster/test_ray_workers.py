@@ -275,28 +275,22 @@ def test_machine_with_other_versions_is_refused_unless_allowed(
 
 
 @pytest.mark.slow
-def test_workers_that_no_machine_can_start_are_named(
-    agent, make_workers, monkeypatch, caplog
-):
+def test_workers_that_no_machine_can_start_are_named(agent, make_workers, monkeypatch):
     monkeypatch.setattr(ray_workers, "_START_SECONDS", 1.0)
     workers = make_workers(num_workers=2, num_cpus_per_worker=99)
-    message = r"Worker 0 has not started within 1 s.* The Ray cluster has \d+ cores"
+    message = "Worker 0 has not started within 1 s.* waits for 99 free cores"
     with pytest.raises(TimeoutError, match=message):
         agent.collect(toy_envs.Lengths, 2, workers=workers)
-    assert "wait for further machines" in caplog.text
 
 
 @pytest.mark.slow
-def test_training_starts_with_the_workers_that_find_a_machine(
-    agent, make_workers, caplog
-):
+def test_training_starts_with_the_workers_that_find_a_machine(agent, make_workers):
     """Each of the two machines has four cores, and room for one worker with three."""
     workers = make_workers(num_workers=4, num_cpus_per_worker=3)
     with tfr.collect.open_envs(toy_envs.Lengths, 4, workers=workers) as pool:
         collected = agent.collect(pool, 6)
         assert 1 <= sum(one.ready for one in pool._workers) <= 2
     assert_identical(collected, agent.collect(toy_envs.Lengths, 6))
-    assert "4 workers need 3 each" in caplog.text
 
 
 def test_missing_ray_names_the_extra(agent, monkeypatch):

@@ -20,8 +20,7 @@ import time
 import numpy as np
 
 from tf_reinforce.engine.collect import local_worker
-
-log = logging.getLogger("tf_reinforce")
+from tf_reinforce.support import extras
 
 _START_SECONDS = 300.0  # without any answer, while actors wait for a machine
 _CONNECT_SECONDS = 5.0  # to reach the address of a cluster
@@ -46,7 +45,7 @@ class WorkerActor:
         """Sends messages to the process, then waits briefly for its next one.
 
         Returns:
-            Header and arrays of the message, `None` if none has come, or a `WorkerLost`.
+            The message, `None` if none has come, or a `WorkerLost`.
         """
         try:
             for message in messages:
@@ -54,14 +53,12 @@ class WorkerActor:
             if not select.select([self._worker], [], [], self._interval)[0]:
                 self._worker.check_progress()
                 return None
-            header, arrays = self._worker.receive()
+            message = self._worker.receive()
         except local_worker.WorkerLost as error:
-            text = f"{error} on {platform.node()}"
-            return local_worker.WorkerLost(text, error.in_episode)
-        if header["kind"] == "ready":
-            header["versions"] = package_versions(header["modules"])
-            header["machine"] = platform.node()
-        return header, arrays
+            return local_worker.WorkerLost(f"{error} on {platform.node()}")
+        if message[0] == "ready":
+            message = *message, package_versions(message[1]), platform.node()
+        return message
 
     def close(self, seconds):
         """Ends the process after it has closed its environments; returns problems."""
@@ -78,7 +75,7 @@ class RayLauncher:
     """
 
     def __init__(self, options, step_timeout):
-        self.ray = import_ray()
+        self.ray = extras.load("ray", "ray")
         self.options = options
         self.step_timeout = step_timeout
         self.restarts_lost_hosts = options.restart_failed_workers
@@ -89,8 +86,6 @@ class RayLauncher:
         """Connects to the cluster."""
         self._connection.enter_context(hold_connection(self.options.address))
         self.last_answer = time.monotonic()
-        if lack := self.describe_lack_of_cores():
-            log.warning("%s The others wait for further machines.", lack)
 
     def start(self, number, size, first_index):
         """Returns a new `RayWorker`, still without its environments."""
@@ -101,7 +96,7 @@ class RayLauncher:
             runtime_env={"env_vars": {"RAY_kill_child_processes_on_worker_exit": "0"}},
         )
         actor = actor.remote(number, size, first_index, self.step_timeout, sys.path)
-        return RayWorker(self, actor, number, size, first_index)
+        return RayWorker(self, actor, number)
 
     def share(self, message):
         """Puts a message into Ray's object store; each machine copies it once."""
@@ -124,15 +119,8 @@ class RayLauncher:
         """Disconnects, unless another pool or the program itself is still connected."""
         self._connection.close()
 
-    def describe_lack_of_cores(self):
-        """Returns a sentence if the cluster has too few cores, else `""`."""
-        count, each = self.options.num_workers, self.options.num_cpus_per_worker
-        cores = self.ray.cluster_resources().get("CPU", 0)
-        text = f"The Ray cluster has {cores:g} cores, {count} workers need {each:g} each."
-        return text if count * each > cores else ""
 
-
-class RayWorker(local_worker.Worker):
+class RayWorker:
     """A worker process that a Ray actor holds.
 
     While the pool waits for it, one call of `WorkerActor.exchange` is outstanding, which
@@ -141,11 +129,13 @@ class RayWorker(local_worker.Worker):
     Args:
         launcher: `RayLauncher`.
         actor: Handle of the `WorkerActor`.
-        number, size, first_index: As for `local_worker.Worker`.
+        number: Int, which names the worker in messages.
     """
 
-    def __init__(self, launcher, actor, number, size, first_index):
-        super().__init__(number, size, first_index)
+    ready = False  # whether the process has made its environments
+
+    def __init__(self, launcher, actor, number):
+        self.number = number
         self.lost = None  # the `WorkerLost`, if the process or the actor is lost
         self._launcher = launcher
         self._ray = launcher.ray
@@ -185,11 +175,12 @@ class RayWorker(local_worker.Worker):
             self._lose(content)
         elif content is not None:
             self._content = content
-            self._check_versions(content[0])
+            if content[0] == "ready":
+                self._check_versions(*content[1:])
         return content is not None
 
     def receive(self):
-        """Returns header and arrays of the next message; raises `WorkerLost`."""
+        """Returns the next message; raises `WorkerLost`."""
         self._expect_alive()
         return self._content
 
@@ -206,9 +197,10 @@ class RayWorker(local_worker.Worker):
             self._lose(local_worker.HostLost(text))
         self._expect_alive()
         if self.waits_for_machine and now - launcher.last_answer > _START_SECONDS:
+            cores = launcher.options.num_cpus_per_worker
             raise TimeoutError(
-                f"Worker {self.number} has not started within {_START_SECONDS:g} s. See "
-                f"`ray status`. {launcher.describe_lack_of_cores()}"
+                f"Worker {self.number} has not started within {_START_SECONDS:g} s. It "
+                f"waits for {cores:g} free cores on a machine, see `ray status`."
             )
 
     def stop(self):
@@ -249,19 +241,17 @@ class RayWorker(local_worker.Worker):
         if self.lost:
             raise self.lost
 
-    def _check_versions(self, header):
+    def _check_versions(self, modules, versions, machine):
         """Raises `ValueError` if the worker's machine has other package versions."""
-        if header["kind"] != "ready" or self._launcher.options.allow_other_versions:
-            return
-        own = package_versions(header["modules"])
+        own = package_versions(modules)
         differing = [
             f"{name} {number} (expected {own[name]})"
-            for name, number in sorted(header["versions"].items())
+            for name, number in sorted(versions.items())
             if own.get(name, number) != number
         ]
-        if differing:
+        if differing and not self._launcher.options.allow_other_versions:
             raise ValueError(
-                f"The machine {header['machine']} of the Ray cluster has other versions "
+                f"The machine {machine} of the Ray cluster has other versions "
                 f"of packages: {', '.join(differing)}. Results could differ. Install the "
                 "same versions, or pass RayWorkers(allow_other_versions=True)."
             )
@@ -284,18 +274,6 @@ def _describe_loss(error):
     return f"is lost with its actor or its machine: {text[:150]} … {text[-150:]}"
 
 
-def import_ray():
-    """Imports Ray; an `ImportError` names the extra to install."""
-    try:
-        import ray
-    except ImportError as error:
-        raise ImportError(
-            'RayWorkers needs Ray: `pip install "tf-reinforce[ray]"`. For processes of '
-            "this machine, use workers=N."
-        ) from error
-    return ray
-
-
 _lock = threading.Lock()
 _users = {"count": 0, "address": None}  # of the connection that this module has made
 
@@ -306,7 +284,7 @@ def hold_connection(address):
 
     The last one closes it, unless the program itself has called `ray.init`.
     """
-    ray = import_ray()
+    ray = extras.load("ray", "ray")
     with _lock:
         if not ray.is_initialized():
             _connect(ray, address)

@@ -18,7 +18,7 @@ def play(one, lengths, rng, lose=0.0):
     while not one.complete:
         w = rng.choice([w for w in range(count) if running[w]])
         if rng.random() < lose:
-            assert one.lose(w) == sorted(running[w])
+            one.lose(w)
             running[w] = one.take(w)
             continue
         number = running[w].pop(rng.randrange(len(running[w])))

@@ -2,15 +2,19 @@
 
 import contextlib
 import json
+import math
 import mmap
+import multiprocessing
 import os
-import selectors
+import pickle
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing import connection
 
 from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.engine.collect import worker as workers
@@ -28,15 +32,8 @@ _CODE = (  # of a worker process
 class WorkerLost(Exception):
     """Raised when a worker process has died or did not answer in time.
 
-    Args:
-        text: String, what follows "Worker 3" in a message.
-        in_episode: Bool, whether it was playing an episode. If not, the last episodes
-            sent to it may not have arrived.
+    The text is what follows "Worker 3" in a message.
     """
-
-    def __init__(self, text, in_episode=True):
-        super().__init__(text)
-        self.in_episode = in_episode
 
 
 class HostLost(WorkerLost):
@@ -72,38 +69,14 @@ class LocalLauncher:
         Returns:
             List of all such workers, empty if the time is over.
         """
-        if ended := [one for one in workers if one.fileno() < 0]:
-            return ended  # `send` has found that they are lost
-        with selectors.DefaultSelector() as selector:
-            for one in workers:
-                selector.register(one, selectors.EVENT_READ)
-            return [key.fileobj for key, _ in selector.select(seconds)]
+        ended = [one for one in workers if one.lost]  # `send` has found that they are
+        return ended or connection.wait(workers, seconds)
 
     def close(self):
         """Undoes `open` once no worker is left; nothing to do here."""
 
 
-class Worker:
-    """What a pool knows about one of its workers.
-
-    Args:
-        number: Int, which names the worker in messages.
-        size: Positive int, the number of its environments.
-        first_index: Int, the index of its first environment among those of all workers.
-    """
-
-    waits_for_machine = False  # whether no machine has free cores for the worker
-
-    def __init__(self, number, size, first_index):
-        self.number = number
-        self.size = size
-        self.first_index = first_index
-        self.programs = set()  # the acting programs that the process knows
-        self.collection = None  # the collection for which the process knows the weights
-        self.ready = False  # whether the process has made its environments
-
-
-class LocalWorker(Worker):
+class LocalWorker:
     """A worker process on this machine.
 
     It starts fresh, not as a fork, and does not import the main module. As the leader of
@@ -111,44 +84,53 @@ class LocalWorker(Worker):
     environments end with it.
 
     Args:
-        number, size, first_index: As for `Worker`.
+        number: Int, which names the worker in messages.
+        size: Positive int, the number of its environments.
+        first_index: Int, the index of its first environment among those of all workers.
         step_timeout: Float, the seconds after which one reset or step counts as hanging.
         search_path: List of strings, its import path, by default `sys.path`.
     """
 
+    ready = False  # whether the process has made its environments
+    waits_for_machine = False  # whether no machine has free cores for the worker
+
     def __init__(self, number, size, first_index, step_timeout, search_path=None):
-        super().__init__(number, size, first_index)
+        self.number = number
+        self._first_index = first_index
         self._step_timeout = step_timeout
-        self._ended = False
         with tempfile.TemporaryFile() as file:
             file.truncate(batched_envs.progress_size(size))
             self._progress = batched_envs.Progress(size, mmap.mmap(file.fileno(), 0))
-            ours, theirs = socket.socketpair()
-            with theirs:
-                descriptors = theirs.fileno(), file.fileno()
-                path = json.dumps(search_path or sys.path)
-                arguments = [path, *map(str, descriptors), str(first_index)]
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _CODE, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    env={**os.environ, "TF_REINFORCE_WORKER": str(number)},
-                    pass_fds=descriptors,
-                    start_new_session=True,
-                )
-        self._channel = workers.Channel(ours, step_timeout + START_TIMEOUT)
+            self._channel, theirs = multiprocessing.Pipe()
+            descriptors = theirs.fileno(), file.fileno()
+            path = json.dumps(search_path or sys.path)
+            arguments = [path, *map(str, descriptors), str(first_index)]
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CODE, *arguments],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "TF_REINFORCE_WORKER": str(number)},
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+            theirs.close()
         self.fileno, self.pid = self._channel.fileno, self._process.pid
+        # A process may stop in the middle of a message.
+        limit = struct.pack("ll", math.ceil(step_timeout + START_TIMEOUT), 0)
+        with socket.socket(fileno=os.dup(self.fileno())) as end:
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                end.setsockopt(socket.SOL_SOCKET, option, limit)
         self._last, self._since = None, 0.0  # the last progress, and when it was new
 
     def send(self, message):
-        """Sends a message that `worker.encode` returned; raises `WorkerLost`."""
+        """Sends a pickled message; raises `WorkerLost`."""
         self._last = None  # `check_progress` begins to measure `step_timeout` anew
         with self._explain_lost():
-            self._channel.send_encoded(message)
+            self._channel.send_bytes(message)
 
     def receive(self):
-        """Returns header and arrays of the next message; raises `WorkerLost`."""
+        """Returns the next message, a tuple; raises `WorkerLost`."""
         with self._explain_lost():
-            message = self._channel.receive()
+            message = workers.receive(self._channel)
         self._last = None
         return message
 
@@ -166,37 +148,34 @@ class LocalWorker(Worker):
 
     def _lose(self, is_late=False):
         """Kills the process, and raises a `WorkerLost` that says why."""
-        in_episode = self._progress.is_in_episode()
-        place = self._progress.describe(self.first_index)
+        place = self._progress.describe(self._first_index)
         if is_late:
-            more = "" if in_episode else f" and further {START_TIMEOUT:g} s"
+            more = f" and further {START_TIMEOUT:g} s"
+            more = "" if self._progress.is_in_episode() else more
             text = f"did not answer within step_timeout={self._step_timeout:g} s{more}"
             text += ", and was ended"
+            self.kill()
         else:
-            text = "closed its connection to the pool, and was ended"
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                text = _describe_exit(self._process.wait(1.0))
-        self.kill()
-        raise WorkerLost(f"{text} ({place})", in_episode) from None
+            text = _describe_exit(self._exit_code(1.0))
+        raise WorkerLost(f"{text} ({place})") from None
 
     @contextlib.contextmanager
     def _explain_lost(self):
         try:
             yield
-        except TimeoutError:
+        except BlockingIOError:  # the time is over
             self._lose(is_late=True)
         except (EOFError, OSError):
             self._lose()
 
     def stop(self):
         """Asks the process to close its environments and end."""
-        with contextlib.suppress(EOFError, OSError):  # `join` reports it
-            self._channel.send({"kind": "stop"})
+        with contextlib.suppress(OSError):  # `join` reports it
+            self._channel.send_bytes(pickle.dumps(("stop",)))
 
     def terminate(self):
         """Asks the process to end, even in the middle of an episode."""
-        if not self._ended:
-            self._process.terminate()
+        self._process.terminate()
 
     def join(self, deadline):
         """Waits until the process has ended, and kills it at the deadline.
@@ -208,40 +187,55 @@ class LocalWorker(Worker):
             List of texts, one for each exception of an environment's `close`, and one if
             the process did not end in time or failed.
         """
+        if self.lost:
+            return []
         problems, text = [], None
         try:
-            while not self._ended:
-                seconds = max(0.01, deadline - time.monotonic())
-                header, _ = self._channel.receive(seconds)
-                if header["kind"] == "closed":
-                    problems += header["errors"]
+            problems = self._close_errors(deadline)
         except TimeoutError:
             text = "did not end in time, and was killed"
         except (EOFError, OSError):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(max(0.01, deadline - time.monotonic()))
-            text = _describe_exit(code) if (code := self.kill()) else None
+            code = self._exit_code(max(0.01, deadline - time.monotonic()))
+            text = _describe_exit(code) if code else None
         self.kill()
         if text:
-            place = self._progress.describe(self.first_index)
-            problems.append(f"the process {text} ({place})")
+            place = self._progress.describe(self._first_index)
+            problems = [f"the process {text} ({place})"]
         return [f"worker {self.number}: {problem}" for problem in problems]
 
+    def _close_errors(self, deadline):
+        """Waits for the last message, and returns its texts."""
+        while self._channel.poll(max(0.01, deadline - time.monotonic())):
+            kind, errors, *_ = workers.receive(self._channel)
+            if kind == "closed":
+                return errors
+        raise TimeoutError
+
+    @property
+    def lost(self):
+        """Returns whether the worker was ended."""
+        return self._channel.closed
+
     def kill(self):
-        """Kills the process group; returns the process' exit code.
+        """Kills the process group, and returns the process' exit code.
 
         It is the original one if the process had already ended.
         """
-        if not self._ended:
-            self._ended = True
+        if not self.lost:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self.pid, signal.SIGKILL)
             self._channel.close()
         return self._process.wait()
+
+    def _exit_code(self, seconds):
+        """Returns the exit code of a process that ends within some seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self.kill()
 
 
 def _describe_exit(code):
     """Returns a text such as "was killed by the signal SIGKILL" for an exit code."""
-    if code is not None and code < 0:
+    if code < 0:
         return f"was killed by the signal {signal.Signals(-code).name}"
     return f"ended with the exit code {code}"

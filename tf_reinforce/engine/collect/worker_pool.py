@@ -7,9 +7,9 @@ or whether workers died and were replaced.
 
 import collections
 import contextlib
-import functools
 import logging
 import math
+import pickle
 import time
 
 import cloudpickle
@@ -18,15 +18,10 @@ import numpy as np
 from tf_reinforce.engine.collect import environments
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import local_worker
-from tf_reinforce.engine.collect import worker as workers
 
 log = logging.getLogger("tf_reinforce")
 
-_MAX_LOSSES = 10  # workers that may die while they play the same episode
-_ERRORS = {
-    error.__name__: error
-    for error in (host_loop.EnvironmentFault, FloatingPointError, TypeError, ValueError)
-}
+_MAX_LOSSES = 10  # replacements of one worker in a collection
 
 
 class WorkerPool(environments.HostEnvironments):
@@ -55,15 +50,13 @@ class WorkerPool(environments.HostEnvironments):
         self._launcher = launcher
         self._workers = []  # what `launcher.start` returned
         self._last_check = 0.0  # the time of the last look at the workers' progress
-        self._programs = {}  # from `ActingProgram`s to their numbers and messages
+        self._programs = {}  # from `ActingProgram`s to what workers need, pickled
         self._busy = False  # whether a collection was interrupted
-        self._num_restarts = 0  # replaced workers that no collection has reported
-        self._losses = collections.Counter()  # by episode, or by worker between episodes
+        self._losses = collections.Counter()  # replaced workers, by number
         self._mean_length = None  # mean length of the episodes in the last collection
-        self._num_collections = 0
-        self._dispatcher = (
-            None  # of the current collection, as are `_program`, `_message`
-        )
+        # Of the current collection: its message, and the workers that have received it.
+        self._message, self._informed = None, set()
+        self._dispatcher = None
 
     def _collect_episodes(self, actor, program, request):
         if program.runtime != "litert":
@@ -74,20 +67,18 @@ class WorkerPool(environments.HostEnvironments):
         if self._busy or not self._workers:
             self._start()
         start = time.perf_counter()
-        self._program = self._program_message(actor, program)
-        self._message = self._collect_message(request)
+        self._message = self._collect_message(actor, program, request)
+        self._informed.clear()
         episodes = request.episodes if request.steps is None else None
         limits = episodes, request.steps, self._mean_length
         self._dispatcher = EpisodeDispatcher(self._sizes, *limits)
-        self._num_collections += 1
-        self._losses.clear()
         self._busy = True
         shares, stepping, faults = self._run()
         self._busy, self._dispatcher = False, None
         arrays = _merge_shares(shares, request.steps)
         self._mean_length = arrays.lengths.mean()
-        total = host_loop.Faults(worker_restarts=self._num_restarts)
-        self._num_restarts = 0
+        total = host_loop.Faults(worker_restarts=self._losses.total())
+        self._losses.clear()
         for number in arrays.numbers.tolist():
             total.add(faults[number])
         stepping, seconds = stepping / len(self._sizes), time.perf_counter() - start
@@ -120,11 +111,10 @@ class WorkerPool(environments.HostEnvironments):
         self.close()
         self._busy = True
         received = f"env={self._factory.env!r}, env_kwargs={self._factory.kwargs}"
-        blob = _encode_of_user(self._factory.make_batch, received)
+        make_batch = _pickled(self._factory.make_batch, received)
         self._launcher.open()
-        self._programs = {}
         self._losses.clear()
-        message = workers.encode({"kind": "environments"}, [blob])
+        message = pickle.dumps(("environments", make_batch))
         self._env_message = self._launcher.share(message)
         for number in range(len(self._sizes)):
             self._workers.append(self._start_worker(number))
@@ -132,8 +122,7 @@ class WorkerPool(environments.HostEnvironments):
             has_others = len(waiting) < len(self._workers)
             if has_others and all(one.waits_for_machine for one in waiting):
                 return
-            for one, message in self._receive(waiting):
-                _expect_no_error(one, message)
+            for one, _ in self._receive(waiting):
                 one.ready = True
 
     def _start_worker(self, number):
@@ -144,34 +133,19 @@ class WorkerPool(environments.HostEnvironments):
             one.send(self._env_message)
         return one
 
-    def _program_message(self, actor, program):
-        """Returns an acting program's number, and the message that sends it."""
-        if program not in self._programs:
-            parts = actor.acting_specs(), program.layout, program.model
-            blob = np.frombuffer(cloudpickle.dumps(parts), "uint8")
-            number = len(self._programs)
-            header = {"kind": "program", "program": number}
-            message = self._launcher.share(workers.encode(header, [blob]))
-            self._programs[program] = number, message
-        return self._programs[program]
-
-    def _collect_message(self, request):
+    def _collect_message(self, actor, program, request):
         """Returns the message that starts a collection, with weights and settings.
 
         Initial recurrent states may be learned, so they are sent every time.
         """
-        settings = _encode_of_user(request.settings, repr(request.settings))
-        states = request.weights.states
-        header = {
-            "kind": "collect",
-            "program": self._program[0],
-            "key": list(request.key),
-            "group_size": request.group_size,
-            "deterministic": request.deterministic,
-            "num_states": len(states),
-        }
-        arrays = [settings, *states, *request.weights.values]
-        return self._launcher.share(workers.encode(header, arrays))
+        if program not in self._programs:
+            parts = actor.acting_specs(), program.layout, program.model
+            self._programs[program] = cloudpickle.dumps(parts)
+        weights = request.weights
+        options = tuple(request.key), request.group_size, request.deterministic
+        message = "collect", self._programs[program], options, request.settings
+        message = *message, weights.states, weights.values
+        return self._launcher.share(_pickled(message, repr(request.settings)))
 
     def _run(self):
         """Collects episodes until the dispatcher needs no more.
@@ -186,15 +160,13 @@ class WorkerPool(environments.HostEnvironments):
         while not dispatcher.complete:
             running = dispatcher.running
             busy = [x for x in self._workers if not x.ready or running(x.number)]
-            for one, message in self._receive(busy):
-                header, arrays = _expect_no_error(one, message)
+            for one, (_, *contents) in self._receive(busy):
                 if one.ready:
-                    share = workers.to_episode_arrays(header, arrays)
+                    share, share_faults, seconds = contents
                     shares.append(share)
-                    stepping += header["seconds"]
+                    stepping += seconds
                     numbers = share.numbers.tolist()
-                    each = [host_loop.Faults(**fields) for fields in header["faults"]]
-                    faults.update(zip(numbers, each, strict=True))
+                    faults.update(zip(numbers, share_faults, strict=True))
                     dispatcher.finish(one.number, numbers, share.lengths.tolist())
                 one.ready = True
                 self._hand_out(one)
@@ -213,23 +185,16 @@ class WorkerPool(environments.HostEnvironments):
         numbers = self._dispatcher.take(one.number, waiting)
         if not numbers:
             return
-        program, message = self._program
-        try:
-            if program not in one.programs:
-                one.send(message)
-                one.programs.add(program)
-            if one.collection != self._num_collections:
+        with contextlib.suppress(local_worker.WorkerLost):  # `receive` reports it
+            if one not in self._informed:
                 one.send(self._message)
-                one.collection = self._num_collections
-            one.send(workers.encode({"kind": "episodes", "numbers": numbers}))
-        except local_worker.WorkerLost as error:
-            self._dispatcher.put_back(one.number, numbers)
-            self._replace(one, error)
+                self._informed.add(one)
+            one.send(pickle.dumps(("episodes", numbers)))
 
     def _receive(self, busy):
         """Waits for messages; returns pairs of a worker and its message.
 
-        Lost workers are replaced.
+        Lost workers are replaced. Raises the error that a worker reports.
         """
         interval = min(1.0, self._launcher.step_timeout / 4)
         ready, messages = self._launcher.wait(busy, interval), []
@@ -238,7 +203,7 @@ class WorkerPool(environments.HostEnvironments):
         for one in busy:
             try:
                 if one in ready:
-                    messages.append((one, one.receive()))
+                    messages.append((one, _expect_no_error(one, one.receive())))
                 elif is_check_due:
                     one.check_progress()
             except local_worker.WorkerLost as error:
@@ -249,27 +214,24 @@ class WorkerPool(environments.HostEnvironments):
         """Starts another worker in place of a lost one."""
         is_host = isinstance(error, local_worker.HostLost)
         restarts = self._launcher.restarts_lost_hosts if is_host else self._restarts
-        lost = self._dispatcher.lose(one.number) if self._dispatcher else []
-        played = lost if error.in_episode else []
-        causes = [f"episode {n}" for n in played] or [f"worker {one.number}"]
-        self._losses.update(causes)
-        repeated = [cause for cause in causes if self._losses[cause] > _MAX_LOSSES]
-        if repeated or not restarts:
-            raise _lost_error(one, error, repeated) from None
+        if self._losses[one.number] == _MAX_LOSSES or not restarts:
+            raise _lost_error(one, error, restarts, is_host) from None
+        if self._dispatcher:
+            self._dispatcher.lose(one.number)
         log.warning("Worker %d %s. It is started again.", one.number, error)
-        self._num_restarts += 1
+        self._losses[one.number] += 1
         self._workers[one.number] = self._start_worker(one.number)
 
 
-def _encode_of_user(value, received):
-    """Returns an object as an array of bytes.
+def _pickled(value, received):
+    """Returns the bytes of a pickled object.
 
     Args:
         value: Object that contains the user's own objects.
         received: String, the received arguments, for an error.
     """
     try:
-        return np.frombuffer(cloudpickle.dumps(value), "uint8")
+        return cloudpickle.dumps(value)
     except Exception as error:  # `pickle` raises errors of many types
         raise ValueError(
             "The environment cannot be sent to worker processes, because a part of it "
@@ -278,21 +240,22 @@ def _encode_of_user(value, received):
         ) from error
 
 
-def _lost_error(one, error, repeated):
-    """Returns the `EnvironmentFault` for a lost worker.
+def _lost_error(one, error, restarts, is_host):
+    """Returns the `EnvironmentFault` for a worker that is not replaced.
 
     Args:
         one: The worker.
         error: `local_worker.WorkerLost`.
-        repeated: List of strings, the episodes or workers with too many losses.
+        restarts: Bool, whether such workers are replaced, but not more often.
+        is_host: Bool, whether its machine was lost.
     """
     remedy = (
         'Correct the environment, or pass on_env_error="restart" to replace the worker '
         "and to play its episodes again."
     )
-    if repeated:
-        remedy = f"It was the loss number {_MAX_LOSSES + 1} with {repeated[0]}."
-    elif isinstance(error, local_worker.HostLost):
+    if restarts:
+        remedy = f"It had been replaced {_MAX_LOSSES} times in this collection."
+    elif is_host:
         remedy = "RayWorkers(restart_failed_workers=True) replaces such a worker."
     return host_loop.EnvironmentFault(
         f"Worker {one.number} {error}. The agent did not learn from the failed batch. "
@@ -305,16 +268,11 @@ def _expect_no_error(one, message):
 
     The error's cause contains the worker's traceback.
     """
-    header, arrays = message
-    if header["kind"] != "error":
+    if message[0] != "error":
         return message
-    error, text = header["error"], header["message"]
-    if error == host_loop.OutputsNotFinite.__name__:
-        error_type = functools.partial(host_loop.OutputsNotFinite, inputs=arrays)
-    elif (error_type := _ERRORS.get(error)) is None:
-        error_type, text = RuntimeError, f"{error}: {text}"
-    raise error_type(f"Worker {one.number}: {text}") from RuntimeError(
-        f"in worker {one.number}\n{header['trace']}"
+    _, error_type, text, inputs, trace = message
+    raise error_type(f"Worker {one.number}: {text}", *inputs) from RuntimeError(
+        f"in worker {one.number}\n{trace}"
     )
 
 
@@ -402,15 +360,9 @@ class EpisodeDispatcher:
         self._lengths.update(zip(numbers, lengths))
 
     def lose(self, worker):
-        """Takes back the episodes of a worker that died, and returns their numbers."""
-        lost = sorted(self._running[worker])
-        self.put_back(worker, lost)
-        return lost
-
-    def put_back(self, worker, numbers):
-        """Takes back episodes from `take` that did not reach their worker."""
-        self._running[worker].difference_update(numbers)
-        self._lost = sorted([*self._lost, *numbers])
+        """Takes back the episodes of a worker that died."""
+        self._lost = sorted([*self._lost, *self._running[worker]])
+        self._running[worker].clear()
 
     def running(self, worker=None):
         """Returns how many episodes one worker, or all of them, are playing."""
