@@ -17,7 +17,7 @@ _PATHS = {
     "Reinforce": "agent",
     "ScoreFunction": "sampling.model",
     "check_env": "testing.environments",
-    "learner_strategy": "support.replicas",
+    "learner_strategy": "engine.learner_processes",
     "load": "saving",
     "Episodes": "data.episodes",
     "SeedResults": "experiments.multi_seed",

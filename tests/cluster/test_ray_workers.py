@@ -5,7 +5,6 @@ The cluster has two nodes on this machine, which listen on 127.0.0.1 only.
 
 import contextlib
 import functools
-import json
 import os
 import pathlib
 import re
@@ -21,7 +20,6 @@ import toy_envs
 from nested_arrays import assert_identical
 
 import tf_reinforce as tfr
-from tf_reinforce import cli
 from tf_reinforce.cluster import ray_workers
 from tf_reinforce.engine.collect import local_worker
 
@@ -297,22 +295,3 @@ def test_missing_ray_names_the_extra(agent, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"tf-reinforce\[ray\]"):
         agent.collect(toy_envs.Lengths, 2, workers=tfr.collect.RayWorkers(2))
-
-
-# The command line
-
-
-@pytest.mark.slow
-def test_command_on_a_cluster_writes_the_files_of_one_process(cluster, tmp_path):
-    train = ["train", "CartPole-v1", "--engine", "host", "--epochs", "2", "--hidden", "4"]
-    ray = ["--ray", cluster.address, "--workers", "4"]
-    assert cli.main([*train, "--run-dir", str(tmp_path / "one")]) == 0
-    assert cli.main([*train, *ray, "--run-dir", str(tmp_path / "ray")]) == 0
-    for name in ("episodes.csv", "config.json"):
-        one, other = ((tmp_path / run / name).read_text() for run in ("one", "ray"))
-        assert one == other
-    files = (tmp_path / run / "evaluation.json" for run in ("one", "ray"))
-    one, other = (json.loads(file.read_text()) for file in files)
-    assert other == {**one, "worker_restarts": 0}
-    one, other = (tfr.load(tmp_path / run / "agent.keras") for run in ("one", "ray"))
-    assert_identical(one.get_weights(), other.get_weights())

@@ -130,7 +130,7 @@ def test_convolutions_are_not_compiled_unless_requested(name, capsys):
     fit(made(layers, [LAYERS.Conv2D(2, 3)]), verbose=1)
     note = "XLA: policy no (convolutions), value network no (convolutions)"
     assert says(capsys) == note
-    with pytest.raises(ValueError, match="`without_xla.*` cannot be.*jit_compile=False"):
+    with pytest.raises(ValueError, match="without_xla.*` cannot be.*jit_compile=False"):
         update(made(layers, passes=1, setting=True))
 
 
@@ -145,5 +145,5 @@ def test_value_network_alone_is_compiled_from_100_gradient_steps_on(name, capsys
     layers = [WithoutXLA(), *OTHERS[name]()]
     fit(made([WithoutXLA()], layers, passes=1, value_passes=24), verbose=1)
     assert says(capsys) == ""
-    with pytest.raises(ValueError, match="`without_xla.*` cannot be.*jit_compile=False"):
+    with pytest.raises(ValueError, match="without_xla.*` cannot be.*jit_compile=False"):
         update(made([WithoutXLA()], layers, passes=1))

@@ -241,21 +241,103 @@ def test_processes_agree_on_the_end_for_every_order_of_ranks(count, replicas):
 
 
 @pytest.mark.parametrize(
-    "message, reachable, said",
+    "message, is_loss",
     [
-        ("Connection refused", False, r"Process 0 \(127.0.0.1:1\) of"),
-        ("remote target /job:worker/replica:0/task:0", True, "Another process of"),
-        ("RPC: /tensorflow.CoordinationService/Heartbeat", True, "Another process of"),
-        ("a bug", True, None),
+        ("Connection refused", True),
+        ("remote target /job:worker/replica:0/task:0", True),
+        ("RPC: /tensorflow.CoordinationService/Heartbeat", True),
+        ("a bug", False),
     ],
 )
-def test_error_of_a_collective_operation_names_a_lost_process(
-    monkeypatch, message, reachable, said
+def test_error_of_a_collective_operation_tells_that_a_process_is_lost(
+    monkeypatch, message, is_loss
 ):
     """Other errors are raised unchanged."""
     monkeypatch.setattr(learner_processes, "_LINGER_SECONDS", 0.0)
-    monkeypatch.setattr(learner_processes, "_is_reachable", lambda host: reachable)
-    error = learner_processes.LearnerLost if said else tf.errors.InternalError
-    raises = pytest.raises(error, match=said or message)
+    error = learner_processes.LearnerLost if is_loss else tf.errors.InternalError
+    raises = pytest.raises(error, match=message)
     with raises, learner_processes.get(Strategy(1)).explain_lost():
         raise tf.errors.InternalError(None, None, message)
+
+
+def small_policy():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+
+
+def fake_strategy(kind=tf.distribute.MirroredStrategy, count=2):
+    """Returns a strategy with several replicas that makes no variables."""
+
+    class Strategy(kind):
+        num_replicas_in_sync = count
+
+        def __init__(self):
+            pass
+
+    return Strategy()
+
+
+def variables_of(strategy):
+    return [
+        types.SimpleNamespace(value=types.SimpleNamespace(distribute_strategy=strategy))
+    ]
+
+
+def test_unsupported_strategies_are_refused():
+    strategy = fake_strategy(tf.distribute.ParameterServerStrategy)
+    expected = ", but only MirroredStrategy, MultiWorkerMirroredStrategy, "
+    with pytest.raises(ValueError, match="Strategy" + expected):
+        learner_processes.check_strategy(strategy)
+    with tf.distribute.experimental.CentralStorageStrategy(["/cpu:0"]).scope():
+        policy = small_policy()
+        with pytest.raises(ValueError, match="CentralStorageStrategy" + expected):
+            tfr.Reinforce(policy)
+
+
+def test_parts_of_another_scope_are_refused():
+    strategy = fake_strategy()
+    learner_processes.check_same_scope(strategy, {"policy": variables_of(strategy)})
+    learner_processes.check_same_scope(None, {"policy": variables_of(None)})
+    learner_processes.check_same_scope(
+        fake_strategy(count=1), {"policy": variables_of(None)}
+    )
+    for pair in ((strategy, None), (None, strategy)):
+        with pytest.raises(ValueError, match="policy and the agent were not made in the"):
+            learner_processes.check_same_scope(pair[0], {"policy": variables_of(pair[1])})
+
+
+def test_training_in_the_scope_is_refused():
+    """TensorFlow's error in the optimizer would name neither `fit` nor the scope."""
+    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+        agent = tfr.Reinforce(small_policy())
+        agent.compile(keras.optimizers.Adam())
+        with pytest.raises(
+            RuntimeError, match="`fit` was called in the scope of a strat"
+        ):
+            agent.fit("CartPole-v1", epochs=1)
+        with pytest.raises(RuntimeError, match="`update` .* after this block"):
+            agent.update(None)
+
+
+@pytest.mark.parametrize(
+    "error, expected, message",
+    [
+        (RuntimeError("late"), RuntimeError, "before any other call of TensorFlow"),
+        (
+            tf.errors.UnknownError(None, None, "no server"),
+            OSError,
+            "each at an unused port",
+        ),
+    ],
+)
+def test_errors_of_learner_strategy(monkeypatch, error, expected, message):
+    """TensorFlow raises them once it has started, and if a port is in use."""
+
+    def refuse():
+        raise error
+
+    cluster = '{"worker": ["127.0.0.1:1", "127.0.0.1:2"]}'
+    task = '{"type": "worker", "index": 0}'
+    monkeypatch.setenv("TF_CONFIG", f'{{"cluster": {cluster}, "task": {task}}}')
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", refuse)
+    with pytest.raises(expected, match=message):
+        tfr.learner_strategy()

@@ -504,7 +504,7 @@ MODELS = {
     "half": (
         lambda: language_models.text_gpt2(dtype="float16"),
         {},
-        "is in float16, in which the squares",
+        "is in float16, in which the optimizer",
     ),
     "group_size": (None, {"group_size": 1}, "whole number of at least 2"),
     "turns": (None, {"max_turns": 2}, "both a function `reply`"),

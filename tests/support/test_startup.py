@@ -9,6 +9,7 @@ import pytest
 import toys
 
 import tf_reinforce as tfr
+from tf_reinforce.support import locks
 from tf_reinforce.support import startup
 
 pytestmark = pytest.mark.usefixtures("hears_ctrl_c")
@@ -97,17 +98,17 @@ def test_ctrl_c_while_a_function_is_traced_is_a_keyboard_interrupt(caplog):
 def test_signal_in_a_block_is_delivered_once_and_the_handler_is_restored(at_once):
     log = []
     own = signal.signal(signal.SIGINT, lambda *_: log.append("own handler"))
-    with startup.kept(at_once=at_once):
+    with locks.kept(at_once=at_once):
         signal.raise_signal(signal.SIGINT)
         log.append("end of the block")
     assert log == ["own handler", "end of the block"][:: 1 if at_once else -1]
-    with pytest.raises(ZeroDivisionError), startup.kept(at_once=at_once):
+    with pytest.raises(ZeroDivisionError), locks.kept(at_once=at_once):
         signal.raise_signal(signal.SIGINT)
         raise ZeroDivisionError  # Ctrl-C has not caused it
     assert len(log) == 3
     signal.signal(signal.SIGINT, own)
-    with pytest.raises(KeyboardInterrupt), startup.kept():
-        with startup.kept(at_once=at_once):
+    with pytest.raises(KeyboardInterrupt), locks.kept():
+        with locks.kept(at_once=at_once):
             signal.raise_signal(signal.SIGINT)
         log.append("after the inner block")
     assert len(log) == 3 and signal.getsignal(signal.SIGINT) is own

@@ -14,7 +14,6 @@ from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
 from tf_reinforce.support import compilation
 from tf_reinforce.support import optimizers
-from tf_reinforce.support import replicas
 from tf_reinforce.support import validation
 
 
@@ -131,7 +130,7 @@ class Value(base.Baseline):
             values = baseline_batch.values
             returns = tf.cast(baseline_batch.returns, values.dtype)
             return losses.value(values, returns, baseline_batch.episodes), []
-        strategy = replicas.strategy_of(self.model.trainable_variables)
+        strategy = optimizers.strategy_of(self.model.trainable_variables)
         if strategy is None:
             return self._gradients(baseline_batch)
 
@@ -147,7 +146,7 @@ class Value(base.Baseline):
             )
             return fraction, [loss, *gradients]
 
-        loss, *gradients = replicas.sum_over_replicas(strategy, gradients_of_share)
+        loss, *gradients = optimizers.sum_over_replicas(strategy, gradients_of_share)
         return loss, gradients
 
     def _gradients_follow(self, baseline_batch: base.BaselineBatch) -> bool:

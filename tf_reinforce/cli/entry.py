@@ -16,7 +16,7 @@ from tf_reinforce.cli import plot
 from tf_reinforce.cli import tools
 from tf_reinforce.cli import train
 from tf_reinforce.cli import tune
-from tf_reinforce.support import startup
+from tf_reinforce.support import locks
 from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
@@ -102,7 +102,7 @@ def main(arguments=None):
     options = make_parser().parse_args(arguments)
     options.command_line = shlex.join(["tf-reinforce", *arguments])
     try:
-        with _plain_messages(), startup.kept():
+        with _plain_messages(), locks.kept():
             code = options.command(options)
         sys.stdout.flush()
         return code

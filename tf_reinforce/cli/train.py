@@ -110,9 +110,9 @@ def _strategy(options, cluster):
     # TensorFlow would print the loss of a process before `LearnerLost` names it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     startup.import_tensorflow()
-    from tf_reinforce.support import replicas
+    from tf_reinforce.engine import learner_processes
 
-    return replicas.learner_strategy()
+    return learner_processes.learner_strategy()
 
 
 def _train_agent(options, plan, strategy, twin, cluster):
@@ -120,10 +120,12 @@ def _train_agent(options, plan, strategy, twin, cluster):
     from tf_reinforce import agent as agents
     from tf_reinforce.engine import learner_processes
     from tf_reinforce.experiments import runs
-    from tf_reinforce.support import replicas
 
     settings, env, is_chief = plan.settings, plan.env, not (cluster and cluster.number)
-    with learner_processes.get(strategy).explain_lost(), replicas.scope(strategy):
+    with (
+        learner_processes.get(strategy).explain_lost(),
+        learner_processes.scope(strategy),
+    ):
         agent = agents.Reinforce.for_env(
             env, seed=plan.seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
         )

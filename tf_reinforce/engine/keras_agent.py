@@ -15,6 +15,7 @@ from tf_reinforce.data import action_masks
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
 from tf_reinforce.data import tensor_specs
+from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import trainer
 from tf_reinforce.export import live_policy
 from tf_reinforce.policies import actor as acting
@@ -27,7 +28,6 @@ from tf_reinforce.settings import toml_files
 from tf_reinforce.support import files
 from tf_reinforce.support import locks
 from tf_reinforce.support import optimizers
-from tf_reinforce.support import replicas
 from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
@@ -70,7 +70,7 @@ class KerasAgent(keras.Model):
             owner, names = type(self).__name__, config.AGENT_OPTIONS
             raise keras_arguments.unknown(owner, name, kwargs[name], names)
         super().__init__(**kwargs)
-        replicas.check_strategy(self._distribute_strategy)
+        learner_processes.check_strategy(self._distribute_strategy)
         self.policy = policy
         self.head = head
         self.baseline = baseline
@@ -90,7 +90,7 @@ class KerasAgent(keras.Model):
         self.observation_space = self.action_space = None
         self._learning_rates, self._fit_defaults = [], {}  # `for_env` sets them for `fit`
         self._normalizes_integers = True
-        self._training_lock = locks.TrainingLock("agent")
+        self._training_lock = threading.RLock()
         self._weights_lock = threading.RLock()  # an update holds it
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ class KerasAgent(keras.Model):
         models.warn_bounded_logits(self.policy, head)
         self._check_scope({"policy": self.policy, "head": head})
         self.head = head
-        with replicas.scope(self._distribute_strategy):
+        with learner_processes.scope(self._distribute_strategy):
             self._build_parts(observation_spec, float_type)
         self._constants = acting.constants(*self._models)
         self._live_policies = {}  # keys: whether the action space is known
@@ -193,7 +193,7 @@ class KerasAgent(keras.Model):
                 self._is_normalized,
                 "float32",
             )
-            with replicas.scope(self._distribute_strategy):
+            with learner_processes.scope(self._distribute_strategy):
                 models.build(model, observations_shape, spec, name)
 
     def _build_parts(self, observation_spec, float_type):
@@ -348,7 +348,7 @@ class KerasAgent(keras.Model):
         if value_model is not None:  # its optimizer may have been replaced
             variables = value_model.trainable_variables
             pairs.append((_VALUE_OPTIMIZER, self.baseline.optimizer, variables))
-        with replicas.scope(self._distribute_strategy):
+        with learner_processes.scope(self._distribute_strategy):
             for name, optimizer, variables in pairs:
                 if optimizer is not None and not optimizer.built:
                     self._check_scope({name: optimizer})
@@ -357,11 +357,11 @@ class KerasAgent(keras.Model):
     def _check_scope(self, parts):
         """Raises `ValueError` if a part was made in another scope than the agent."""
         variables = {name: x.variables for name, x in parts.items() if x is not None}
-        replicas.check_same_scope(self._distribute_strategy, variables)
+        learner_processes.check_same_scope(self._distribute_strategy, variables)
 
     def _require_optimizer(self, method=None):
         if method is not None:
-            replicas.check_outside_scope(method)
+            learner_processes.check_outside_scope(method)
         if getattr(self, "optimizer", None) is None:
             raise ValueError(
                 "The agent is not compiled. Call "

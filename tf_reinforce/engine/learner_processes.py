@@ -1,4 +1,4 @@
-"""Several processes that train one agent together, with a multi-worker strategy.
+"""Several replicas or processes that train one agent together, with a strategy.
 
 Every process runs the same `fit` and collects the same episodes. They split the
 computation of the gradients, and the chief, process 0, writes all files.
@@ -6,8 +6,8 @@ computation of the gradients, and the chief, process 0, writes all files.
 
 import contextlib
 import json
+import os
 import re
-import socket
 import time
 import zlib
 
@@ -15,7 +15,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-_PROBE_SECONDS = 2.0  # the time in which a running process accepts a connection
+from tf_reinforce.support import optimizers
+from tf_reinforce.support import startup
+
 # A process that has lost another stays alive for some seconds, or the others would
 # regard it as lost.
 _LINGER_SECONDS = 5.0
@@ -28,7 +30,7 @@ _LOST_ERRORS = (
     tf.errors.UnavailableError,
 )
 # In the messages of TensorFlow that another process is lost.
-_LOSS = re.compile(r"/task:|heartbeat|CoordinationService", re.IGNORECASE)
+_LOSS = re.compile(r"/task:|heartbeat|CoordinationService|connection|socket", re.I)
 
 # Callbacks that write files or send logs, which only the chief calls.
 _WRITERS = (
@@ -40,8 +42,98 @@ _WRITERS = (
 )
 
 
+_SUPPORTED = "MirroredStrategy", "MultiWorkerMirroredStrategy", "OneDeviceStrategy"
+
+
 class LearnerLost(RuntimeError):
     """Another process of the training has ended or does not respond."""
+
+
+def learner_strategy() -> tf.distribute.Strategy:
+    """Returns the strategy for training one agent in several processes.
+
+    Set the environment variable `TF_CONFIG` in each process, and call this function
+    before anything else in TensorFlow. It returns when all processes have called it.
+
+    Returns:
+        `tf.distribute.MultiWorkerMirroredStrategy` if `TF_CONFIG` lists several
+        processes, else TensorFlow's default strategy, whose scope has no effect.
+
+    Raises:
+        ValueError: If `TF_CONFIG` is invalid.
+        RuntimeError: If TensorFlow has already started.
+        OSError: If this process cannot connect to the others, for example because its
+            port is in use.
+
+    Example:
+
+    >>> import tf_reinforce as tfr
+    >>> with tfr.learner_strategy().scope():
+    ...     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(8,))
+    """
+    cluster = startup.learner_cluster(os.environ)
+    if cluster is None:
+        return tf.distribute.get_strategy()
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except RuntimeError as error:
+        raise RuntimeError(
+            "Call `tfr.learner_strategy()` after the imports, before any other call of "
+            f"TensorFlow ({error})."
+        ) from error
+    except tf.errors.OpError as error:
+        raise OSError(
+            f"Process {cluster.number} cannot connect to the others of {cluster.hosts}. "
+            f"Start all of them, each at an unused port ({error.message})."
+        ) from error
+
+
+def scope(strategy):
+    """Returns the scope of a `tf.distribute.Strategy`; for `None`, one without effect."""
+    return contextlib.nullcontext() if strategy is None else strategy.scope()
+
+
+def check_strategy(strategy):
+    """Raises `ValueError` if agents do not support a strategy. `None` is supported."""
+    kinds = tuple(getattr(tf.distribute, name) for name in _SUPPORTED)
+    if strategy is not None and not isinstance(strategy, kinds):
+        raise ValueError(
+            f"An agent does not support the strategy {type(strategy).__name__}, but only "
+            f"{', '.join(_SUPPORTED)}."
+        )
+
+
+def check_same_scope(strategy, parts):
+    """Raises `ValueError` if parts of an agent were made in another scope than the agent.
+
+    Args:
+        strategy: `tf.distribute.Strategy` in whose scope the agent was made, or `None`.
+        parts: Dict from the parts' names to lists of their Keras variables.
+    """
+    if strategy is not None and strategy.num_replicas_in_sync < 2:
+        strategy = None
+    for name, variables in parts.items():
+        if any(
+            optimizers.strategy_of([variable]) is not strategy for variable in variables
+        ):
+            raise ValueError(
+                f"The {name} and the agent were not made in the same scope. Make policy, "
+                "head, baseline, optimizer and agent in one `with strategy.scope():`, or "
+                "all without."
+            )
+
+
+def check_outside_scope(method):
+    """Raises `RuntimeError` inside a strategy's scope, where no updates can be made.
+
+    Args:
+        method: String, the method that makes updates.
+    """
+    if tf.distribute.in_cross_replica_context():
+        raise RuntimeError(
+            f"`{method}` was called in the scope of a strategy. Make the agent and its "
+            f"parts in `with strategy.scope():`, and call `{method}` after this block."
+        )
 
 
 def get(strategy):
@@ -172,16 +264,14 @@ class LearnerProcesses:
         try:
             yield
         except _LOST_ERRORS as error:
-            others = [x for x in enumerate(self.hosts) if x[0] != self.number]
-            lost = [f"Process {n} ({x})" for n, x in others if not _is_reachable(x)]
-            if not lost and not _LOSS.search(str(error)):
+            if not _LOSS.search(str(error)):
                 raise
             time.sleep(_LINGER_SECONDS)
             raise LearnerLost(
-                f"{lost[0] if lost else 'Another process'} of the training has ended or "
-                f"does not respond. Process {self.number} therefore ends. "
-                "Start all processes again. With `resume` (`--resume`), the training "
-                "continues from its last checkpoint."
+                "Another process of the training has ended or does not respond: "
+                f"{error.message[:300]} Process {self.number} therefore ends. Start all "
+                "processes again. With `resume` (`--resume`), the training continues "
+                "from its last checkpoint."
             ) from error
 
 
@@ -192,12 +282,3 @@ def _digest(facts):
         for array in keras.tree.flatten(value):
             digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
     return digest
-
-
-def _is_reachable(host):
-    name, _, port = host.rpartition(":")
-    try:
-        with socket.create_connection((name, int(port)), timeout=_PROBE_SECONDS):
-            return True
-    except OSError:
-        return False

@@ -25,7 +25,7 @@ from tf_reinforce.policies import actor
 from tf_reinforce.settings import config
 from tf_reinforce.support import compilation
 from tf_reinforce.support import locks
-from tf_reinforce.support import replicas
+from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
 
 _PROGRAMS = 8  # programs of each kind that are kept
@@ -203,7 +203,6 @@ class Trainer:
             key,
             episodes,
             deterministic=validation.boolean("deterministic", deterministic),
-            recorded=False,
             settings=settings.at(self.totals[0]),
         )
         return envs.evaluate(self.actor, *self._prepared(envs, request))
@@ -504,7 +503,7 @@ class Trainer:
         estimator, is_policy = self.estimator, network == "policy"
         if setting is False:
             return "jit_compile=False"
-        if replicas.strategy_of(estimator.variables) is not None:
+        if optimizers.strategy_of(estimator.variables) is not None:
             return "replicas"
         if is_policy and self.actor.recurrent is not None:
             return "recurrent"

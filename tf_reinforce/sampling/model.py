@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import threading
 import types
 from typing import Any, NamedTuple
 
@@ -130,7 +131,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
         super().__init__(**kwargs)
         if loss is not None and reward is not None:
             raise ValueError("Pass `loss` or `reward`, but not both. Received: both")
-        self._training_lock = locks.TrainingLock("ScoreFunction")
+        self._training_lock = threading.RLock()
         self.model = validation.instance("model", model, keras.Model)
         found = sample.sample_layers(self.model)
         if len({id(layer.head) for layer in found}) < len(found):  # no file restores this

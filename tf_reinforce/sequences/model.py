@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import random
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -160,7 +161,7 @@ class SequenceReinforce(resumed_fit.TrainingModel):
                 "Several turns need both a function `reply` and `max_turns` of at least "
                 f"2. Received: reply={reply!r}, max_turns={max_turns}"
             )
-        self._training_lock = locks.TrainingLock("SequenceReinforce")
+        self._training_lock = threading.RLock()
         self.causal_lm = causal_lm
         self.rewards = text_rewards.TextRewards(rewards, reward_weights)
         self.reply = reply

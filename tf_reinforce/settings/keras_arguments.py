@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from tf_reinforce.support import startup
+from tf_reinforce.support import locks
 from tf_reinforce.support import validation
 
 _P = ParamSpec("_P")
@@ -51,7 +51,7 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
                 f"`{method.__name__}`: {error}. Expected: {method.__name__}({names[0]}, "
                 "…), with all other arguments by name."
             ) from None
-        with startup.kept():
+        with locks.kept():
             return method(*args, **kwargs)
 
     return call

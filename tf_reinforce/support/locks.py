@@ -1,9 +1,10 @@
-"""Locks that keep two trainings from sharing a folder or a model."""
+"""Keeps trainings from sharing a folder or model, and libraries from losing Ctrl-C."""
 
 import contextlib
 import functools
 import os
 import pathlib
+import signal
 import sys
 import threading
 
@@ -66,37 +67,21 @@ class FolderLocked(OSError):
     explained = True  # the message names the folder
 
 
-class TrainingLock:
+@contextlib.contextmanager
+def _of_training(model, method):
     """Refuses to train a model while another thread trains it.
 
-    Within one thread it can be held again, so a callback may train the model that it
-    belongs to.
-
-    Args:
-        model: String, what errors call the model.
+    Within one thread it can be held again, so a callback may train its model.
     """
-
-    def __init__(self, model):
-        expect_usable_tensorflow()
-        self._model = model
-        self._lock = threading.RLock()
-        self._owner = None
-
-    @contextlib.contextmanager
-    def hold(self, method):
-        """Holds the lock during a `with` block; errors show the name `method`."""
-        if not self._lock.acquire(blocking=False):
-            raise RuntimeError(
-                f"`{method}` cannot change the {self._model} now, because {self._owner} "
-                "trains it. Wait until that call has ended, or use `copy.deepcopy`."
-            )
-        before, thread = self._owner, threading.current_thread().name
-        self._owner = f"`{method}` in the thread {thread!r}"
-        try:
-            yield
-        finally:
-            self._owner = before
-            self._lock.release()
+    if not model._training_lock.acquire(blocking=False):
+        raise RuntimeError(
+            f"`{method}` cannot change the {type(model).__name__} now, because another "
+            "thread trains it. Wait until that has ended, or use `copy.deepcopy`."
+        )
+    try:
+        yield
+    finally:
+        model._training_lock.release()
 
 
 def _within(context):
@@ -114,8 +99,8 @@ def _within(context):
     return decorate
 
 
-# A training method holds its model's `_training_lock`.
-training = _within(lambda model, name: model._training_lock.hold(name))
+# A training method holds its model's `_training_lock`, a `threading.RLock`.
+training = _within(_of_training)
 # Waits for the update of another thread.
 between_updates = _within(lambda agent, name: agent._weights_lock)
 # Raises an error in a forked process, in which it would hang.
@@ -146,3 +131,42 @@ def _note_fork():
 
 
 os.register_at_fork(after_in_child=_note_fork)
+
+
+@contextlib.contextmanager
+def kept(*, at_once=True):
+    """Keeps Ctrl-C from being lost or changed to another error in a `with` block.
+
+    Python raises `KeyboardInterrupt` between any two instructions. While TensorFlow
+    traces a function, it would become a `TypeError`, and some modules discard it when
+    they are imported.
+
+    Args:
+        at_once: Bool, whether the handler of SIGINT runs when the signal arrives; an
+            error that follows is replaced by `KeyboardInterrupt`. If False, it runs when
+            the block ends, so nothing inside is interrupted.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not callable(handler):
+        yield
+        return
+    received = []
+
+    def handle(*signal_and_frame):
+        received.append(signal_and_frame)
+        if at_once:
+            handler(*signal_and_frame)
+            received.pop()  # the handler has raised nothing
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    except Exception:
+        if received and at_once:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if received and not at_once:
+            handler(*received[0])

@@ -1,4 +1,4 @@
-"""Builds Keras optimizers, and applies their weight averages."""
+"""Builds Keras optimizers, sums gradients over replicas, and averages weights."""
 
 import tensorflow as tf
 
@@ -17,18 +17,13 @@ def build(optimizer, variables):
     for name in ("beta_1", "beta_2", "rho"):
         decay = getattr(_inner(optimizer), name, None)
         for variable in variables if isinstance(decay, float) and decay < 1 else ():
-            if float(tf.cast(decay, variable.dtype)) == 1.0:
-                raise ValueError(
-                    f"`{name}={decay}` of the optimizer is 1 in {variable.dtype}, the "
-                    f"type of {variable.path}: averages of gradients would stay at zero. "
-                    'Use the dtype policy "mixed_bfloat16", or a smaller value.'
-                )
             divides = name != "beta_1" and hasattr(_inner(optimizer), "epsilon")
-            if divides and variable.dtype == "float16":
+            rounds = float(tf.cast(decay, variable.dtype)) == 1.0
+            if rounds or (divides and variable.dtype == "float16"):
                 raise ValueError(
-                    f"{variable.path} is in float16, in which the squares of small "
-                    "gradients, of which the optimizer keeps averages, are zero. Use the "
-                    'dtype policy "mixed_float16", or SGD.'
+                    f"{variable.path} is in {variable.dtype}, in which the optimizer "
+                    f"cannot keep averages with `{name}={decay}`. Use the dtype policy "
+                    '"mixed_bfloat16" or "mixed_float16", or SGD.'
                 )
     optimizer.build(variables)
 
@@ -63,3 +58,48 @@ def finalize(optimizer, since=None):
 def _inner(optimizer):
     """Returns the optimizer inside a `LossScaleOptimizer`, or the optimizer itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def strategy_of(variables):
+    """Returns the strategy that created variables on several replicas, or `None`."""
+    for variable in variables:
+        strategy = getattr(variable.value, "distribute_strategy", None)
+        if strategy is not None and strategy.num_replicas_in_sync > 1:
+            return strategy
+    return None
+
+
+def sum_over_replicas(strategy, function):
+    """Returns Σᵣ wᵣ xᵣ over all replicas r = 0 … R - 1.
+
+    Each replica computes its weight wᵣ and tensors xᵣ on its own device. With a weight of
+    zero it adds zero, even if its tensors are NaN.
+
+    Args:
+        strategy: `tf.distribute.Strategy` with R replicas.
+        function: Function of r, a scalar int32, and R, an int. It returns wᵣ, a scalar
+            float64, and xᵣ, a list of float tensors.
+
+    Returns:
+        List of the sums, with the same bits on all replicas.
+    """
+
+    def sums_on_replica():
+        context = tf.distribute.get_replica_context()
+        replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
+        weight, tensors = function(replica, strategy.num_replicas_in_sync)
+        terms = [tf.math.multiply_no_nan(x, tf.cast(weight, x.dtype)) for x in tensors]
+        sums = [None] * len(terms)
+        # A collective operation joins tensors, which must have the same type.
+        for dtype in dict.fromkeys(x.dtype for x in terms):
+            indices = [i for i, x in enumerate(terms) if x.dtype == dtype]
+            results = context.all_reduce(
+                tf.distribute.ReduceOp.SUM, [terms[i] for i in indices]
+            )
+            for i, result in zip(indices, results, strict=True):
+                sums[i] = result
+        return sums
+
+    with strategy.scope():
+        sums = strategy.run(sums_on_replica)
+    return [strategy.experimental_local_results(x)[0] for x in sums]

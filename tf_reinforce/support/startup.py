@@ -1,4 +1,4 @@
-"""Imports TensorFlow without its messages, and keeps libraries from losing Ctrl-C.
+"""Imports TensorFlow without its messages, and reads `TF_CONFIG`.
 
 TensorFlow, CUDA and LiteRT print some messages before they read the log level, so no
 level suppresses these. They are filtered out of file descriptor 2, the standard error.
@@ -9,11 +9,12 @@ import importlib
 import json
 import os
 import re
-import signal
 import sys
 import tempfile
 import threading
 from typing import NamedTuple
+
+from tf_reinforce.support import locks
 
 # CUDA's error 100 means "no GPU", 303 "no driver". Other CUDA errors are printed.
 _STARTUP_MESSAGE = re.compile(
@@ -44,7 +45,7 @@ def import_tensorflow():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules:
         with (
-            kept(at_once=False),
+            locks.kept(at_once=False),
             quiet_first_import(),
             _without_packages(_UNUSED),
         ):
@@ -123,45 +124,6 @@ def without_messages(pattern=_STARTUP_MESSAGE):
 def _flush():
     with contextlib.suppress(Exception):  # `sys.stderr` may be any object, or closed
         sys.stderr.flush()
-
-
-@contextlib.contextmanager
-def kept(*, at_once=True):
-    """Keeps Ctrl-C from being lost or changed to another error in a `with` block.
-
-    Python raises `KeyboardInterrupt` between any two instructions. While TensorFlow
-    traces a function, it would become a `TypeError`, and some modules discard it when
-    they are imported.
-
-    Args:
-        at_once: Bool, whether the handler of SIGINT runs when the signal arrives; an
-            error that follows is replaced by `KeyboardInterrupt`. If False, it runs when
-            the block ends, so nothing inside is interrupted.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or not callable(handler):
-        yield
-        return
-    received = []
-
-    def handle(*signal_and_frame):
-        received.append(signal_and_frame)
-        if at_once:
-            handler(*signal_and_frame)
-            received.pop()  # the handler has raised nothing
-
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    except Exception:
-        if received and at_once:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if received and not at_once:
-            handler(*received[0])
 
 
 class LearnerCluster(NamedTuple):

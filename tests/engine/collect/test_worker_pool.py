@@ -398,7 +398,7 @@ def test_workers_with_a_policy_that_litert_cannot_convert_raise():
         agent.collect(toy_envs.Clock, 2, workers=2)
 
 
-# Threads and TensorFlow in environments
+# Threads of environments
 
 
 class Threads(toy_envs.Lengths):
@@ -420,29 +420,6 @@ class Threads(toy_envs.Lengths):
 def test_threads_of_an_environment_do_not_keep_a_worker_alive(agent):
     """A worker that does not end by itself causes a warning, an error in tests."""
     assert_plays(agent, Threads)
-
-
-COMPUTES = """
-import tensorflow as tf
-import toy_envs
-
-class Computes(toy_envs.Lengths):
-    def __init__(self):
-        super().__init__()
-        self.variable = tf.Variable([0.0, 0.0])
-
-    def _observation(self):
-        self.variable.assign(super()._observation())
-        return tf.function(lambda: 1.0 * self.variable)().numpy()
-"""
-
-
-@pytest.mark.slow
-def test_environment_may_use_tensorflow_in_a_worker(agent, tmp_path, monkeypatch):
-    """The worker imports the module of the environment by its name."""
-    (tmp_path / "computes.py").write_text(COMPUTES)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert_plays(agent, __import__("computes").Computes)
 
 
 # Separate processes

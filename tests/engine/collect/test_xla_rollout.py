@@ -462,7 +462,7 @@ def grouped(env):
 @pytest.mark.parametrize(
     "make, env, options, message",
     [
-        (agent_for, envs.CartPole(), {"steps_per_epoch": 100}, "episodes_per_epoch"),
+        (agent_for, envs.CartPole(), {"steps_per_epoch": 100}, "fixed number.*episodes_"),
         (agent_for, envs.CartPole(), {"env_kwargs": {"g": 3}}, "env_kwargs"),
         (agent_for, Endless(), {}, "states no time limit.*max_episode_steps"),
         (grouped, envs.CartPole(), {"steps_per_epoch": 100}, "groups of 2 episodes"),
@@ -472,14 +472,6 @@ def grouped(env):
 def test_unsupported_options_of_compiled_engine_raise(make, env, options, message):
     with pytest.raises(ValueError, match=message):
         make(env).fit(env, epochs=1, verbose=0, **options)
-
-
-def test_time_limit_and_number_of_episodes_are_required():
-    env = Endless()
-    agent = agent_for(env)
-    assert len(agent.collect(env, 2, max_episode_steps=7).rewards) == 7
-    with pytest.raises(ValueError, match="fixed number of episodes at once"):
-        agent.collect(env, steps=100, max_episode_steps=7)
 
 
 def test_compiled_evaluation_is_deterministic_by_default_and_keeps_the_weights():
@@ -504,13 +496,8 @@ def test_evaluation_uses_the_time_limit_of_its_call_in_every_environment():
 
 
 CALLBACKS_THAT_CHANGE_THE_AGENT = {
-    "BackupAndRestore": lambda folder: dict(backup_dir=folder),
-    "EarlyStopping": lambda _: dict(
-        monitor="entropy", mode="max", patience=9, restore_best_weights=True
-    ),
     "LearningRateScheduler": lambda _: dict(schedule=lambda epoch: 0.02 * (epoch % 2)),
     "ModelCheckpoint": lambda folder: dict(filepath=folder / "agent.keras"),
-    "ReduceLROnPlateau": lambda _: dict(monitor="episode_return", patience=9),
     "SwapEMAWeights": lambda _: dict(swap_on_epoch=True),
 }
 

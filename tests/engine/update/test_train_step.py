@@ -35,7 +35,7 @@ from tf_reinforce import heads
 from tf_reinforce.data import minibatches
 from tf_reinforce.engine.update import estimator as estimators
 from tf_reinforce.engine.update import train_step
-from tf_reinforce.support import replicas
+from tf_reinforce.support import optimizers
 
 
 def checked(agent, episodes):
@@ -269,7 +269,7 @@ def test_layer_without_xla_raises_and_leaves_all_weights_unchanged(part):
     agent.compile(keras.optimizers.SGD(0.01), jit_compile=True)
     agent.optimizer.build(agent.policy_variables)
     before = numbers(everything(agent))
-    with pytest.raises(ValueError, match="`texts.*` cannot be.*jit_compile=False"):
+    with pytest.raises(ValueError, match="texts.*` cannot be.*jit_compile=False"):
         agent.update(record())
     same_bits(numbers(everything(agent)), before)
 
@@ -463,8 +463,8 @@ def simulate_replicas(monkeypatch, count):
             sums.append(terms)
         return [tf.add_n(list(terms)) for terms in zip(*sums, strict=True)]
 
-    monkeypatch.setattr(replicas, "strategy_of", lambda variables: "a strategy")
-    monkeypatch.setattr(replicas, "sum_over_replicas", sum_over_replicas)
+    monkeypatch.setattr(optimizers, "strategy_of", lambda variables: "a strategy")
+    monkeypatch.setattr(optimizers, "sum_over_replicas", sum_over_replicas)
 
 
 def replica_results(minibatch, mean_over="episodes", simulate=lambda: None):

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import litert_runner
+from tf_reinforce.support import locks
 from tf_reinforce.support import startup
 
 log = logging.getLogger("tf_reinforce")
@@ -159,7 +160,7 @@ class ActingProgram:
         layout: `litert_runner.Layout` of the arguments and results.
     """
 
-    @startup.kept(at_once=False)  # Ctrl-C is no reason to leave LiteRT
+    @locks.kept(at_once=False)  # Ctrl-C is no reason to leave LiteRT
     def __init__(self, actor, examples, deterministic):
         self._variables = actor.variables
         self._concrete_function, self.layout = _trace(actor, deterministic)

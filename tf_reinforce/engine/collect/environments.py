@@ -25,7 +25,6 @@ class CollectionRequest(NamedTuple):
     steps: int | None = None  # the least total number of steps, or `None`
     deterministic: bool = False  # whether to take the most likely actions
     group_size: int = 1  # consecutive episodes with one reset seed
-    recorded: bool = True  # whether to record steps, not only returns
     weights: acting_program.Weights | None = None  # that act; the collector sets them
     settings: config.EnvSettings = config.EnvSettings()  # without functions
 

@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
@@ -57,7 +56,7 @@ class BatchedTensorEnv(environments.Environments):
     def program_key(self, request):
         # Environments with equal constants share a program, because TensorFlow never
         # frees the result of an XLA compilation.
-        options = request.deterministic, request.group_size, request.recorded
+        options = request.deterministic, request.group_size
         key = "rollout", checks.constants(self.env), self.max_episode_steps
         return (*key, request.episodes, *options)
 
@@ -67,7 +66,7 @@ class BatchedTensorEnv(environments.Environments):
                 "A tensor environment runs a fixed number of episodes at once. Pass "
                 "`episodes_per_epoch` or `episodes` instead of a number of steps."
             )
-        options = request.deterministic, request.group_size, request.recorded
+        options = request.deterministic, request.group_size
         return Rollout(self, actor, request.episodes, *options)
 
     def collect(self, actor, program, request):
@@ -80,19 +79,6 @@ class BatchedTensorEnv(environments.Environments):
         seconds = {"stepping": 0.0, "acting": time.perf_counter() - start}
         success = np.full(program.count, np.nan)
         return environments.CollectedEpisodes(episodes, success, seconds, result)
-
-    def evaluate(self, actor, program, request):
-        keys = seeding.episode_keys(seeding.rollout_keys(*request.key))
-        with explain_compile_errors():
-            result = program(keys, request.weights.values)
-        if tf.reduce_all(result.valid):
-            lengths = result.episodes.lengths
-            returns = result.episode_returns.numpy()
-            return episode_statistics.metrics(returns, lengths.numpy())
-        # Record the episodes, because the error message names the step.
-        recorded = self.make_program(actor, request._replace(recorded=True))
-        collected = self.collect(actor, recorded, request)
-        return episode_statistics.batch_metrics(collected.episodes, collected.success)
 
 
 class RolloutResult(NamedTuple):
@@ -133,8 +119,6 @@ class Rollout:
         deterministic: Bool, whether to select the most likely actions instead of random
             ones.
         group_size: Int, how many consecutive episodes receive the same environment noise.
-        recorded: Bool, whether to record all steps. If False, observations, actions and
-            rewards are `None`; returns, lengths, `terminated` and `valid` remain.
         stacked_weights: List of variables `[K, …]`, the weights of `K` agents, one for
             each of the actor's variables. The result contains the first agent's episodes,
             then the second's, and so on. `None` runs one agent with the actor's own
@@ -157,7 +141,6 @@ class Rollout:
         count,
         deterministic=False,
         group_size=1,
-        recorded=True,
         stacked_weights=None,
     ):
         if batched_env.max_episode_steps is None:
@@ -176,7 +159,6 @@ class Rollout:
         self.count = count
         self.deterministic = deterministic
         self.group_size = group_size
-        self.recorded = recorded
         self.stacked_weights = stacked_weights
         is_stacked = stacked_weights is not None
         self.num_agents = stacked_weights[0].shape[0] if is_stacked else 1
@@ -231,20 +213,14 @@ class Rollout:
             [self._initial_carry(weights, numbers, keys)],
             maximum_iterations=limit,
         )[0]
-        observations = actions = rewards = None
-        masks = [tf.zeros([limit, self.episodes_per_shard, 0], tf.int8)]
-        if self.recorded:
-            pack = keras.tree.pack_sequence_as
-            stacked = [array.stack() for array in last.arrays]
-            observation_spec, action_spec = (
-                self.actor.observation_spec,
-                self.actor.action_spec,
-            )
-            split = len(keras.tree.flatten(observation_spec))
-            end = split + len(keras.tree.flatten(action_spec))
-            observations = pack(observation_spec, stacked[:split])
-            actions = pack(action_spec, stacked[split:end])
-            rewards, masks = stacked[end], stacked[end + 1 :] or masks
+        pack, actor = keras.tree.pack_sequence_as, self.actor
+        stacked = [array.stack() for array in last.arrays]
+        split = len(keras.tree.flatten(actor.observation_spec))
+        end = split + len(keras.tree.flatten(actor.action_spec))
+        observations = pack(actor.observation_spec, stacked[:split])
+        actions = pack(actor.action_spec, stacked[split:end])
+        rewards, *masks = stacked[end:]
+        masks = masks or [tf.zeros([limit, self.episodes_per_shard, 0], tf.int8)]
         record = observations, actions, rewards, last.lengths, last.terminated, masks[0]
         return RolloutResult(records.Episodes(*record), last.episode_returns, last.valid)
 
@@ -253,7 +229,7 @@ class Rollout:
         noise = self._env_noise(env.initial_noise, keys[:, 0], numbers, 0)
         state = env.initial(noise)
         observation, mask, valid = self._observe(state)
-        arrays = self._empty_arrays() if self.recorded else []
+        arrays = self._empty_arrays()
         leaves = keras.tree.flatten(observation)
         split = len(leaves)
         return _Carry(
@@ -289,14 +265,12 @@ class Rollout:
         reward = tf.where(carry.active, reward, 0.0)
         terminal = env.terminal(state)
         observation, mask, valid = self._observe(state)
-        arrays = carry.arrays
-        if self.recorded:
-            leaves, actions = map(keras.tree.flatten, (observation, raw_actions))
-            row = [*actions, reward, *carry.mask]
-            arrays = [
-                *_write(arrays[: len(leaves)], carry.step + 1, leaves),
-                *_write(arrays[len(leaves) :], carry.step, row),
-            ]
+        leaves, actions = map(keras.tree.flatten, (observation, raw_actions))
+        row, split = [*actions, reward, *carry.mask], len(leaves)
+        arrays = [
+            *_write(carry.arrays[:split], carry.step + 1, leaves),
+            *_write(carry.arrays[split:], carry.step, row),
+        ]
         valid = finite & valid & tf.math.is_finite(reward)
         if carry.mask:
             valid &= self.masks.has_legal_action(*carry.mask)
@@ -431,10 +405,8 @@ def _concatenate(shards):
         for x in shards
     ]
     lengths, terminated, *rest = (tf.concat(x, 0) for x in zip(*columns, strict=True))
-    record = records.Episodes(None, None, None, lengths, terminated)
-    if parts[0].rewards is not None:
-        rows = tf.reduce_max(lengths)
-        record = records.concatenate([records.trim(part, rows) for part in parts])
+    rows = tf.reduce_max(lengths)
+    record = records.concatenate([records.trim(part, rows) for part in parts])
     return RolloutResult(record, *rest)
 
 
@@ -442,20 +414,20 @@ def _write(arrays, row, values):
     return [array.write(row, x) for array, x in zip(arrays, values)]
 
 
-# TensorFlow's messages if an operation cannot be compiled by XLA or stacked, that is,
-# vectorized over agents. The group is its path.
-_ERROR_PATTERNS = {
-    "compiled": r"unsupported operations.*\{\{node (?:while/)?([^}]+)\}\}",
-    "stacked": r'No pfor vectorization[^"]*name: "(?:loop_body/)?([^"]+)"',
-    "stacked, having several filters,": r"op '(\w+)' expected to be loop invariant",
-}
+# TensorFlow's messages if an operation cannot be compiled by XLA, or vectorized over
+# agents. The groups are its path.
+_NOT_COMPILABLE = re.compile(
+    r"unsupported operations.*\{\{node (?:while/)?([^}]+)\}\}"
+    r'|No pfor vectorization[^"]*name: "(?:loop_body/)?([^"]+)"'
+    r"|op '(\w+)' expected to be loop invariant"
+)
 
 
 @contextlib.contextmanager
 def explain_compile_errors(
     remedy="Train on the Gymnasium environment, `agent.fit(id, …)`",
 ):
-    """Replaces an XLA or vectorization error by one that names the layer.
+    """Replaces an XLA or vectorization error by one that names the operation.
 
     Args:
         remedy: String, what the user can do, without a period.
@@ -463,19 +435,11 @@ def explain_compile_errors(
     try:
         yield
     except (tf.errors.InvalidArgumentError, ValueError) as error:
-        found = [
-            (transformation, match[1])
-            for transformation, pattern in _ERROR_PATTERNS.items()
-            if (match := re.search(pattern, str(error)))
-        ]
-        if not found:
+        if not (match := _NOT_COMPILABLE.search(str(error))):
             raise
-        transformation, path = found[0]
-        *scopes, operation = path.split("/")
-        name = f"The layer `{scopes[-1]}`" if scopes else "A part of the program"
         raise ValueError(
-            f"{name} cannot be {transformation} because of its operation {operation!r}. "
-            f"{remedy}, or write the layer with other operations. Received: {path}"
+            f"The operation `{match[match.lastindex]}` cannot be compiled. {remedy}, or "
+            "write its layer with other operations."
         ) from error
 
 

@@ -7,7 +7,7 @@ from tf_reinforce.data import minibatches
 from tf_reinforce.engine.update import estimator
 from tf_reinforce.functional import losses
 from tf_reinforce.support import compilation
-from tf_reinforce.support import replicas
+from tf_reinforce.support import optimizers
 
 # The scalars that describe an update.
 METRICS = (*estimator.METRICS, "gradient_steps", "learning_rate", "env_steps")
@@ -127,7 +127,7 @@ class TrainStep:
             indices, behavior_log_probs: As in the estimator's `policy_gradients`, both or
                 neither.
         """
-        strategy = replicas.strategy_of(self.estimator.variables)
+        strategy = optimizers.strategy_of(self.estimator.variables)
         if strategy is None:
             return self.gradients_by_microbatches(batch, indices, behavior_log_probs)
         if indices is not None:
@@ -269,7 +269,7 @@ class TrainStep:
 
         Processes that disagreed about the end of an update would wait for each other.
         """
-        strategy = replicas.strategy_of(self.estimator.variables)
+        strategy = optimizers.strategy_of(self.estimator.variables)
         if strategy is None:
             return self.estimator.kl_divergence(batch, behavior_log_probs)
 
@@ -359,7 +359,7 @@ def _mean_over_shares(strategy, batch, function):
         )
         return fraction, function(share, own)
 
-    return replicas.sum_over_replicas(strategy, means_of_share)
+    return optimizers.sum_over_replicas(strategy, means_of_share)
 
 
 def _terms(gradients, metrics):
