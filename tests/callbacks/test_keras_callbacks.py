@@ -115,28 +115,6 @@ def test_model_checkpoint_saves_the_complete_best_agent(agent, tmp_path):
     fit(best, epochs=1)
 
 
-@pytest.mark.parametrize(
-    "key, values, rates",
-    [
-        ("episode_return", [1.0, 2.0, 3.0, 3.0], [0.1, 0.1, 0.1, 0.05]),
-        ("loss", [3.0, 2.0, 1.0, 1.0], [0.1, 0.1, 0.1, 0.05]),
-    ],
-)
-def test_reduce_lr_on_plateau_infers_the_direction_of_each_metric(
-    agent, key, values, rates
-):
-    """An increasing return is not a plateau, and a decreasing loss is not a plateau."""
-    observed_rates = []
-    plateau = keras.callbacks.ReduceLROnPlateau(key, factor=0.5, patience=1)
-    watch = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: observed_rates.append(
-            float(agent.optimizer.learning_rate)
-        )
-    )
-    fit(agent, SetsLog(key, values), plateau, watch, epochs=4)
-    np.testing.assert_allclose(observed_rates, rates, rtol=1e-6)
-
-
 def test_stock_callbacks_log_and_stop_one_training(agent, tmp_path):
     """The return falls from the third epoch on, and the first weights that were best
     come back."""
@@ -159,12 +137,6 @@ def test_stock_callbacks_log_and_stop_one_training(agent, tmp_path):
     nan = SetsLog("loss", [np.nan] * 4)
     nan.on_train_batch_end = lambda batch, logs: logs.update(loss=np.nan)
     assert len(fit(agent, nan, keras.callbacks.TerminateOnNaN(), epochs=4).epoch) == 1
-
-
-def test_learning_rate_scheduler_sets_the_learning_rate(agent):
-    schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5**epoch)
-    history = fit(agent, schedule).history
-    np.testing.assert_allclose(history["learning_rate"], [1.0, 0.5, 0.25])
 
 
 def test_interrupted_and_restored_run_equals_uninterrupted_run(rewound, tmp_path):

@@ -7,12 +7,9 @@ import types
 
 import numpy as np
 import pytest
-import rich.console
 
 from tf_reinforce import callbacks
 from tf_reinforce.callbacks import live_display
-
-PROGRESS = "update 3/12", 0.25, "left 1:05", "return 12.3 · evaluation 15.0", "length 57"
 
 
 class Terminal(io.StringIO):
@@ -25,19 +22,6 @@ def wide_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(live_display, "_SECONDS", 0.0)
-
-
-def plain(picture, width=100):
-    console = rich.console.Console(file=io.StringIO(), width=width)
-    console.print(picture)
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
-
-
-def test_picture_has_bar_returns_and_facts():
-    lines = plain(live_display.render(*PROGRESS, [1.0, 3.0, 2.0], "evaluating …"))
-    assert lines[0].startswith("update 3/12  ━━━━━━━━━━")
-    assert lines[0].endswith("25%  left 1:05  evaluating …")
-    assert lines[1:] == ["▁█▅ return 12.3 · evaluation 15.0", "length 57"]
 
 
 def test_sparkline_rounds_to_eight_heights():

@@ -3,10 +3,8 @@
 import functools
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 
 import gymnasium as gym
 import imageio_ffmpeg
@@ -161,20 +159,3 @@ def test_command_records_an_environment_of_an_own_module(
     text = f"recorded {first}, {last}: mean return 6, mean length 4"
     assert capsys.readouterr().out.strip() == text
     assert imageio_ffmpeg.count_frames_and_secs(last) == (1 + 4, 0.5)
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_the_command_and_keeps_the_file(agent_file, tmp_path):
-    """It arrives while an endless episode is recorded."""
-    (tmp_path / "recorded_env.py").write_text(OWN_ENV.format(10**9))
-    path = tmp_path / "a.mp4"
-    path.write_bytes(b"earlier")
-    words = ["-m", "tf_reinforce", "record", agent_file, "--out", str(path)]
-    words += ["--env", "recorded_env:Own-v2", "--max-episode-steps", "1000000"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=environment)
-    while not list(tmp_path.glob(".a.mp4.*.tmp/a.mp4")) and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    assert process.wait() == 130
-    assert path.read_bytes() == b"earlier" and not list(tmp_path.glob(".a.mp4*"))

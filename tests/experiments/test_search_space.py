@@ -39,7 +39,7 @@ def test_ranges_of_the_document_are_valid(tmp_path):
         ("agent.baseline", {"choices": ["mean", "none"], "low": 1}, "different values"),
         ("agent.returns", {"choices": ["to_go", "whole"], "step": 1}, "'step'"),
         ("agent.mean_over", 3, "must be a table"),
-        ("fit.steps", {"low": 10, "high": 100}, "same budget"),
+        ("fit.steps", {"low": 10, "high": 100}, "same in all trainings"),
     ],
 )
 def test_invalid_range_is_refused_with_its_name(name, value, expected):
@@ -115,16 +115,6 @@ def test_default_ranges_contain_the_settings_of_every_preset(name):
     values = {item.path: item.suggest(trial) for item in ranges}
     assert search_space.substitute(settings, values)["agent"] == agent
     assert search_space.parse(search_space.to_table(ranges)) == ranges
-
-
-def test_default_ranges_contain_the_learning_rate_of_a_value_network():
-    """`"value"` stands for a value network with learning rate 0.001."""
-    agent = {**AGENT, "baseline": "value"}
-    ranges = search_space.default_ranges({"agent": agent, "fit": {}})
-    (rate,) = [x for x in ranges if x.path == ("agent", "baseline", "learning_rate")]
-    assert (rate.low, rate.high) == (0.0001, 0.01)
-    trial = search_space.start_trials(ranges, {"agent": agent, "fit": {}})[0]
-    assert trial["agent.baseline.learning_rate"] == 0.001
 
 
 def test_first_trials_move_one_number_half_of_the_way_to_one_end():

@@ -58,10 +58,8 @@ def advise_on_rewards(reports):
     if size > limit * unit and not is_useful:
         if not last["value_shared"]:
             change = f"give Value(model) a scale={short(size)}, or {change}"
-        sizes = (
-            f"Returns are about {short(size)}, and values begin at about {short(unit)}"
-        )
-        return f"{sizes}: {change}."
+        text = f"Returns are about {short(size)}, and values begin at about {short(unit)}"
+        return f"{text}: {change}."
     size, coefficient = last["advantage_size"], last["entropy_coef"]
     if not (size > limit and 0 < coefficient < THRESHOLDS["bonus_share"] * size):
         return None
@@ -99,10 +97,8 @@ def advise_on_stale_batches(reports):
 
 def advise_on_bounded_logits(reports):
     """Advice if softmax or sigmoid at the end of the policy bounds its logits."""
-    limit = THRESHOLDS["bounded_logits"]
-    bounded = itertools.takewhile(
-        lambda report: report["bounded_logits"] > limit, reversed(reports)
-    )
+    is_bounded = lambda x: x["bounded_logits"] > THRESHOLDS["bounded_logits"]  # noqa: E731
+    bounded = itertools.takewhile(is_bounded, reversed(reports))
     updates = [report["update"] for report in bounded]
     if len(updates) < BOUNDED_REPORTS or updates[0] - updates[-1] < BOUNDED_UPDATES:
         return None

@@ -180,24 +180,20 @@ class ProgressLine(keras.callbacks.Callback):
         self._has_begun = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        now = time.perf_counter()
-        position, end = self._position(epoch, logs)
+        now, epochs = time.perf_counter(), self.params.get("epochs")
+        end_step = self.params.get("end_env_steps")
+        position, end = (logs["env_steps"], end_step) if end_step else (epoch + 1, epochs)
         # Updates that were made in one call are reported together.
         if logs["env_steps"] == getattr(self.model, "env_steps", logs["env_steps"]):
-            if self._start is None:
-                self._start = now, position
-            else:
-                start, first = self._start
+            start, first = self._start = self._start or (now, position)
+            if position > first:
                 self._seconds_per_unit = (now - start) / (position - first)
-        epochs, share, remaining = self.params.get("epochs"), None, ""
         title = f"update {epoch + 1}" + (f"/{epochs}" if epochs else "")
-        if end:
-            share = position / end
-            seconds = self._seconds_per_unit * max(0, end - position)
-            remaining = "" if math.isnan(seconds) else f"left {_clock_time(seconds)}"
-        returns, facts = self._texts(logs)
+        seconds = self._seconds_per_unit * max(0, (end or 0) - position)
+        remaining = f"left {_clock_time(seconds)}" if end and seconds >= 0 else ""
+        returns, facts = _describe(logs, end_step, getattr(self.model, "_xla_note", ""))
         if self._display is not None:
-            shown = title, share, remaining, returns, facts
+            shown = title, position / end if end else None, remaining, returns, facts
             self._display.update(logs["episode_return"], *shown)
             return
         line = " · ".join(filter(None, (title, returns, facts, remaining)))
@@ -224,28 +220,18 @@ class ProgressLine(keras.callbacks.Callback):
             self._out.write(text)
             self._out.flush()
 
-    def _position(self, epoch: int, logs: Any) -> tuple[int, int | None]:
-        """Returns the number of updates or steps so far, and the number to be reached."""
-        end_step = self.params.get("end_env_steps")
-        if end_step:
-            return logs["env_steps"], end_step
-        return epoch + 1, self.params.get("epochs")
 
-    def _texts(self, logs: Any) -> tuple[str, str]:
-        """Returns the returns and further facts of an update."""
-        returns = f"return {logs['episode_return']:.1f}"
-        if math.isfinite(logs.get("val_episode_return", math.nan)):
-            returns += f" · evaluation {logs['val_episode_return']:.1f}"
-        end = self.params.get("end_env_steps")
-        facts = [
-            f"length {logs['episode_length']:.0f}",
-            f"entropy {logs['entropy']:.3f}",
-            f"{logs['env_steps']:,.0f}{f'/{end:,}' if end else ''} steps",
-            f"{logs['steps_per_second']:,.0f} steps/s",
-        ]
-        # The learner knows only after an update how many gradient steps it makes.
-        facts += filter(None, [getattr(self.model, "_xla_note", "")])
-        return returns, " · ".join(facts)
+def _describe(logs: Any, end_step: int | None, note: str) -> tuple[str, str]:
+    """Returns the returns and further facts of an update."""
+    returns = f"return {logs['episode_return']:.1f}"
+    if math.isfinite(logs.get("val_episode_return", math.nan)):
+        returns += f" · evaluation {logs['val_episode_return']:.1f}"
+    total = f"/{end_step:,}" if end_step else ""
+    facts = (
+        f"length {logs['episode_length']:.0f} · entropy {logs['entropy']:.3f} · "
+        f"{logs['env_steps']:,.0f}{total} steps · {logs['steps_per_second']:,.0f} steps/s"
+    )
+    return returns, f"{facts} · {note}" if note else facts
 
 
 def _clock_time(seconds: float) -> str:

@@ -237,8 +237,7 @@ def _partition(seeds, checkpoint):
         if list(itertools.chain(*partition)) == seeds:
             return partition  # else the header of this training will be another one
     parts = max(1, min(xla_rollout.num_threads(), len(seeds) // _MIN_SEEDS))
-    bounds = [len(seeds) * part // parts for part in range(parts + 1)]
-    return [seeds[start:stop] for start, stop in itertools.pairwise(bounds)]
+    return [part.tolist() for part in np.array_split(np.array(seeds), parts)]
 
 
 class _SeedProgram:

@@ -116,8 +116,7 @@ def read(path):
     if not ranges:
         raise ValueError(
             f"The file {path} contains no ranges. Expected: a table [ranges.agent] or "
-            "[ranges.fit], for example `learning_rate = {low = 1e-4, high = 1e-1, "
-            "log = true}`."
+            "[ranges.fit]"
         )
     return ranges
 
@@ -154,20 +153,15 @@ def _parse_table(path, table):
             yield from _parse_table((*path, key), inner)
         return
     if len(path) < 2 or path[1] in _FIXED:
-        raise ValueError(
-            f"`{name}` has no range: all trainings of a search have the same budget and "
-            "use of the machine."
-        )
+        raise ValueError(f"`{name}` is the same in all trainings, and has no range.")
     number = Annotated[_number_type(path), schema.Range()]
     hints = {"low": number, "high": number, "log": bool, "choices": list}
     table = schema.check_table(f"The range of `{name}`", hints, table, f"{name}.")
     result = Range(path, **table)
-    if "choices" in table:
-        count = len(set(result.labels))
-        is_valid = len(table) == 1 and 1 < count == len(result.choices)
-    else:
-        is_valid = table.keys() >= {"low", "high"} and result.low < result.high
-        is_valid = is_valid and (result.low > 0 or not result.log)
+    is_valid = table.keys() == {"choices"} and len(set(result.labels)) > 1
+    is_valid = is_valid and len(set(result.labels)) == len(result.choices)
+    if "choices" not in table and table.keys() >= {"low", "high"}:
+        is_valid = result.low < result.high and (result.low > 0 or not result.log)
     if not is_valid:
         raise ValueError(
             f"The range of `{name}` must have the form {{low = 0.001, high = 0.1, "
