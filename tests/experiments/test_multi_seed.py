@@ -105,19 +105,6 @@ def test_train_seeds_keeps_a_learned_initial_state_per_seed():
     close(population.agent(2), alone)
 
 
-@functools.cache
-def trained_pair(updates):
-    """Two agents trained in a corridor, shared by several tests."""
-    world = envs.Corridor(4)
-    budget = dict(epochs=7, episodes_per_epoch=4)
-    return tfr.train_seeds(maker(world, updates), world, [1, 2], **budget)
-
-
-@pytest.mark.slow
-def test_steps_per_execution_does_not_change_the_history():
-    np.testing.assert_equal(trained_pair(1).history, trained_pair(3).history)
-
-
 @pytest.mark.parametrize("compares", [False, sweeps.rare(True)])
 def test_failed_seed_keeps_the_weights_of_its_last_update(compares):
     """Not the averages, because the next update begins with the weights."""
@@ -277,10 +264,3 @@ def test_seeds_without_a_valid_step_keep_their_weights():
     agent, fresh = population.agent(2), make(2)
     for ours, theirs in zip(agent.policy_variables, fresh.policy_variables, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_train_seeds_raises_if_episodes_do_not_fill_groups():
-    env = envs.CartPole()
-    make = maker(env, baseline=tfr.baselines.LeaveOneOut(group_size=3))
-    with pytest.raises(ValueError, match="groups of 3 episodes.*episodes=4"):
-        tfr.train_seeds(make, env, [0, 1], epochs=1, episodes_per_epoch=4)

@@ -103,45 +103,36 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         self.findings: list[advice.Finding] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._updates = 0
         self._before_update = None
         self._seconds = dict.fromkeys(_TIME_SHARES, 0.0)
         self.history, self.findings = [], []
-        self._printed: set[str] = set()  # the causes of printed findings
-        self._returns: list[float] = []  # mean returns since the last report
-        self._last_return = math.nan  # mean of the returns before the last report
+        # The causes of printed findings, the mean returns since the last report, and
+        # the mean of those before it.
+        self._progress: dict[str, Any] = {"updates": 0, "printed": [], "returns": []}
+        self._progress["last_return"] = math.nan
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state for a checkpoint."""
-        return {
-            "updates": self._updates,
-            "history": self.history,
-            "findings": [list(finding) for finding in self.findings],
-            "printed": sorted(self._printed),
-            "returns": self._returns,
-            "last_return": self._last_return,
-        }
+        findings = [list(finding) for finding in self.findings]
+        return {"history": self.history, "findings": findings, **self._progress}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the result of `get_state`."""
-        self._updates = state["updates"]
         self.history = state["history"]
         self.findings = [advice.Finding(*finding) for finding in state["findings"]]
-        self._printed = set(state.get("printed", ()))
-        self._returns = list(state.get("returns", ()))
-        self._last_return = state.get("last_return", math.nan)
+        self._progress |= {name: state[name] for name in self._progress if name in state}
 
     def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
         self._seconds["stepping"] += logs["stepping_seconds"]
         self._seconds["acting"] += logs["acting_seconds"]
-        if self._updates % self.every == 0:
+        if self._progress["updates"] % self.every == 0:
             self._start_report(episodes, logs)
-        self._updates += 1
+        self._progress["updates"] += 1
         self._update_start = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._seconds["learning"] += time.perf_counter() - self._update_start
-        self._returns.append(logs.get("episode_return", math.nan))
+        self._progress["returns"].append(logs.get("episode_return", math.nan))
         if self._before_update is not None:
             self._finish_report(logs)
 
@@ -198,11 +189,15 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         if self.verbose > 1:
             texts = [f"{x} {report[x]:.2g}" for x in _PRINTED if report[x] == report[x]]
             self._print(f"Update {report['update']}: {' · '.join(texts)}")
-        mean = float(np.mean(self._returns))
-        rises, self._last_return, self._returns = mean > self._last_return, mean, []
+        mean, printed = (
+            float(np.mean(self._progress["returns"])),
+            self._progress["printed"],
+        )
+        rises = mean > self._progress["last_return"]
+        self._progress |= {"last_return": mean, "returns": []}
         for update, cause, text in findings[:1] if self.verbose else ():
-            if cause not in self._printed and not rises:
-                self._printed.add(cause)
+            if cause not in printed and not rises:
+                printed.append(cause)
                 self._print(f"Update {update}: {text}")
 
     def _log_probs(self, episodes, normalization):

@@ -258,10 +258,11 @@ class _SeedProgram:
             _check_alike(first, agent)
             states.append([x.numpy() for x in agent_state.variables(agent)])
         self._stacks = [tf.Variable(np.stack(values)) for values in zip(*states)]
+        stacks = {id(v): x for v, x in zip(self._variables, self._stacks, strict=True)}
+        self._counters = stacks[id(first.counters)]  # [K, 3]: updates, episodes, steps
         self._outputs = []  # of each call of the graph
         self._first_updates = self.counters()[:, 0].tolist()
         actor = first.trainer.actor
-        stacks = {id(v): x for v, x in zip(self._variables, self._stacks, strict=True)}
         request = first.trainer.training_request(
             batched_env, seeds[0], num_episodes, None
         )
@@ -295,8 +296,7 @@ class _SeedProgram:
 
     def counters(self):
         """Returns the `[K, 3]` numbers of updates, episodes and steps."""
-        is_counters = [v is self.first_agent.counters for v in self._variables]
-        return self._stacks[is_counters.index(True)].numpy()
+        return self._counters.numpy()
 
     @property
     def num_updates(self):
