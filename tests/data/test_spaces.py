@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
-from tf_reinforce.data import tensor_specs
 
 INF = np.inf
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
@@ -169,23 +169,19 @@ def test_action_space_raises_if_names_of_parts_are_invalid(name):
 
 def test_observation_spec_keeps_integer_types_and_sets_the_float_type():
     spec = tf.TensorSpec
-    assert tensor_specs.observation_spec(SPACES["nested"], "float32") == {
+    assert records.observation_spec(SPACES["nested"], "float32") == {
         "a": (spec((8, 8, 3), tf.uint8), {"b": spec((2,), tf.float32)}),
         "z": spec((2,), tf.float32),
     }
-    assert tensor_specs.observation_spec(SPACES["scalar"], "float64") == spec(
-        (), tf.float64
-    )
-    assert tensor_specs.observation_spec(SPACES["of_choices"], "float32") == (
+    assert records.observation_spec(SPACES["scalar"], "float64") == spec((), tf.float64)
+    assert records.observation_spec(SPACES["of_choices"], "float32") == (
         spec((), tf.int64),
         {"a": spec((4,), tf.int8), "z": spec((2, 2), tf.int64)},
     )
-    assert tensor_specs.observation_spec(SPACES["small_choice"], "float32") == spec(
+    assert records.observation_spec(SPACES["small_choice"], "float32") == spec(
         (), tf.int8
     )
-    assert tensor_specs.observation_spec(SPACES["bools"], "float32") == spec(
-        (3, 2), tf.bool
-    )
+    assert records.observation_spec(SPACES["bools"], "float32") == spec((3, 2), tf.bool)
 
 
 @pytest.mark.parametrize("index, name", [(0, "observation"), (1, "action")])

@@ -5,12 +5,12 @@ and rewards from that step on. `Baseline.estimate` returns the values to subtrac
 baseline that learns also implements `apply_gradients`, and `gradients` if it has a loss.
 """
 
-from tf_reinforce.baselines.averages import LeaveOneOut
-from tf_reinforce.baselines.averages import Mean
-from tf_reinforce.baselines.averages import MovingAverage
-from tf_reinforce.baselines.averages import TimeStep
 from tf_reinforce.baselines.base import Baseline
 from tf_reinforce.baselines.base import BaselineBatch
+from tf_reinforce.baselines.base import LeaveOneOut
+from tf_reinforce.baselines.base import Mean
+from tf_reinforce.baselines.base import MovingAverage
+from tf_reinforce.baselines.base import TimeStep
 from tf_reinforce.baselines.base import Zero
 from tf_reinforce.baselines.value import Value
 from tf_reinforce.settings import config

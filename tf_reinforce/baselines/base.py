@@ -1,4 +1,4 @@
-"""The interface of a baseline, and the batch that it learns from."""
+"""The interface of a baseline, the batch that it learns from, and averages of returns."""
 
 import abc
 from typing import Any, NamedTuple
@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tf_reinforce.support import compilation
+from tf_reinforce.support import validation
 
 
 class BaselineBatch(NamedTuple):
@@ -147,3 +148,212 @@ class Zero(Baseline):
         self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
     ) -> tf.Tensor:
         return tf.zeros_like(returns)
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class LeaveOneOut(Baseline):
+    """At each step, the mean return of the batch's *other* episodes at that step.
+
+        bᵢₜ = Σ_{j≠i} Gⱼₜ / (nₜ - 1),    nₜ episodes active at t;  0 if nₜ = 1
+
+    It does not depend on the episode that it is subtracted from, so the expected gradient
+    stays the same if the number of episodes is fixed in advance.
+
+    With `group_size=K`, the mean is taken within groups of K episodes, which the agent
+    starts with the same reset seed, and so from the same observation; the environment
+    draws the same random numbers in each. Adding a constant to a group's returns leaves
+    its advantages unchanged. The gradient stays unbiased, because given these numbers,
+    the actions of different episodes are independent.
+
+    Args:
+        group_size: Int of at least 2, or `None` for one group of all episodes. Each K
+            consecutive columns of the returns are a group.
+
+    Example:
+
+    >>> returns = tf.constant([[1.0, 3.0, 5.0]])
+    >>> valid = tf.constant([[True, True, True]])
+    >>> LeaveOneOut().estimate(returns, valid, tf.zeros_like(returns)).numpy().tolist()
+    [[4.0, 3.0, 2.0]]
+    >>> returns = tf.constant([[1.0, 3.0, 5.0, 6.0]])
+    >>> LeaveOneOut(group_size=2).estimate(returns, returns > 0, returns).numpy().tolist()
+    [[3.0, 1.0, 6.0, 5.0]]
+
+    Reference:
+        Kool, van Hoof & Welling (2019), Buy 4 REINFORCE samples, get a baseline for
+        free! https://openreview.net/forum?id=r1lgTGL5DE
+    """
+
+    def __init__(self, group_size: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if group_size is not None:
+            validation.whole_number("group_size", group_size, 2)
+        self.group_size = group_size
+        self.reset_group_size = group_size or 1
+
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
+        steps, episodes = tf.unstack(tf.shape(returns))
+        size = self.group_size or episodes
+        tf.debugging.assert_equal(
+            episodes % size,
+            0,
+            "The number of episodes must be a multiple of the `group_size` "
+            f"{self.group_size} of the baseline",
+        )
+        grouped = tf.reshape(returns, [steps, -1, size])
+        active = tf.reshape(tf.cast(valid, returns.dtype), [steps, -1, size])
+        others = tf.reduce_sum(active, axis=2, keepdims=True) - 1.0
+        sums = tf.reduce_sum(grouped, axis=2, keepdims=True) - grouped
+        means = tf.reshape(tf.math.divide_no_nan(sums, others), [steps, episodes])
+        return tf.where(valid, means, 0.0)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "group_size": self.group_size}
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class Mean(Baseline):
+    """The mean return over all steps of the batch, which biases the gradient.
+
+        b = Σₜᵢ Gₜᵢ / N,    N steps in all episodes of the batch
+
+    The mean includes the return that it is subtracted from. With B episodes of one step,
+    the expected gradient is multiplied by exactly (B - 1) / B.
+
+    Example:
+
+    >>> returns = tf.constant([[1.0, 3.0, 5.0]])
+    >>> valid = tf.constant([[True, True, True]])
+    >>> Mean().estimate(returns, valid, tf.zeros_like(returns)).numpy().tolist()
+    [[3.0, 3.0, 3.0]]
+    """
+
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
+        steps = tf.reduce_sum(tf.cast(valid, returns.dtype))
+        return tf.where(valid, tf.reduce_sum(returns) / steps, 0.0)
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class MovingAverage(Baseline):
+    """The mean return of earlier batches, weighted less the older they are.
+
+        b = Σᵢ dᵏ⁻ⁱ mᵢ / Σᵢ dᵏ⁻ⁱ,    mᵢ the mean return of a step in batch i = 1 … k
+
+    Only earlier batches count, so the expected gradient stays the same. The average is
+    zero before the first update.
+
+    Args:
+        decay: Float in [0, 1], the factor d by which each update multiplies the weights
+            of earlier batches. With 0, only the last batch counts; with 1, all count
+            equally.
+
+    Example:
+
+    >>> baseline = MovingAverage(decay=0.5)
+    >>> baseline.build((None, 4))
+    >>> for returns in ([1.0, 3.0], [5.0]):
+    ...     returns, time_steps = tf.constant(returns), tf.range(len(returns))
+    ...     batch = BaselineBatch(None, returns, time_steps, episodes=1)
+    ...     baseline.apply_gradients([], batch)
+    >>> ones = tf.ones([1, 1])
+    >>> estimate = baseline.estimate(ones, ones > 0, ones)
+    >>> estimate.numpy().tolist()  # (2 / 2 + 5) / (1 / 2 + 1)
+    [[4.0]]
+    """
+
+    def __init__(self, decay: float = 0.9, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.decay = validation.within("decay", decay, 0, 1)
+
+    def build(self, observations_shape: Any) -> None:
+        self._build_averages(())
+
+    def _build_averages(self, shape: Any) -> None:
+        # The averages are float64, the type of the returns, for every type of the policy.
+        options = dict(shape=shape, dtype="float64", trainable=False, autocast=False)
+        self.sums = self.add_weight(name="sums", initializer="zeros", **options)
+        self.shares = self.add_weight(name="shares", initializer="zeros", **options)
+
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
+        average = tf.math.divide_no_nan(self.sums.value, self.shares.value)
+        return tf.where(valid, tf.cast(average, returns.dtype), 0.0)
+
+    def apply_gradients(
+        self, gradients: list[tf.Tensor], baseline_batch: BaselineBatch
+    ) -> None:
+        self._add_means(tf.reduce_mean(baseline_batch.returns), 1.0)
+
+    def _add_means(self, means: tf.Tensor, weights: tf.Tensor) -> None:
+        """Adds a batch's mean returns to all averages whose weight is not zero."""
+        means, weights = (tf.cast(x, self.sums.dtype) for x in (means, weights))
+        decay = tf.where(weights > 0, tf.constant(self.decay, weights.dtype), 1.0)
+        self.sums.assign(decay * self.sums + means)
+        self.shares.assign(decay * self.shares + weights)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "decay": self.decay}
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class TimeStep(MovingAverage):
+    """The mean return of earlier batches, computed separately for each time step.
+
+        bₜ = Σᵢ dᵏ⁻ⁱ mᵢₜ / Σᵢ dᵏ⁻ⁱ,    mᵢₜ the mean return at step t in batch i = 1 … k
+
+    If no episode of a batch reaches step t, the batch does not change the average of step
+    t. The average of a step is zero until an episode has reached the step. `TimeStep`
+    does not bias the policy gradient, because the averages do not depend on the batch
+    from whose returns they are subtracted.
+
+    Args:
+        horizon: Int, the number of averages, one average per time step. Step
+            `horizon - 1` and all later steps have one common average.
+        decay: Float in [0, 1], the factor d by which each update multiplies the weights
+            of earlier batches. With `decay=0`, only the last batch that reached a step
+            counts for that step. With `decay=1`, all earlier batches have equal weight.
+
+    Example:
+
+    >>> baseline = TimeStep(horizon=2)
+    >>> baseline.build((None, 4))
+    >>> returns = tf.constant([7.0, 3.0])
+    >>> batch = BaselineBatch(None, returns, [0, 1], episodes=1)
+    >>> baseline.apply_gradients([], batch)
+    >>> ones = tf.ones([3, 1])
+    >>> baseline.estimate(ones, ones > 0, ones).numpy().tolist()
+    [[7.0], [3.0], [3.0]]
+    """
+
+    def __init__(self, horizon: int = 1000, decay: float = 0.9, **kwargs: Any) -> None:
+        super().__init__(decay, **kwargs)
+        self.horizon = validation.size("horizon", horizon)
+
+    def build(self, observations_shape: Any) -> None:
+        self._build_averages((self.horizon,))
+
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
+        averages = tf.math.divide_no_nan(self.sums.value, self.shares.value)
+        indices = tf.minimum(tf.range(tf.shape(returns)[0]), self.horizon - 1)
+        column = tf.cast(tf.gather(averages, indices), returns.dtype)[:, None]
+        return tf.where(valid, column, 0.0)
+
+    def apply_gradients(
+        self, gradients: list[tf.Tensor], baseline_batch: BaselineBatch
+    ) -> None:
+        returns = baseline_batch.returns
+        indices = tf.minimum(baseline_batch.time_steps, self.horizon - 1)
+        counts = tf.math.bincount(indices, minlength=self.horizon, dtype=tf.float64)
+        sums = tf.math.unsorted_segment_sum(returns, indices, self.horizon)
+        means = tf.math.divide_no_nan(tf.cast(sums, tf.float64), counts)
+        self._add_means(means, tf.cast(counts > 0, tf.float64))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "horizon": self.horizon}

@@ -14,7 +14,6 @@ from tf_reinforce import heads
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
-from tf_reinforce.data import tensor_specs
 from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import trainer
 from tf_reinforce.export import live_policy
@@ -154,7 +153,7 @@ class KerasAgent(keras.Model):
             The results of `models.check_model_shapes` and `check_layers`.
         """
         shapes = keras.tree.map_structure(lambda x: (None, *x.shape), observation_spec)
-        spec = tensor_specs.with_floats(observation_spec, self._is_normalized, float_type)
+        spec = records.with_floats(observation_spec, self._is_normalized, float_type)
         recurrent_policy = models.check_model_shapes(
             self.policy, head, self.baseline, spec
         )
@@ -165,10 +164,10 @@ class KerasAgent(keras.Model):
     def _observation_spec(self, observations_shape, float_type):
         """Returns the `tf.TensorSpec`s of one recorded observation."""
         if self.observation_space is not None:
-            return tensor_specs.observation_spec(
+            return records.observation_spec(
                 self.observation_space, float_type, self.normalize_observations
             )
-        spec = tensor_specs.specs_from_shapes(observations_shape, float_type)
+        spec = records.specs_from_shapes(observations_shape, float_type)
         spec = recurrent.remove_time_axis(spec, self.policy)
         count = len(keras.tree.flatten(spec))
         self._is_normalized = [self.normalizer is not None] * count
@@ -188,8 +187,8 @@ class KerasAgent(keras.Model):
     def _build_model(self, model, observations_shape, name):
         """Builds the policy or the value model, unless it is built already."""
         if not model.built:
-            spec = self.observation_space and tensor_specs.with_floats(
-                tensor_specs.observation_spec(self.observation_space, "float32"),
+            spec = self.observation_space and records.with_floats(
+                records.observation_spec(self.observation_space, "float32"),
                 self._is_normalized,
                 "float32",
             )
@@ -212,7 +211,7 @@ class KerasAgent(keras.Model):
             # In half precision, large numbers with small differences would be equal.
             self.normalizer.dtype_policy = float_type
             self.normalizer.build(
-                tensor_specs.normalized_shapes(observation_spec, self._is_normalized)
+                records.normalized_shapes(observation_spec, self._is_normalized)
             )
         for scale in self._scales.values():
             scale.build()
@@ -318,9 +317,9 @@ class KerasAgent(keras.Model):
             spaces.check_action_space(action_space)
         else:
             self.head.check_space(action_space)
-        spec = tensor_specs.observation_spec(observation_space, "float32")
+        spec = records.observation_spec(observation_space, "float32")
         if self.built:
-            tensor_specs.expect_shapes(self.trainer.actor.observation_spec, spec)
+            records.expect_shapes(self.trainer.actor.observation_spec, spec)
         self.observation_space, self.action_space = observation_space, action_space
         if self.built:
             return

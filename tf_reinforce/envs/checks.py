@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
-from tf_reinforce.data import tensor_specs
 from tf_reinforce.support import validation
 
 _ROWS = 7  # trial episodes; no other axis should have this size
@@ -48,7 +48,7 @@ def _check_functions(env):
     _check_nested(
         f"{name}.observation",
         _call(env, "observation", state),
-        tensor_specs.observation_spec(env.observation_space, env.dtype),
+        records.observation_spec(env.observation_space, env.dtype),
         lambda x: (tuple(x.shape), "float" if x.dtype.is_floating else x.dtype.name),
     )
     actions = cast_actions(

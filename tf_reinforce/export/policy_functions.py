@@ -7,8 +7,8 @@ import keyword
 import keras
 import tensorflow as tf
 
+from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
-from tf_reinforce.data import tensor_specs
 
 
 def exported_functions(policy, takes_noise=False):
@@ -117,7 +117,7 @@ class PolicyFunctions:
         flat = keras.tree.flatten(actor.observation_spec)
         is_rounded = [x and y.dtype.is_floating for x, y in zip(self._rounded, flat)]
         self.observation_spec = _observation_specs(
-            tensor_specs.with_floats(actor.observation_spec, is_rounded, actor.dtype),
+            records.with_floats(actor.observation_spec, is_rounded, actor.dtype),
             other_names | self._result_names(),
         )
 

@@ -7,9 +7,9 @@ import gymnasium as gym
 import keras
 import numpy as np
 
+from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
-from tf_reinforce.data import tensor_specs
 from tf_reinforce.support import validation
 
 _MAX_ONE_HOT = 100_000  # most entries of a one-hot vector; use an embedding for more
@@ -140,8 +140,8 @@ def default_policy(
     leaves = keras.tree.flatten(spaces.to_nest(space))
     flags = [is_normalized and spaces.is_quantity(leaf) for leaf in leaves]
     float_type = keras.config.floatx()
-    observation_spec = tensor_specs.observation_spec(space, float_type)
-    observation_spec = tensor_specs.with_floats(observation_spec, flags, float_type)
+    observation_spec = records.observation_spec(space, float_type)
+    observation_spec = records.with_floats(observation_spec, flags, float_type)
     inputs = keras.tree.map_structure(
         lambda leaf, name: keras.Input(leaf.shape, dtype=leaf.dtype.name, name=name),
         observation_spec,

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
-from tf_reinforce.data import tensor_specs
 from tf_reinforce.policies import recurrent
 from tf_reinforce.support import validation
 
@@ -31,7 +31,7 @@ def build(model, shapes, spec, name):
     if type(model).build is not keras.Model.build:
         model.build(shapes)
     else:
-        spec = spec or tensor_specs.specs_from_shapes(shapes, "float32")
+        spec = spec or records.specs_from_shapes(shapes, "float32")
         call_on_examples(model, spec, name=name)
 
 

@@ -13,8 +13,8 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
+from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
-from tf_reinforce.data import tensor_specs
 from tf_reinforce.engine.collect import acting_program
 from tf_reinforce.policies import actor as deciding
 
@@ -39,7 +39,7 @@ def collect(
         return [raw], [actions], [], np.True_
 
     with tfr.collect.open_envs(env, num_envs, **options) as envs:
-        spec = tensor_specs.observation_spec(envs.observation_space, dtype)
+        spec = records.observation_spec(envs.observation_space, dtype)
         actor = deciding.ActorPolicy(None, head, spec, dtype, [])
         weights = acting_program.read_weights(actor)
         request = toys.request(episodes, steps, weights=weights)

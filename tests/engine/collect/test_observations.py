@@ -9,7 +9,7 @@ import pytest
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce.data import tensor_specs
+from tf_reinforce.data import episodes as records
 from tf_reinforce.engine.collect import batched_envs
 
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
@@ -22,7 +22,7 @@ PAIR = gym.spaces.Dict(gear=Discrete(5), speed=Box(-1, 1, (2,)))
 def read_observation(space, observation):
     """Returns the recorded arrays of one observation, as a list."""
     reader = batched_envs.ObservationReader(space, "float32")
-    leaves = keras.tree.flatten(tensor_specs.observation_spec(space, "float32"))
+    leaves = keras.tree.flatten(records.observation_spec(space, "float32"))
     rows = [np.zeros((1, *x.shape), x.dtype.as_numpy_dtype) for x in leaves]
     reader(0, observation, rows)
     return [row[0] for row in rows]
