@@ -16,17 +16,17 @@ def softmax(logits):
     return exponentials / exponentials.sum(axis=1, keepdims=True)
 
 
-def make_log(count, seed):
-    """A logging policy that prefers bad actions slightly; rewards are 0 or 1."""
-    rng = np.random.default_rng(seed)
-    contexts = rng.normal(size=(count, SIZE)).astype("float32")
+def make_log():
+    """32 decisions of a policy that prefers bad actions slightly; rewards are 0 or 1."""
+    rng = np.random.default_rng(0)
+    contexts = rng.normal(size=(32, SIZE)).astype("float32")
     probs = softmax(-0.5 * contexts @ WEIGHTS)
-    actions = (probs.cumsum(axis=1) > rng.random((count, 1))).argmax(axis=1)
-    rewards = rng.integers(2, size=count).astype("float32")
-    return contexts, actions, rewards, probs[np.arange(count), actions]
+    actions = (probs.cumsum(axis=1) > rng.random((32, 1))).argmax(axis=1)
+    rewards = rng.integers(2, size=32).astype("float32")
+    return contexts, actions, rewards, probs[np.arange(32), actions]
 
 
-LOG = make_log(32, 0)
+LOG = make_log()
 
 
 def sampling(head, *layers):
@@ -55,21 +55,18 @@ def no_reward(contexts, choices):
 
 def test_callbacks_receive_the_score_function_and_can_stop_and_evaluate_it(tmp_path):
     class Stop(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
+        def on_epoch_end(self, epoch, logs=None):
             options = dict(verbose=0, return_dict=True)
             assert set(self.model.evaluate(LOG[0], **options)) == {"loss", "reward"}
-
-        def on_epoch_end(self, epoch, logs=None):
             assert self.model is model and np.isfinite(logs["policy_value"])
             self.model.stop_training = epoch == 1
 
     model = policy()
-    path = tmp_path / "model.keras"
-    callbacks = [Stop(), keras.callbacks.ModelCheckpoint(path)]
-    history = model.fit_logged(*make_log(64, 0), epochs=9, callbacks=callbacks, verbose=0)
+    callbacks = [Stop(), keras.callbacks.ModelCheckpoint(tmp_path / "model.keras")]
+    history = model.fit_logged(*LOG, epochs=9, callbacks=callbacks, verbose=0)
     assert len(history.epoch) == 2
     with pytest.warns(UserWarning, match="'no_reward' of the saved model"):
-        loaded = keras.saving.load_model(path)
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(loaded.model.weights[0], model.model.weights[0])
     assert set(model.fit(LOG[0], verbose=0).history) == {"loss", "reward", "entropy"}
 

@@ -40,13 +40,3 @@ def test_tokens_of_rows_and_indices_are_independent():
     assert np.abs(np.bincount(3 * first + second, minlength=9) - 1000).max() < 6 * 30
     neighbors = 3 * first[:-1] + first[1:]
     assert np.abs(np.bincount(neighbors, minlength=9) - 1000).max() < 6 * 30
-
-
-def test_samples_have_the_frequencies_of_the_softmax():
-    """Six standard errors of 20,000 samples."""
-    outputs = np.array([1.0, -0.5, 0.0, 2.0], "float32")
-    probs = np.exp(outputs) / np.exp(outputs).sum()
-    rows = tf.constant(np.tile(outputs, [20_000, 1]))
-    tokens = language_model.sample_tokens(rows, KEY, 7).numpy()
-    shares = np.bincount(tokens, minlength=4) / 20_000
-    assert (np.abs(shares - probs) < 6 * np.sqrt(probs * (1 - probs) / 20_000)).all()

@@ -18,7 +18,6 @@ from tf_reinforce.settings import schema
 from tf_reinforce.support import validation
 
 Estimators: Any = Literal["ips", "snips", "dr"]
-EXAMPLE = "the estimate of row {} (from 0) of the log"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,9 +129,10 @@ class Scores(NamedTuple):
 
     log_probs: tf.Tensor  # [N] float, of the logged actions under the policy
     entropies: tf.Tensor  # [N] float, in nats
-    predicted: Any = None  # [N] float, predicted rewards of the logged actions
-    by_policy: Any = None  # [N] float, predicted rewards of the policy
-    by_set: Any = None  # [N] float, Σₐ α(a|x) q(x, a) for the top-K correction
+    # Predicted rewards, zero without a reward model:
+    predicted: tf.Tensor  # [N] float, of the logged actions
+    by_policy: tf.Tensor  # [N] float, of the policy
+    by_set: tf.Tensor  # [N] float, Σₐ α(a|x) q(x, a) for the top-K correction
 
 
 def _scores(model, batch, options, training):
@@ -145,7 +145,7 @@ def _scores(model, batch, options, training):
         model(batch.contexts, training=training)
     sums = recorder.sums()
     if options.estimator != "dr":
-        return Scores(*sums)
+        return Scores(*sums, *[tf.zeros_like(sums[0])] * 3)
     log_probs = tf.math.log_softmax(recorder.samples[0].outputs)
     rewards = tf.stop_gradient(
         tf.cast(options.reward_model(batch.contexts, training=False), log_probs.dtype)
@@ -171,17 +171,15 @@ def _terms(scored, batch, options):
 
         ∇V = 1/N Σₙ wₙ Aₙ ∇ log π(aₙ|xₙ)
 
-    The advantage A depends on the estimator: with `"ips"` it is the reward, with
-    `"snips"` the reward minus V, divided by the mean weight, and with `"dr"` the reward
-    minus its prediction.
+    The advantage A depends on the estimator: with `"snips"` it is the reward minus V,
+    divided by the mean weight, else the reward minus its prediction. `"ips"` is `"dr"`
+    with predictions of zero.
     """
     log_probs = scored.log_probs
     rewards, propensities = (
         tf.cast(x, log_probs.dtype) for x in (batch.rewards, batch.propensities)
     )
     weights = off_policy.importance_weights(log_probs, propensities, options.clip)
-    if options.estimator == "ips":
-        return off_policy.ips(weights, rewards), weights, rewards
     if options.estimator == "snips":
         values = off_policy.snips(weights, rewards)
         advantages = (rewards - tf.reduce_mean(values)) / tf.reduce_mean(weights)
@@ -189,18 +187,6 @@ def _terms(scored, batch, options):
     predictions = scored.predicted, scored.by_policy
     values = off_policy.doubly_robust(weights, rewards, *predictions)
     return values, weights, rewards - scored.predicted
-
-
-def _surrogate(scored, weights, advantages, options):
-    """Returns the scalar loss whose gradient is minus that of the estimated value."""
-    log_probs = scored.log_probs
-    if options.top_k is not None:
-        weights *= off_policy.top_k_multipliers(log_probs, options.top_k)
-    advantages = weights * advantages
-    loss = losses.policy_gradient(log_probs, advantages, tf.size(log_probs))
-    if options.estimator == "dr":
-        loss -= tf.reduce_mean(scored.by_set)  # the gradient of the predicted value
-    return loss
 
 
 def estimate(model, batch, options, scale_loss=tf.identity):
@@ -218,7 +204,13 @@ def estimate(model, batch, options, scale_loss=tf.identity):
     with tf.GradientTape() as tape:
         scored = _scores(model, batch, options, True)
         values, weights, advantages = _terms(scored, batch, options)
-        loss = scale_loss(_surrogate(scored, weights, advantages, options))
+        log_probs, factors = scored.log_probs, weights
+        if options.top_k is not None:
+            factors *= off_policy.top_k_multipliers(log_probs, options.top_k)
+        factors *= advantages
+        loss = losses.policy_gradient(log_probs, factors, tf.size(log_probs))
+        loss -= tf.reduce_mean(scored.by_set)  # the gradient of the predicted value
+        loss = scale_loss(loss)
     gradients = losses.gradients(tape, loss, model.trainable_variables)
     return gradients, values, weights, scored.entropies
 
@@ -241,8 +233,8 @@ def evaluate(model, batch, options, confidence, batch_size=1024):
         _scores(model, _rows(batch, begin, begin + batch_size), options, training=False)
         for begin in range(0, count, batch_size)
     ]
-    columns = (None if x[0] is None else tf.concat(x, axis=0) for x in zip(*parts))
-    scored = Scores(*(None if x is None else tf.cast(x, tf.float64) for x in columns))
+    columns = (tf.concat(column, axis=0) for column in zip(*parts))
+    scored = Scores(*(tf.cast(column, tf.float64) for column in columns))
     values, weights, _ = map(np.asarray, _terms(scored, batch, options))
     if not np.isfinite(values).all():
         row = int(np.argmin(np.isfinite(values)))

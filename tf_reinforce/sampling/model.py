@@ -26,8 +26,6 @@ from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
-EXAMPLE = "the loss or reward of example {} (from 0) of the batch"
-
 
 class Rows(NamedTuple):
     """N examples, each repeated K times: R = N·K rows."""
@@ -490,13 +488,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
         self._first_invalid.assign(status)
         return status
 
-    def _checked(self, function, example):
-        """Returns a training function that raises an error after an invalid step.
-
-        Args:
-            function: The training or test function of Keras.
-            example: Format string with which the error names an example by its number.
-        """
+    def _checked(self, function):
+        """Returns Keras' training or test function, with an error for an invalid step."""
         if hasattr(function, "unchecked"):
             return function
 
@@ -513,7 +506,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
             if status == -1:
                 return result
             self._first_invalid.assign(-1)
-            what = "a gradient" if status == -2 else example.format(status)
+            what = "a gradient" if status == -2 else f"example {status} (from 0)"
             raise FloatingPointError(
                 "All losses, rewards and gradients of a training step must be finite. "
                 f"Received: {what} is NaN or infinite. The step changed no weight."
@@ -736,8 +729,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
     def make_train_function(self, force: bool = False) -> Any:
         super().make_train_function(force)
-        example = EXAMPLE if self._logged is None else logged_actions.EXAMPLE
-        self.train_function = self._checked(self.train_function, example)
+        self.train_function = self._checked(self.train_function)
         return self.train_function
 
     def export(self, *args: Any, **kwargs: Any) -> None:
@@ -750,7 +742,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
     def make_test_function(self, force: bool = False) -> Any:
         super().make_test_function(force)
-        self.test_function = self._checked(self.test_function, EXAMPLE)
+        self.test_function = self._checked(self.test_function)
         return self.test_function
 
     def get_config(self) -> dict[str, Any]:

@@ -96,6 +96,7 @@ class SequenceEstimator:
         """
         batch = self.batch(completions, rewards)
         gradients, metrics = self.policy_gradients(batch)
+        metrics = dict(zip(METRICS, metrics))
         return gradients, {**metrics, "kl": tf.reduce_mean(batch.kl)}
 
     def batch(self, completions, rewards):
@@ -121,28 +122,39 @@ class SequenceEstimator:
         if not self.options.kl_coef:
             return tf.zeros_like(completions.row_log_probs)
         weights = [variable.value for variable in self.reference_weights]
+        count = tf.shape(completions.token_ids)[0]
 
-        def add(indices, reference):
-            part, _ = self.policy.log_probs(completions.rows(indices), weights)
-            part = tf.reduce_sum(part, axis=1)
-            return tf.tensor_scatter_nd_update(reference, indices[:, None], part)
+        def reference(rows):
+            part = completions if rows is None else completions.rows(rows)
+            scores = tf.reduce_sum(self.policy.log_probs(part, weights)[0], axis=1)
+            return [
+                scores if rows is None else tf.scatter_nd(rows[:, None], scores, [count])
+            ]
 
+        zeros = [tf.zeros_like(completions.row_log_probs)]
+        return completions.row_log_probs - self._added_up(count, reference, zeros)[0]
+
+    def _added_up(self, count, terms, zeros):
+        """Returns the sums of `terms(rows)` over microbatches of `count` rows.
+
+        Args:
+            count: Scalar int.
+            terms: Function of `[n]` row numbers, or of `None` for all rows, that returns
+                a list of tensors.
+            zeros: List of zeros like the result.
+        """
         if self.options.microbatch_size is None:
-            scores = self.policy.log_probs(completions, weights)[0]
-            return completions.row_log_probs - tf.reduce_sum(scores, axis=1)
-        rows = tf.range(tf.shape(completions.token_ids)[0])
-        start = tf.zeros_like(completions.row_log_probs)
-        return completions.row_log_probs - self._over_microbatches(rows, add, start)
+            return terms(None)
+        split = minibatches.Minibatches.split(
+            tf.range(count), self.options.microbatch_size
+        )
 
-    def _over_microbatches(self, rows, add, total):
-        """Returns the total after `total = add(indices, total)` for each microbatch."""
-        split = minibatches.Minibatches.split(rows, self.options.microbatch_size)
+        def body(number, sums):
+            parts = terms(split.minibatch(number))
+            return number + 1, [x + y for x, y in zip(sums, parts, strict=True)]
 
-        def body(number, total):
-            return number + 1, add(split.minibatch(number), total)
-
-        start = tf.constant(0, tf.int64), total
-        return tf.while_loop(lambda i, _: i < split.count, body, start)[1]
+        start = tf.constant(0, tf.int64), zeros
+        return tf.while_loop(lambda number, _: number < split.count, body, start)[1]
 
     def _centered(self, rewards):
         """Returns rewards minus the first reward of the same prompt, `[R]`.
@@ -156,23 +168,19 @@ class SequenceEstimator:
 
     def _summed_gradients(self, batch, uses_ratios):
         """Returns `policy_gradients` of a batch, as sums over its microbatches."""
-        scale_loss = self.optimizer.scale_loss
-        if self.options.microbatch_size is None:
-            return self.policy_gradients(batch, None, uses_ratios, scale_loss)
-        count, names = tf.size(batch.kl), METRICS[:3]
+        count = tf.size(batch.kl)
 
-        def add(indices, sums):
-            rows = batch.rows(indices)
+        def terms(rows):
+            part = batch if rows is None else batch.rows(rows)
             gradients, metrics = self.policy_gradients(
-                rows, count, uses_ratios, scale_loss
+                part, count, uses_ratios, self.optimizer.scale_loss
             )
-            terms = [*gradients, *(metrics[name] for name in names)]
-            return [x + y for x, y in zip(sums, terms, strict=True)]
+            return [*gradients, *metrics]
 
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.variables]
-        zeros += [tf.zeros([], self.policy.dtype) for _ in names]
-        sums = self._over_microbatches(tf.range(count), add, zeros)
-        return sums[:-3], dict(zip(names, sums[-3:], strict=True))
+        zeros += [tf.zeros([], self.policy.dtype)] * 3
+        sums = self._added_up(count, terms, zeros)
+        return sums[:-3], sums[-3:]
 
     def policy_gradients(
         self, batch, count=None, uses_ratios=False, scale_loss=tf.identity
@@ -189,8 +197,8 @@ class SequenceEstimator:
                 which the gradients then contain.
 
         Returns:
-            List with a gradient for each of `variables`; and dict of metrics, each a sum
-            over completions or tokens, divided by `count`.
+            List with a gradient for each of `variables`; and the first three `METRICS`,
+            each a sum over completions or tokens, divided by `count`.
         """
         completions = batch.completions
         count = tf.size(batch.kl) if count is None else count
@@ -215,8 +223,7 @@ class SequenceEstimator:
             for x in (entropies, differences)
         ]
         sums = [loss * tf.cast(count, loss.dtype), *per_token]
-        metrics = [x / tf.cast(count, x.dtype) for x in sums]
-        return gradients, dict(zip(METRICS[:3], metrics, strict=True))
+        return gradients, [x / tf.cast(count, x.dtype) for x in sums]
 
     def update(self, completions, rewards, permutations):
         """Makes one update, which the caller undoes if a value is not finite.
@@ -252,12 +259,11 @@ class SequenceEstimator:
         gradients, metrics = self._summed_gradients(batch, uses_ratios)
         norm = losses.global_norm(gradients)
         scale = self.optimizer.scale_loss(tf.ones([], norm.dtype))
-        metrics["gradient_norm"] = norm / scale
         self.optimizer.apply(gradients, self.variables)
         # An optimizer with loss scaling itself skips a step that overflows.
         skips = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-        is_finite = _all_finite([metrics["loss"], *([] if skips else gradients)])
-        return is_finite, [metrics[name] for name in METRICS[:4]]
+        is_finite = _all_finite([metrics[0], *([] if skips else gradients)])
+        return is_finite, [*metrics, norm / scale]
 
     def _minibatch_steps(self, batch, permutations):
         """Makes a gradient step from each minibatch of each pass."""

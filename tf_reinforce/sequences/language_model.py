@@ -129,11 +129,6 @@ class TokenPolicy:
             model.generate_step(completions.inputs, self.encoding.end_token_ids)
         finally:
             model.sampler = previous
-        if not results:
-            raise ValueError(
-                f"`generate_step` of {type(model).__name__} must call `self.sampler`, as "
-                "the models of KerasHub do"
-            )
         token_ids, log_probs, new = results[0]
         continues = tf.reduce_any(new, axis=1)
         truncated = continues & ~tf.reduce_any(new & self._is_end(token_ids), axis=1)
@@ -259,18 +254,6 @@ def sample_tokens(outputs, key, index):
 
 def _count(mask):
     return tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
-
-
-def expect_causal_lm(causal_lm):
-    """Raises an error if the argument `causal_lm` is not a causal language model."""
-    methods = "generate_step", "call_with_cache"
-    missing = [x for x in methods if not callable(getattr(causal_lm, x, None))]
-    if not isinstance(causal_lm, keras.Model) or missing:
-        raise TypeError(
-            "`causal_lm` must be a causal language model of KerasHub, for example of "
-            "`keras_hub.models.CausalLM.from_preset(name)`. Received: "
-            f"causal_lm={causal_lm!r}"
-        )
 
 
 class AdapterWeights(keras.layers.Layer):

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from tf_reinforce.data import seeding
 from tf_reinforce.engine import agent_state
+from tf_reinforce.functional import shapes
 from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.sampling import reward_functions
 from tf_reinforce.sequences import conversation
-from tf_reinforce.sequences import encoding
 from tf_reinforce.sequences import estimator
 from tf_reinforce.sequences import language_model
 from tf_reinforce.sequences import text_rewards
@@ -140,21 +140,17 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        language_model.expect_causal_lm(causal_lm)
+        given = locals()
+        if not hasattr(causal_lm, "generate_step"):
+            raise TypeError(
+                "`causal_lm` must be a causal language model of KerasHub. Received: "
+                f"causal_lm={causal_lm!r}"
+            )
         # Keras' `compile` adds loss scaling to the optimizer of a mixed_float16 model.
         super().__init__(**{"dtype": causal_lm.dtype_policy, **kwargs})
+        fields = dataclasses.fields(estimator.SequenceOptions)
         self.options = estimator.SequenceOptions(
-            group_size=group_size,
-            kl_coef=kl_coef,
-            temperature=temperature,
-            max_completion_length=max_completion_length,
-            max_turns=max_turns,
-            passes=passes,
-            minibatch_size=minibatch_size,
-            microbatch_size=microbatch_size,
-            ratio_clip=ratio_clip,
-            scale_advantages=scale_advantages,
-            length_normalization=length_normalization,
+            **{x.name: given[x.name] for x in fields}
         )
         if not (reply is None if max_turns == 1 else callable(reply)):
             raise ValueError(
@@ -165,14 +161,27 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         self.causal_lm = causal_lm
         self.rewards = text_rewards.TextRewards(rewards, reward_weights)
         self.reply = reply
-        self.encoding = encoding.Encoding(
+        self.encoding = conversation.Encoding(
             causal_lm, max_completion_length, stop_token_ids
         )
         self.seed = validation.check_seed(
             random.randrange(2**31) if seed is None else seed
         )
         self.policy = language_model.TokenPolicy(causal_lm, temperature, self.encoding)
-        self._add_weights()
+        options = dict(trainable=False, autocast=False)
+        self.updates = self.add_weight(
+            name="updates", shape=(), dtype="int64", initializer="zeros", **options
+        )
+        self.reference_weights = [
+            self.add_weight(
+                name=f"reference_{number}",
+                shape=variable.shape,
+                dtype=variable.dtype,
+                initializer=lambda shape, dtype, value=variable.value: tf.identity(value),
+                **options,
+            )
+            for number, variable in enumerate(self.trainable_variables if kl_coef else ())
+        ]
         self._trained_names = [variable.path for variable in self.trainable_variables]
         # Keras reads this attribute after `causal_lm`.
         self.trained_adapters = language_model.AdapterWeights(causal_lm)
@@ -180,25 +189,6 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             self.policy, self.reference_weights, self.options
         )
         self.built = True
-
-    def _add_weights(self):
-        """Creates the number of updates, and a copy of the weights as the reference."""
-        options = dict(trainable=False, autocast=False)
-        self.updates = self.add_weight(
-            name="updates", shape=(), dtype="int64", initializer="zeros", **options
-        )
-        self.reference_weights = []
-        trained = self.trainable_variables if self.options.kl_coef else []
-        for number, variable in enumerate(trained):
-            weight = self.add_weight(
-                name=f"reference_{number}",
-                shape=variable.shape,
-                dtype=variable.dtype,
-                initializer="zeros",
-                **options,
-            )
-            weight.assign(variable)
-            self.reference_weights.append(weight)
 
     @property
     def trainable_variables(self) -> list:
@@ -327,15 +317,14 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             ValueError: If the completions do not follow the scored distribution.
         """
         self._expect_ready()
-        held_out = None if validation_data is None else self._read(validation_data)
+        held_out = self._read(validation_data)
         validation.positive_int("validation_freq", validation_freq)
-        self._initial_epoch = None  # that of an earlier training with BackupAndRestore
         batches = training.Batches(
             self._read(prompts),
-            validation.positive_int("batch_size", batch_size),
-            validation.positive_int_or_none("steps_per_epoch", steps_per_epoch),
+            batch_size,
+            steps_per_epoch,
             self.seed if shuffle else None,
-            lambda: self._initial_epoch or initial_epoch,
+            initial_epoch,
         )
 
         def validate(epoch):
@@ -349,7 +338,7 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             self.train_on_prompts, batches.columns(next(iterator))
         )
         data = dict(x=batches.dataset, shuffle=False, initial_epoch=initial_epoch)
-        data |= dict(steps_per_epoch=steps_per_epoch)
+        data["steps_per_epoch"] = steps_per_epoch
         callbacks = [means, *keras.tree.flatten(callbacks or [])]
         options = dict(callbacks=callbacks, verbose=verbose, epochs=epochs)
         if resume is None:
@@ -375,14 +364,12 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         }
 
     def _read(self, prompts):
-        """Returns prompts as `training.read` does; checks all prompts of a table."""
+        """Returns the columns of a table; raises an error if a prompt is too long."""
+        if prompts is None or isinstance(prompts, tf.data.Dataset):
+            return prompts
         table = training.read(prompts)
-        if isinstance(table, dict):
-            functions = [*self.rewards.functions, *([self.reply] if self.reply else [])]
-            for function in functions:
-                text_rewards.expect_arguments(function, {*table, *training.RESERVED})
-            for begin in range(0, len(table["prompts"]), 256):
-                self.encoding.encode(table["prompts"][begin : begin + 256])
+        for begin in range(0, len(table["prompts"]), 256):
+            self.encoding.encode(table["prompts"][begin : begin + 256])
         return table
 
     @locks.training
@@ -417,20 +404,19 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         """
         self._expect_ready()
         rewards = validation.finite_numbers("rewards", np.ravel(rewards).tolist())
-        _expect_rewards(completions, tf.constant(rewards))
+        shapes.expect([(rewards, "R"), (completions.truncated, "R")])
         generator = seeding.generator(
             self.seed, "training/minibatches", int(self.updates.numpy())
         )
-        permutations = [
-            generator.permutation(len(rewards)) for _ in range(self.options.passes)
-        ]
+        count, passes = len(rewards), range(self.options.passes)
+        permutations = np.array([generator.permutation(count) for _ in passes])
         variables = [*self.trainable_variables, *self.optimizer.variables, self.updates]
         before = [tf.identity(variable.value) for variable in variables]
         try:
             results = self._update(
                 completions,
                 tf.constant(rewards, tf.float64),
-                tf.constant(np.array(permutations), tf.int32),
+                tf.constant(permutations, tf.int32),
             )
             is_finite, *metrics = results.numpy().tolist()
             logs = dict(zip(estimator.METRICS, metrics, strict=True))
@@ -449,10 +435,9 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         difference = logs["log_prob_difference"]
         if difference > limit:
             raise ValueError(
-                "The completions must follow the distribution that is scored. Received: "
-                f"log-probabilities that differ by {difference:.3g} nats per token, as "
-                "`generate_step` changes logits or the rows were sampled with other "
-                "weights. The update changed no weight."
+                "The completions must follow the distribution that is scored, with the "
+                f"present weights. Received: {difference:.3g} nats of difference per "
+                "token. The update changed no weight."
             )
         if not is_finite:
             raise FloatingPointError(
@@ -474,8 +459,7 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             List with a gradient for each of `trainable_variables`, minus the gradient
             of the expected reward; and dict of scalar tensors.
         """
-        rewards = tf.convert_to_tensor(rewards)
-        _expect_rewards(completions, rewards)
+        shapes.expect([(rewards, "R"), (completions.truncated, "R")])
         return self.estimator.gradients(completions, rewards)
 
     def sample(self, prompts: Any) -> conversation.SampledTexts:
@@ -488,7 +472,7 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             `SampledTexts` of `completions`, the arrays of R = P · `group_size` rows, and
             `columns`, the arguments of reward functions.
         """
-        columns = training.read_table(prompts)
+        columns = training.read(prompts)
         keys = seeding.rollout_keys(self.seed, "training", int(self.updates.numpy()))
         return self._converse(columns, self.options.group_size, keys[_ACTION_KEY])
 
@@ -501,7 +485,7 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         Returns:
             List of P completions, strings or lists of token ids.
         """
-        columns = training.read_table(prompts)
+        columns = training.read(prompts)
         return self._converse(columns, 1, None).columns["completions"]
 
     def evaluate(
@@ -525,32 +509,18 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             Dict of floats: `reward`, `completion_length`, `truncated`, and `reward_NAME`
             with several reward functions.
         """
-        batches = training.Batches(
-            training.read(prompts),
-            validation.positive_int("batch_size", batch_size),
-            validation.positive_int_or_none("steps", steps),
-        )
+        batches = training.Batches(prompts, batch_size, steps)
 
         def evaluate(columns):
             columns = self._converse(columns, 1, None).columns
             return training.text_metrics(columns, *self.rewards(columns))
 
-        listed = keras.callbacks.CallbackList(
-            callbacks,
-            add_progbar=verbose not in (0, "auto"),
-            model=self,
-            verbose=verbose,
-            epochs=1,
-            steps=batches.count,
+        means = training.Means()
+        self.test_function = lambda iterator: means.add(
+            evaluate, batches.columns(next(iterator))
         )
-        means, logs = training.Means(), {}
-        listed.on_test_begin()
-        for number, batch in enumerate(batches.dataset.take(batches.count or -1)):
-            listed.on_test_batch_begin(number)
-            logs = means.add(evaluate, batches.columns(batch))
-            listed.on_test_batch_end(number, logs)
-        listed.on_test_end(logs)
-        return logs
+        options = dict(callbacks=callbacks, verbose=verbose, return_dict=True)
+        return super().evaluate(batches.dataset, steps=steps, **options)
 
     @locks.in_usable_process
     def _converse(self, columns, group_size, key):
@@ -559,10 +529,7 @@ class SequenceReinforce(resumed_fit.TrainingModel):
 
     def _expect_ready(self):
         """Raises an error if the model is not compiled, or its reference is too old."""
-        if not self.compiled:
-            raise ValueError(
-                "The model must be compiled before training: `model.compile(optimizer)`"
-            )
+        self._assert_compile_called("fit")
         names = [variable.path for variable in self.trainable_variables]
         if not names or names != self._trained_names:
             raise ValueError(
@@ -598,15 +565,3 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         reply = config.get("reply") and reward_functions.find(config["reply"])
         parts = {"causal_lm": causal_lm, "rewards": rewards, "reply": reply}
         return cls(**{**config, **parts})
-
-
-def _expect_rewards(completions, rewards):
-    """Raises an error unless there is one reward for each of the `Completions`."""
-    is_record = isinstance(completions, language_model.Completions)
-    expected = completions.token_ids.shape[:1] if is_record else None
-    if not is_record or not rewards.shape.is_compatible_with(expected):
-        raise ValueError(
-            "Pass `model.sample(prompts).completions`, and one reward for each of them. "
-            f"Received: {type(completions).__name__} with the shape {expected}, and "
-            f"rewards of the shape {rewards.shape}"
-        )

@@ -13,54 +13,29 @@ import tensorflow as tf
 
 from tf_reinforce.data import seeding
 from tf_reinforce.sampling import resumed_fit
+from tf_reinforce.support import validation
 
 # Names that reward functions receive and that a column cannot have.
 RESERVED = ("completions", "completion_ids", "truncated")
 
 
 def read(prompts):
-    """Returns prompts as a dict of columns with P entries each, among them `prompts`.
+    """Returns prompts as a dict of lists with P entries each, among them `prompts`.
+
+    Byte strings become strings if all of a column are UTF-8.
 
     Args:
-        prompts: List of prompts; dict of columns of equal length, among them `prompts`;
-            or `tf.data.Dataset` of batches, dicts of columns, which is returned as it is.
+        prompts: List of prompts, or tensor of strings; or dict of such columns with equal
+            length, among them `prompts`.
     """
-    if isinstance(prompts, tf.data.Dataset):
-        return prompts
     is_columns = isinstance(prompts, collections.abc.Mapping)
-    return _validated(prompts if is_columns else {"prompts": prompts})
-
-
-def read_table(prompts):
-    """Returns the columns of prompts; raises an error for a dataset."""
-    if isinstance(prompts, tf.data.Dataset):
-        raise TypeError(
-            "Pass a list of prompts, or a dict of columns, not a dataset. Received: "
-            f"prompts={prompts!r}"
-        )
-    return read(prompts)
-
-
-def _read_batch(batch):
-    """Returns the columns of a batch from a `tf.data.Dataset`, as lists."""
-    batch = batch if isinstance(batch, dict) else {"prompts": batch}
-    if any(isinstance(x, tuple) or not x.shape.rank for x in batch.values()):
-        raise ValueError(
-            "The elements of a dataset of prompts must be batches, tensors of strings or "
-            f"dicts of columns, as after dataset.batch(8). Received: {batch!r}"
-        )
-    return _validated({name: _to_texts(_to_list(name, x)) for name, x in batch.items()})
-
-
-def _validated(columns):
-    """Returns columns as lists; raises an error if they differ in length."""
+    columns = prompts if is_columns else {"prompts": prompts}
     if "prompts" not in columns or not columns.keys().isdisjoint(RESERVED):
         raise ValueError(
             "The columns must contain `prompts`, and no column may be named like the "
             f"arguments {RESERVED} of reward functions. Received: {list(columns)}"
         )
     lists = {name: _to_list(name, values) for name, values in columns.items()}
-    lists["prompts"] = _to_texts(lists["prompts"])
     counts = {name: len(values) for name, values in lists.items()}
     if len(set(counts.values())) > 1 or not counts["prompts"]:
         raise ValueError(
@@ -74,16 +49,13 @@ def _to_list(name, values):
     """Returns a list of Python objects; raises an error if a column has no entries."""
     values = values.numpy() if hasattr(values, "numpy") else values
     values = values.tolist() if isinstance(values, np.ndarray) else values
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+    is_one = isinstance(values, (str, bytes, tf.data.Dataset))
+    if is_one or not hasattr(values, "__len__"):
         raise TypeError(
-            f"The column {name!r} must be a list with an entry for each prompt. "
-            f"Received: {values!r}"
+            f"The column {name!r} must be a list with an entry for each prompt, as in a "
+            f"batch of a dataset. Received: {values!r}"
         )
-    return [x.tolist() if isinstance(x, np.ndarray) else x for x in values]
-
-
-def _to_texts(entries):
-    """Decodes byte strings, if all are UTF-8."""
+    entries = [x.tolist() if isinstance(x, np.ndarray) else x for x in values]
     try:
         return keras.tree.map_structure(
             lambda x: x.decode() if isinstance(x, bytes) else x, entries
@@ -96,68 +68,61 @@ class Batches:
     """The batches of prompts in each epoch, as a `tf.data.Dataset`.
 
     Args:
-        prompts: Result of `read`.
+        prompts: What `read` accepts, or a `tf.data.Dataset` of batches of it.
         batch_size: Int, the number of prompts in a batch from a table.
         steps: Int, the number of batches in an epoch, which continues where the last one
             ended; or `None` for one pass over the prompts.
         seed: Int that determines the order of prompts, or `None` for no shuffling.
-        first_epoch: Function that returns the number of the first epoch.
+        first_epoch: Int, the number of the first epoch.
 
     Attributes:
         dataset: Dataset of indices into the columns, or that of the user.
+        table: Dict of the columns, or `None` for a dataset of the user.
     """
 
-    def __init__(self, prompts, batch_size, steps, seed=None, first_epoch=lambda: 0):
-        self.prompts = prompts
-        self.options = {
+    def __init__(self, prompts, batch_size, steps, seed=None, first_epoch=0):
+        validation.positive_int("batch_size", batch_size)
+        validation.positive_int_or_none("steps", steps)
+        self._prompts, self.table, self.dataset = prompts, None, prompts
+        self._options = {
             "batch_size": batch_size,
             "steps_per_epoch": steps,
             "seed of the order": seed,
         }
-        self._is_table = isinstance(prompts, dict)
-        passes = itertools.count()
-        dataset = prompts
+        passes = itertools.count(0 if steps else first_epoch)
 
         def order():
-            number = next(passes) + (0 if steps else first_epoch())
+            number = next(passes)
             if seed is None:
                 return np.arange(count)
             generator = seeding.generator(seed, "training/prompts", number)
             return generator.permutation(count)
 
-        if self._is_table:
-            count = len(prompts["prompts"])
-            dataset = resumed_fit.index_batches(count, batch_size, order)
-        if steps is None and dataset.cardinality() in (0, tf.data.INFINITE_CARDINALITY):
-            raise ValueError(
-                "A dataset needs at least one batch, and the number of steps if endless. "
-                f"Received: {int(dataset.cardinality())} batches (-1: no end)"
-            )
+        if not isinstance(prompts, tf.data.Dataset):
+            self.table = read(prompts)
+            count = len(self.table["prompts"])
+            self.dataset = resumed_fit.index_batches(count, batch_size, order)
         if steps is not None:
-            dataset = dataset.repeat().skip(steps * first_epoch())
-        self.dataset = dataset
-
-    @property
-    def count(self):
-        """Returns the number of batches in an epoch, or `None` if unknown."""
-        count = self.options["steps_per_epoch"] or int(self.dataset.cardinality())
-        return count if count >= 0 else None
+            self.dataset = self.dataset.repeat().skip(steps * first_epoch)
+        elif self.dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise ValueError("An endless dataset needs `steps_per_epoch` or `steps`")
 
     def columns(self, batch):
         """Returns the columns of a batch of the dataset."""
-        if self._is_table:
-            rows = batch.numpy()
-            return {name: [x[i] for i in rows] for name, x in self.prompts.items()}
-        return _read_batch(batch)
+        if self.table is None:
+            return read(batch)
+        rows = batch.numpy()
+        return {name: [x[i] for i in rows] for name, x in self.table.items()}
 
     def description(self):
         """Returns a dict that describes the batches, for a checkpoint."""
-        if self._is_table:
-            text = json.dumps(self.prompts, default=_to_text)
-            described = hashlib.sha256(text.encode()).hexdigest()
+        if self.table is None:
+            source = self._prompts
+            described = repr(source.element_spec), int(source.cardinality())
         else:
-            described = repr(self.prompts.element_spec), int(self.prompts.cardinality())
-        return {"prompts": described, **self.options}
+            text = json.dumps(self.table, default=_to_text)
+            described = hashlib.sha256(text.encode()).hexdigest()
+        return {"prompts": described, **self._options}
 
 
 def _to_text(value):

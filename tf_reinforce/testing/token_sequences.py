@@ -49,7 +49,7 @@ def check_sequence_gradient(
         ValueError: If there are too many completions or batches.
     """
     validation.instance("model", model, sequence_models.SequenceReinforce)
-    columns = training.read_table(prompts)
+    columns = training.read(prompts)
     completions, rewards, prompt_of = all_completions(model, columns)
     policy, options, num_prompts = model.policy, model.options, len(columns["prompts"])
     with tf.GradientTape() as tape:
