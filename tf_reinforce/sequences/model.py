@@ -168,19 +168,11 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             random.randrange(2**31) if seed is None else seed
         )
         self.policy = language_model.TokenPolicy(causal_lm, temperature, self.encoding)
-        options = dict(trainable=False, autocast=False)
-        self.updates = self.add_weight(
-            name="updates", shape=(), dtype="int64", initializer="zeros", **options
-        )
+        self.updates = self._add_fixed("updates", tf.zeros([], tf.int64))
+        reference = self.trainable_variables if kl_coef else []
         self.reference_weights = [
-            self.add_weight(
-                name=f"reference_{number}",
-                shape=variable.shape,
-                dtype=variable.dtype,
-                initializer=lambda shape, dtype, value=variable.value: tf.identity(value),
-                **options,
-            )
-            for number, variable in enumerate(self.trainable_variables if kl_coef else ())
+            self._add_fixed(f"reference_{number}", variable.value)
+            for number, variable in enumerate(reference)
         ]
         self._trained_names = [variable.path for variable in self.trainable_variables]
         # Keras reads this attribute after `causal_lm`.
@@ -189,6 +181,17 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             self.policy, self.reference_weights, self.options
         )
         self.built = True
+
+    def _add_fixed(self, name, value):
+        """Creates a weight that no optimizer trains, with its first value."""
+        return self.add_weight(
+            name=name,
+            shape=value.shape,
+            dtype=value.dtype.name,
+            initializer=lambda shape, dtype: tf.identity(value),
+            trainable=False,
+            autocast=False,
+        )
 
     @property
     def trainable_variables(self) -> list:
