@@ -212,8 +212,6 @@ def test_vector_env_raises_on_invalid_calls():
         worlds.step([0, 1])
     with pytest.raises(ValueError, match="list with one seed for each of 2"):
         worlds.reset(seed=[1, 2, 3])
-    with pytest.raises(ValueError, match="none of them None"):
-        worlds.reset(seed=[1, None])
     with pytest.raises(ValueError, match="num_envs"):
         envs.CartPole().as_gymnasium(0)
 
@@ -230,17 +228,17 @@ class Broken(envs.CartPole):
 @pytest.mark.parametrize(
     "name, answer, message",
     [
-        ("observation", lambda x: x[:, :3], r"shape \(7, 4\).*shape \(7, 3\)"),
-        ("observation", lambda x: {"x": x}, "nested like its space"),
-        ("observation", lambda x: tf.cast(x, tf.int32), "of type float.*int32"),
-        ("reward", lambda x: x[:, None], r"shape \(7,\).*shape \(7, 1\)"),
-        ("reward", lambda x: tf.cast(x, tf.int32), "of type float.*int32"),
-        ("reward", lambda x: tf.reduce_sum(x), r"a row for each episode.*\(\)"),
-        ("terminal", lambda x: tf.cast(x, tf.float32), "of type bool.*float32"),
-        ("transition", lambda x: (x, x), "a state as `initial` does"),
-        ("transition", lambda x: tf.cast(x, tf.float64), "a state as `initial` does"),
+        ("observation", lambda x: x[:, :3], r"float \(7, 4\).*float \(7, 3\)"),
+        ("observation", lambda x: {"x": x}, r"must return float \(7, 4\) for"),
+        ("observation", lambda x: tf.cast(x, tf.int32), "must return float .*int32"),
+        ("reward", lambda x: x[:, None], r"float \(7,\).*float \(7, 1\)"),
+        ("reward", lambda x: tf.cast(x, tf.int32), "must return float .*int32"),
+        ("reward", lambda x: tf.reduce_sum(x), r"a row for each of 7.*\(\)"),
+        ("terminal", lambda x: tf.cast(x, tf.float32), "must return bool .*float"),
+        ("transition", lambda x: (x, x), "must return float32 "),
+        ("transition", lambda x: tf.cast(x, tf.float64), "must return float32 "),
         ("transition", lambda x: tf.boolean_mask(x, x[:, 0] > 0), "tf.where"),
-        ("initial", lambda x: x[0], r"a row for each episode.*\(4,\)"),
+        ("initial", lambda x: x[0], r"a row for each of 7.*\(4,\)"),
     ],
 )
 def test_error_names_the_method_with_an_invalid_result(name, answer, message):
@@ -248,13 +246,10 @@ def test_error_names_the_method_with_an_invalid_result(name, answer, message):
         Broken(name, answer).as_gymnasium(2)
 
 
-@pytest.mark.parametrize("what", ["state", "action"])
-def test_check_raises_if_transition_changes_its_arguments(what):
+def test_check_raises_if_transition_changes_its_arguments():
     """Otherwise the reward would be computed from the changed state."""
 
     class Careless(Walk):
-        action_space = gym.spaces.Dict(a=gym.spaces.Discrete(2))
-
         def initial(self, noise):
             return {"x": super().initial(noise)}
 
@@ -262,32 +257,20 @@ def test_check_raises_if_transition_changes_its_arguments(what):
             return super().observation(state["x"])
 
         def transition(self, state, action, noise):
-            if what == "state":
-                state["x"] = state["x"] + 1
-                return state
-            action["a"] = action["a"] * 0
-            return {"x": state["x"] + 1}
+            state["x"] = state["x"] + 1
+            return state
 
     with pytest.raises(ValueError, match="Careless.transition` must not change its arg"):
         checks.check(Careless())
 
 
 @pytest.mark.parametrize(
-    "noise",
-    [
-        envs.NoiseSpec("Normal", ()),
-        envs.NoiseSpec("normal", 2),
-        envs.NoiseSpec("uniform", (None,)),
-        (envs.NoiseSpec("uniform", ()),),
-    ],
-    ids=str,
+    "noise", [envs.NoiseSpec("Normal", ()), envs.NoiseSpec("uniform", (None,))], ids=str
 )
 def test_check_raises_if_the_noise_spec_is_invalid(noise):
     world = Walk()
     world.transition_noise = noise
-    with pytest.raises(
-        ValueError, match="`Walk.transition_noise` must be one `NoiseSpec`.*Received"
-    ):
+    with pytest.raises(ValueError, match="`Walk.transition_noise` must be one `NoiseSp"):
         checks.check(world)
 
 

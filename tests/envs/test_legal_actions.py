@@ -24,15 +24,6 @@ def masked_agent(env, path=PATH, **options):
     return agent
 
 
-def test_twin_of_taxi_has_the_mask_of_gymnasium_in_every_state():
-    task, cells = gym.make("Taxi-v4").unwrapped, tf.range(500, dtype=tf.int64)
-    expected = [task.action_mask(state) for state in range(500)]
-    masks = envs.make("Taxi-v4").action_mask({"cell": cells})
-    assert masks.dtype == tf.int8
-    np.testing.assert_array_equal(masks, expected)
-    assert envs.make("FrozenLake-v1").action_mask({"cell": cells[:16]}) is None
-
-
 @pytest.mark.slow
 def test_trained_taxi_agent_collects_legal_actions_only():
     env = envs.Taxi()
@@ -143,7 +134,7 @@ def test_state_that_ends_an_episode_needs_no_legal_action():
 @pytest.mark.parametrize("path", [PATH, "info/legal", "info/action_mask/way"])
 def test_environment_without_mask_raises(path):
     env = envs.Corridor(3)
-    with pytest.raises(ValueError, match=f"(?s)place of a mask in Corridor.*'{path}'"):
+    with pytest.raises(ValueError, match=f"(?s)place of a mask.* in Corridor.*'{path}'"):
         masked_agent(env, path).collect(env, 2)
 
 
@@ -185,8 +176,11 @@ class Marked(envs.Corridor):
 @pytest.mark.parametrize(
     "mask, message",
     [
-        (np.ones([7, 4], "int8"), "must have 5 entries. Received: 4 entries"),
-        ((np.ones([7, 2]), np.ones([7, 3])), "must have 1 parts. Received: 2 parts"),
+        (np.ones([7, 4], "int8"), r"parts of \[5\] entries.*Received: \[4\] entries"),
+        (
+            (np.ones([7, 2]), np.ones([7, 3])),
+            r"parts of \[5\] entries.*Received: \[2, 3\]",
+        ),
     ],
 )
 def test_observed_mask_of_wrong_size_raises(mask, message):

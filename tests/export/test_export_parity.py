@@ -19,7 +19,6 @@ from gymnasium.spaces import Tuple
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
-from tf_reinforce.export import runtimes
 from tf_reinforce.testing import export_report
 
 FORMATS = "tf_saved_model", "onnx", "litert"
@@ -90,13 +89,6 @@ def make_agent(observed, acted, head=None, normalizer=False, mask=False, recurre
     return agent
 
 
-@pytest.fixture
-def in_this_process(monkeypatch):
-    """Loads exports in the process of the test, which takes less time."""
-
-    monkeypatch.setattr(export_report, "_run_in_new_process", runtimes.run)
-
-
 def check(agent, path, format):
     agent.export(path, format=format)
     report = export_report.check_export(agent, path)
@@ -111,9 +103,7 @@ def check(agent, path, format):
     "normalizer, mask, recurrent", [*itertools.product((False, True), repeat=3)]
 )
 @pytest.mark.slow
-def test_every_format_equals_the_agent(
-    head, normalizer, mask, recurrent, tmp_path, in_this_process
-):
+def test_every_format_equals_the_agent(head, normalizer, mask, recurrent, tmp_path):
     space, make_head = ACTIONS[head]
     if mask and not (make_head() if make_head else heads.for_space(space)).mask_size:
         pytest.skip("the head has no masks")
@@ -127,7 +117,7 @@ def test_every_format_equals_the_agent(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("observations", OBSERVATIONS)
-def test_every_format_reads_every_observation(observations, tmp_path, in_this_process):
+def test_every_format_reads_every_observation(observations, tmp_path):
     agent = make_agent(OBSERVATIONS[observations], Discrete(3))
     for format in FORMATS:
         check(agent, tmp_path / format, format)
@@ -135,7 +125,7 @@ def test_every_format_reads_every_observation(observations, tmp_path, in_this_pr
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES)
-def test_actions_have_the_number_type_of_the_space(dtype, tmp_path, in_this_process):
+def test_actions_have_the_number_type_of_the_space(dtype, tmp_path):
     agent = make_agent(Box(-1, 1, (2,)), TYPES[dtype])
     for format in FORMATS:
         if (dtype, format) == ("uint64", "litert"):

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import logging
 import os
 import re
 import subprocess
@@ -20,7 +19,6 @@ import toys
 import tf_reinforce as tfr
 from tf_reinforce.cli import play
 from tf_reinforce.export import formats
-from tf_reinforce.export import runtimes
 
 SIGNATURES = ["act", "sample", "distribution", "log_prob"]
 
@@ -166,7 +164,7 @@ def test_functions_take_each_argument_by_the_name_of_the_documents(remembering, 
     drawn = policy.sample(**given, seed=seed)
     raw = {key: drawn[f"raw_action_{key}"] for key in ("arm", "leg")}
     own = {"sample": {"seed": seed}, "log_prob": {"raw_action": raw}}
-    metadata = runtimes.read_metadata(tmp_path)["functions"]
+    metadata = formats.read_metadata(tmp_path)["functions"]
     for name in SIGNATURES:
         found = getattr(policy, name)(**own.get(name, {}), **given)
         parts = {**given["observation"], **state, "action_mask": mask, "seed": seed}
@@ -199,11 +197,11 @@ def test_every_name_of_an_observation_is_that_of_metadata_and_file(format, tmp_p
     space = gym.spaces.Dict({key: gym.spaces.Box(0, 1, (2,)) for key in keys})
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
     agent.export(tmp_path / "policy", format=format)
-    metadata = runtimes.read_metadata(tmp_path / "policy")
+    metadata = formats.read_metadata(tmp_path / "policy")
     names = {x["name"] for x in metadata["functions"]["act"]["inputs"]}
     prefixed = {f"observation_{name}" for name in ("0", "self", "class", *own)}
     assert names == {"a_b", "x_y", *prefixed}
-    act = runtimes.load(tmp_path / "policy")["act"]
+    act = formats.load(tmp_path / "policy")["act"]
     rng = np.random.default_rng(0)
     rows = {key: rng.normal(size=(50, 2)).astype("float32") for key in keys}
     arguments = {re.sub("[. ]", "_", key): x for key, x in rows.items()}
@@ -281,21 +279,8 @@ def test_export_raises_if_the_format_is_unknown(agent, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("format, name", [("litert", "absl"), ("onnx", "tf2onnx")])
-def test_conversion_leaves_the_logger_of_its_converter_as_it_was(
-    format, name, tmp_path, caplog
-):
-    """An agent also converts its policy to LiteRT for its first actions in Gymnasium."""
-    logger = logging.getLogger(name)
-    caplog.set_level(logging.WARNING, name)
-    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
-    before = logger.level, logger.propagate, [*logger.handlers]
-    agent.export(tmp_path / "policy", format)
-    assert before == (logger.level, logger.propagate, logger.handlers)
-
-
 def test_command_line_offers_every_format():
     offered = typing.get_args(
         inspect.signature(play.export).parameters["format"].annotation
     )
-    assert offered == tuple(formats.WRITERS) == tuple(runtimes._RUNTIMES)
+    assert offered == tuple(formats.WRITERS) == tuple(formats._LOADERS)

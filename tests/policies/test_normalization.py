@@ -14,7 +14,7 @@ from keras.src import testing
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
-from tf_reinforce.export import runtimes
+from tf_reinforce.export import formats
 from tf_reinforce.policies import normalization
 
 
@@ -244,7 +244,7 @@ def test_large_observations_with_small_differences_are_normalized_everywhere(
         with pytest.warns(UserWarning, match="rounds the observations by up to"):
             loaded.export(tmp_path / "litert", "litert")
         given = {name: np.zeros((2, 1), "f") for name in ("observation", "ignored")}
-        assert len(runtimes.load(tmp_path / "litert")["act"](given)["action"]) == 2
+        assert len(formats.load(tmp_path / "litert")["act"](given)["action"]) == 2
     exported = tf.saved_model.load(tmp_path / "tf_saved_model")
     result = exported.distribution(tf.constant(OFFSETS + origin, dtype))
     for key, value in truth.items():

@@ -148,19 +148,6 @@ def test_entropy_coef_adds_the_gradient_of_the_mean_entropy():
         )
 
 
-def test_the_mean_of_the_batch_as_baseline_shrinks_the_gradient_by_one_over_k():
-    """The factor (K - 1) / K of `Mean`, for one example and K = 2 samples."""
-    report = check(
-        models.policy(heads.Categorical(3)),
-        models.examples(1, 2),
-        reward=reward,
-        samples=2,
-        baseline="mean",
-        tolerance=None,
-    )
-    np.testing.assert_allclose(report.expected, report.exact / 2, rtol=1e-12)
-
-
 def test_check_fails_if_the_baseline_contains_the_own_sample():
     class Half(baselines.Baseline):
         def estimate(self, returns, valid, values):

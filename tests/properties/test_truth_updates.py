@@ -45,11 +45,6 @@ def test_expected_first_step_of_an_update_is_the_gradient(options):
     assert np.abs(report.exact).max() > 0.1
 
 
-def test_check_gradient_raises_if_there_are_too_many_batches():
-    with pytest.raises(ValueError, match="Received: 36036"):
-        testing.check_gradient(minibatch_size=4, batch_size=3)
-
-
 @pytest.mark.parametrize(
     "option, scale",
     [
@@ -126,34 +121,6 @@ def test_expected_step_at_other_weights_is_the_local_improvement():
         found, local_improvement(task, weights), rtol=1e-12, atol=1e-12
     )
     assert np.abs(found - task.exact()).max() > 1e-2
-
-
-@pytest.mark.parametrize(
-    "limits, count",
-    [((0.1, 0.15), 2), ((0.1, 9.0), 1), ((1.0, 0.15), 1), ((1.0, 9.0), 0)],
-)
-def test_expected_step_within_two_limits_is_the_gradient_of_the_clipped_objective(
-    limits, count
-):
-    """E[g] = ∇ Σ_a μ(a) min(ρ A, clip(ρ, 1 - low, 1 + high) A), with A the return."""
-    task = enumeration(None, horizon=1)
-    weights = perturbed_weights(task)
-    found = expected_at(task, weights, 2, bound=limits)
-    before, returns = task.probabilities().numpy(), task.record.rewards[0]
-    likelihoods = task.likelihoods(before).numpy()
-    for variable, value in zip(task.compared, weights, strict=True):
-        variable.assign(value)
-    with tf.GradientTape() as tape:
-        ratios, total, clipped = task.probabilities() / before, 0.0, 0
-        for column, ((state, action),) in enumerate(task.steps):
-            ratio, bounded = ratios[state, action], returns[column]
-            bounded *= tf.clip_by_value(ratio, 1 - limits[0], 1 + limits[1])
-            smaller = tf.minimum(ratio * returns[column], bounded)
-            clipped += bool(smaller < ratio * returns[column])
-            total += likelihoods[column] * smaller
-    exact = expectations.flat(tape.gradient(total, [w.value for w in task.compared]))
-    np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12)
-    assert clipped == count
 
 
 @functools.cache
@@ -248,16 +215,6 @@ class Clocked(gradients._Enumeration):
 
 def clocked(**given):
     return enumeration(kind=Clocked, **given)
-
-
-def test_time_limit_truncates_likely_trajectories_and_changes_no_return():
-    task = clocked()
-    likelihoods = task.likelihoods(task.probabilities()).numpy()
-    assert likelihoods.sum() == pytest.approx(1, abs=1e-14)
-    assert 0.1 < likelihoods[task.cut].sum() < 0.9
-    np.testing.assert_allclose(
-        task.exact(), enumeration().exact(), rtol=1e-13, atol=1e-14
-    )
 
 
 @pytest.mark.parametrize(

@@ -105,9 +105,9 @@ def export(
     Args:
         out: Folder to write.
         format: Format of the files.
-        check: Load the files in a process without tf_reinforce, and compare their results
-            with the agent on observations that it plays (random without an environment);
-            the exit code is 1 if they differ by more than 1e-5.
+        check: Load the files, and compare their results with the agent on observations
+            that it plays (random without an environment); the exit code is 1 if they
+            differ by more than 1e-5.
         env: With --check, the environment id (that of the run).
         observations: With --check, the number of observations.
     """

@@ -33,24 +33,20 @@ def check(env):
 
 
 def _check_functions(env):
-    name = type(env).__name__
     state = _call(env, "initial", _zero_noise(env, "initial_noise"))
-    state_specs = _specs(f"{name}.initial", state)
+    states = _forms(env, "initial", state, exact=True)
     choices = spaces.to_nest(env.action_space)
     masks = _call(env, "action_mask", state)
     if masks is not None:
-        _check_nested(
-            f"{name}.action_mask",
-            masks,
-            choices,
-            lambda x: ((gym.spaces.flatdim(x),), "bool or int"),
+        forms = keras.tree.map_structure(
+            lambda x: f"bool or int {(_ROWS, gym.spaces.flatdim(x))}", choices
         )
-    _check_nested(
-        f"{name}.observation",
-        _call(env, "observation", state),
+        _expect(env, "action_mask", masks, forms)
+    observation = keras.tree.map_structure(
+        lambda x: _form((_ROWS, *x.shape), x.dtype),
         records.observation_spec(env.observation_space, env.dtype),
-        lambda x: (tuple(x.shape), "float" if x.dtype.is_floating else x.dtype.name),
     )
+    _expect(env, "observation", _call(env, "observation", state), observation)
     actions = cast_actions(
         env,
         keras.tree.map_structure(
@@ -59,16 +55,11 @@ def _check_functions(env):
     )
     noise = env.transition_noise and _zero_noise(env, "transition_noise")
     next_state = _call(env, "transition", state, actions, noise)
-    next_specs = _specs(f"{name}.transition", next_state)
-    if next_specs != state_specs:
-        raise ValueError(
-            f"`{name}.transition` must return a state as `initial` does. Expected: "
-            f"{state_specs}. Received: {next_specs}"
-        )
+    _expect(env, "transition", next_state, states, exact=True)
     reward = _call(env, "reward", state, actions, next_state)
-    _check_tensor(f"{name}.reward", reward, (), "float")
+    _expect(env, "reward", reward, f"float {(_ROWS,)}")
     terminal = _call(env, "terminal", next_state)
-    _check_tensor(f"{name}.terminal", terminal, (), "bool")
+    _expect(env, "terminal", terminal, f"bool {(_ROWS,)}")
 
 
 def _call(env, function, *arguments):
@@ -95,17 +86,6 @@ def cast_actions(env, actions):
         return tf.cast(action, env.dtype if is_real else space.dtype)
 
     return keras.tree.map_structure(cast, spaces.to_nest(env.action_space), actions)
-
-
-# Compared by identity, not by contents.
-_OPAQUE_TYPES = (
-    tf.Module,
-    tf.Variable,
-    keras.Variable,
-    keras.Layer,
-    type,
-    types.ModuleType,
-)
 
 
 class _Identity:
@@ -146,7 +126,8 @@ def _constant(value, parents):
     `parents` holds the ids of the objects around it. At an object that contains itself,
     they end the recursion.
     """
-    if isinstance(value, types.FunctionType):  # the most frequent type
+    opaque = tf.Module, tf.Variable, keras.Variable, types.ModuleType
+    if callable(value) or isinstance(value, opaque):
         return _Identity(value)
     if id(value) in parents:
         return "parent", parents.index(id(value))
@@ -155,19 +136,14 @@ def _constant(value, parents):
         return "dict", *((key, _constant(part, parents)) for key, part in value.items())
     if isinstance(value, (list, tuple)):
         return type(value).__name__, *(_constant(part, parents) for part in value)
-    if isinstance(value, (set, frozenset)):
-        return "set", *sorted(repr(_constant(part, parents)) for part in value)
     if isinstance(value, (np.ndarray, np.generic, tf.Tensor)):
         array = np.asarray(value)
         return array.dtype.str, array.shape, array.tobytes()
     if isinstance(value, (int, float, str, type(None))):
         return type(value).__name__, repr(value)  # `repr` makes NaN equal NaN
-    if isinstance(value, gym.Space):
-        parts = {k: x for k, x in vars(value).items() if k != "_np_random"}
-        return type(value), _constant(parts, parents)
-    if isinstance(value, _OPAQUE_TYPES) or not hasattr(value, "__dict__"):
-        return _Identity(value)
-    return _Identity(value), _constant(vars(value), parents)
+    parts = {k: x for k, x in getattr(value, "__dict__", {}).items() if k != "_np_random"}
+    identity = type(value) if isinstance(value, gym.Space) else _Identity(value)
+    return identity, _constant(parts, parents)
 
 
 def is_valid_observation(env, observation):
@@ -206,52 +182,50 @@ def _zero_noise(env, attribute):
     )
 
 
-def _spec(function, tensor):
-    """Returns the `(shape, type)` of one episode in a batch tensor.
+def _form(shape, dtype, exact=False):
+    """Returns the type and shape of a tensor as text; any float is `float`."""
+    return f"{'float' if dtype.is_floating and not exact else dtype.name} {shape}"
+
+
+def _forms(env, function, tensors, exact=False):
+    """Returns the `_form` of each tensor, or of `None` parts `None`.
 
     Raises `ValueError` unless there is a row for each episode, and axes of fixed sizes.
     """
-    tensor = tf.convert_to_tensor(tensor)
-    shape = tensor.shape
-    if shape.rank in (None, 0) or shape[0] != _ROWS or not shape.is_fully_defined():
-        raise ValueError(
-            f"`{function}` must return tensors with a row for each episode, and axes of "
-            f"fixed sizes. Expected: shape ({_ROWS}, …) for {_ROWS} episodes. Received: "
-            f"{shape}. Instead of `tf.boolean_mask`, use `tf.where(condition, a, b)`."
-        )
-    return tuple(shape[1:]), tensor.dtype.name
+
+    def form(tensor):
+        if tensor is None:
+            return None
+        tensor = tf.convert_to_tensor(tensor)
+        shape, dtype = tensor.shape, tensor.dtype
+        if shape.rank in (None, 0) or shape[0] != _ROWS or not shape.is_fully_defined():
+            raise ValueError(
+                f"`{type(env).__name__}.{function}` must return tensors with a row for "
+                f"each of {_ROWS} episodes, and axes of fixed sizes. Received: shape "
+                f"{shape}. Instead of `tf.boolean_mask`, use `tf.where(condition, a, b)`."
+            )
+        if function == "action_mask" and (dtype.is_bool or dtype.is_integer):
+            return f"bool or int {shape}"
+        return _form(shape, dtype, exact)
+
+    return keras.tree.map_structure(form, tensors)
 
 
-def _specs(function, tensors):
-    return keras.tree.map_structure(lambda x: _spec(function, x), tensors)
-
-
-def _check_nested(function, received, parts, expected):
-    """Raises `ValueError` unless tensors have the structure of `parts`.
-
-    `expected` returns shape and kind for a part. A tensor may be `None`.
-    """
+def _expect(env, function, tensors, expected, exact=False):
+    """Raises `ValueError` unless tensors have expected forms; a mask may be `None`."""
+    received = _forms(env, function, tensors, exact)
     try:
-        keras.tree.assert_same_structure(parts, received)
-    except ValueError:
+        equal = keras.tree.map_structure(
+            lambda x, y: x == y or (x is None and function == "action_mask"),
+            received,
+            expected,
+        )
+        valid = all(keras.tree.flatten(equal))
+    except (ValueError, TypeError):
+        valid = False
+    if not valid:
         raise ValueError(
-            f"`{function}` must return arrays nested like its space. Expected: {parts}. "
-            f"Received: {received}"
-        ) from None
-    pairs = zip(keras.tree.flatten(parts), keras.tree.flatten(received), strict=True)
-    for part, tensor in pairs:
-        if tensor is not None:
-            _check_tensor(function, tensor, *expected(part))
-
-
-def _check_tensor(function, tensor, shape, kind):
-    """Raises `ValueError` unless a tensor has a shape, and the name of a type or kind."""
-    received, name = _spec(function, tensor)
-    dtype = tf.as_dtype(name)
-    kinds = {"float": dtype.is_floating, "bool or int": dtype.is_bool or dtype.is_integer}
-    if received != shape or not kinds.get(kind, name == kind):
-        raise ValueError(
-            f"`{function}` must return shape {(_ROWS, *shape)} for {_ROWS} episodes, of "
-            f"type {kind}. Received: shape {(_ROWS, *received)} of type {name}. The "
-            "shapes of an environment are not broadcast, and its types are not cast."
+            f"`{type(env).__name__}.{function}` must return {expected} for {_ROWS} "
+            f"episodes. Received: {received}. Shapes are not broadcast, and types are "
+            "not cast."
         )

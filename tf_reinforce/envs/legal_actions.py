@@ -1,5 +1,7 @@
 """Action masks of a tensor environment, as tensors."""
 
+import contextlib
+
 import tensorflow as tf
 
 from tf_reinforce.data import spaces
@@ -19,12 +21,8 @@ class MaskInGraph:
 
     def __init__(self, env, path, layout):
         self.env = env
+        self.size = layout.size  # M
         self._path, self._layout = path, layout
-
-    @property
-    def size(self):
-        """M, the number of entries of a flat mask."""
-        return self._layout.size
 
     def flat(self, state, observation, count):
         """Returns `[B, M]` int8, the masks of B states, as `MaskLayout.flatten` would.
@@ -37,44 +35,25 @@ class MaskInGraph:
             count: Int, B.
 
         Raises:
-            ValueError: If there is no mask at the path, or a part of it has a wrong
-                number of entries.
+            ValueError: If there is no mask of M entries at the path.
         """
         mask = {"action_mask": self.env.action_mask(state)}
-        try:
-            mask = self._path.lookup(observation, mask)
-        except KeyError:
-            mask = None
-        if mask is None:
+        layouts, parts = self._layout.parts(), [None]
+        with contextlib.suppress(KeyError):
+            parts = spaces.flatten(self._path.lookup(observation, mask))
+        flat = [None if part is None else tf.reshape(part, [count, -1]) for part in parts]
+        expected = [layout.size for layout in layouts]
+        sizes = [None if part is None else part.shape[1] for part in flat]
+        has_mask = len(sizes) == len(expected) and sizes != [None]
+        if not (has_mask and all(x in (None, y) for x, y in zip(sizes, expected))):
             raise ValueError(
-                f"`action_mask` must be the place of a mask in {self.env!r}: a part of "
-                "the observation, or 'info/action_mask' if its method `action_mask` "
-                f"returns one. Received: action_mask={self._path.where!r}"
+                "`action_mask` must be the place of a mask, with parts of "
+                f"{expected} entries, in {self.env!r}: a part of the observation, or "
+                "'info/action_mask' if its method `action_mask` returns one. Received: "
+                f"{sizes} entries at action_mask={self._path.where!r}"
             )
-        layouts, parts = self._layout.parts(), spaces.flatten(mask)
-        if len(layouts) != len(parts):
-            raise ValueError(
-                f"An action mask of {self._layout.owner} must have {len(layouts)} parts. "
-                f"Received: {len(parts)} parts from {self.env!r}"
-            )
-        pairs = zip(layouts, parts, strict=True)
-        return tf.concat([self._flat_part(*pair, count) for pair in pairs], axis=1)
-
-    def _flat_part(self, layout, part, count):
-        largest = layout.largest
-        if part is None:  # every action is legal
-            return tf.fill([count, layout.size], tf.constant(largest, tf.int8))
-        part = tf.reshape(part, [count, -1])
-        if part.shape[1] != layout.size:
-            raise ValueError(
-                f"An action mask of {layout.owner} must have {layout.size} entries. "
-                f"Received: {part.shape[1]} entries from {self.env!r}"
-            )
-        if part.dtype.is_bool or not (layout.is_flags or part.dtype.is_floating):
-            return tf.cast(tf.cast(part, tf.bool), tf.int8)
-        values = tf.cast(tf.range(largest + 1), part.dtype)
-        is_valid = tf.reduce_any(part[..., None] == values, axis=-1)
-        return tf.where(is_valid, tf.cast(part, tf.int8), tf.constant(_INVALID, tf.int8))
+        pairs = zip(layouts, flat, strict=True)
+        return tf.concat([_flat_part(*pair, count) for pair in pairs], axis=1)
 
     def has_legal_action(self, masks):
         """Returns `[B]` bool, whether each flat mask is valid and allows an action."""
@@ -82,3 +61,13 @@ class MaskInGraph:
         for first, end in self._layout.choices():
             valid &= tf.reduce_any(masks[:, first:end] > 0, axis=1)
         return valid
+
+
+def _flat_part(layout, part, count):
+    if part is None:  # every action is legal
+        return tf.fill([count, layout.size], tf.constant(layout.largest, tf.int8))
+    if part.dtype.is_bool or not (layout.is_flags or part.dtype.is_floating):
+        return tf.cast(tf.cast(part, tf.bool), tf.int8)
+    values = tf.cast(tf.range(layout.largest + 1), part.dtype)
+    is_valid = tf.reduce_any(part[..., None] == values, axis=-1)
+    return tf.where(is_valid, tf.cast(part, tf.int8), tf.constant(_INVALID, tf.int8))

@@ -161,37 +161,28 @@ def _outcomes(transitions):
 
     Actions with fewer than K outcomes are filled up with some of probability zero.
     """
+    count = len(transitions)
     try:
-        states = [transitions[state] for state in range(len(transitions))]
-        lists = [[actions[a] for a in range(len(actions))] for actions in states]
-    except KeyError as error:
+        states = [transitions[state] for state in range(count)]
+        lists = [[list(actions[a]) for a in range(len(actions))] for actions in states]
+        size = max(len(outcomes) for actions in lists for outcomes in actions)
+        padding = [(0.0, 0, 0.0, False)] * size
+        padded = [[(outcomes + padding)[:size] for outcomes in row] for row in lists]
+        table = np.array(padded, "float64")
+        probs, next_states, rewards, terminated = np.moveaxis(table, -1, 0)
+        is_state = np.isin(next_states, range(count)).all()
+        valid = table.ndim == 4 and is_state and np.isfinite(rewards).all()
+        valid = valid and all(all(actions) for actions in lists)
+    except (KeyError, ValueError, TypeError):
+        valid = False
+    if not valid:
         raise ValueError(
-            "The states and actions of `transitions` must have the numbers 0, 1, 2, … "
-            f"Received: no entry for {error}"
-        ) from None
-    sizes = {len(actions) for actions in lists}
-    if len(sizes) != 1 or 0 in sizes or not all(all(actions) for actions in lists):
-        raise ValueError(
-            "`transitions` needs at least one state, the same number of actions for each "
-            f"state, and at least one outcome for each action. Received: {len(lists)} "
-            f"states with {sorted(sizes)} actions"
+            "`transitions[state][action]` must be one or more outcomes (probability, "
+            "next_state, reward, terminated) with finite rewards, for states and actions "
+            "with the numbers 0, 1, 2, …, and equally many actions in each state. "
+            f"Received, for {count} states: {str(transitions)[:1000]}"
         )
-    count = max(len(outcomes) for actions in lists for outcomes in actions)
-    shape = len(lists), sizes.pop(), count
-    table = [np.zeros(shape, dtype) for dtype in ("float64", "int64", "float64", "bool")]
-    for place in np.ndindex(shape):
-        state, action, number = place
-        for outcome in lists[state][action][number : number + 1]:
-            is_complete = len(outcome) == 4 and outcome[1] in range(len(lists))
-            if not (is_complete and np.isfinite(outcome[2])):
-                raise ValueError(
-                    "An outcome must be (probability, next_state, reward, terminated), "
-                    f"with a next state from 0 to {len(lists) - 1} and a finite reward. "
-                    f"Received: {outcome} for state {state} and action {action}"
-                )
-            for part, value in zip(table, outcome, strict=True):
-                part[place] = value
-    return table
+    return probs, next_states.astype("int64"), rewards, terminated.astype(bool)
 
 
 def _checked_masks(masks, shape):
@@ -214,9 +205,8 @@ def _distribution(name, probs, shape):
     is_one = np.allclose(sums, 1, rtol=0, atol=1e-6)
     if probs.shape != shape or not (probs >= 0).all() or not is_one:
         raise ValueError(
-            f"The probabilities of `{name}` must be at least zero and add up to one, in "
-            f"the shape {shape}. Received: the shape {probs.shape}, a smallest "
-            f"probability of {probs.min(initial=1.0)}, and sums of {np.unique(sums)}"
+            f"`{name}` must have probabilities of shape {shape}, at least zero, that add "
+            f"up to one. Received: shape {probs.shape}, with sums of {np.unique(sums)}"
         )
     return probs
 

@@ -41,23 +41,21 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         batch_space = gym.vector.utils.batch_space
         self.observation_space = batch_space(env.observation_space, num_envs)
         self.action_space = batch_space(env.action_space, num_envs)
-        self._keys = None  # [num_envs, 2, 2] uint32
+        self._keys = None  # before the first reset
         self._constants = None  # constants with which the programs were compiled
 
     def reset(self, *, seed=None, options=None):
         """Starts an episode in every environment, as in `gymnasium.vector.VectorEnv`."""
         self._compile()
-        is_first = self._keys is None
-        seeds = self._env_seeds(seed, is_first)
-        if is_first:
-            self._keys = np.zeros((self.num_envs, 2, 2), "uint32")
+        if seed is None and self._keys is not None:
+            self._episodes += 1  # the noise continues
+        else:
+            keys = [
+                seeding.rollout_keys(validation.check_seed(x), "vector", 0)[:2]
+                for x in self._env_seeds(seed)
+            ]
+            self._keys = np.array(keys, "uint32")  # [num_envs, 2, 2]
             self._episodes = np.zeros(self.num_envs, "int32")
-        self._episodes += 1
-        for i, env_seed in enumerate(seeds):
-            if env_seed is not None:
-                env_seed = validation.check_seed(env_seed)
-                self._keys[i] = seeding.rollout_keys(env_seed, "vector", 0)[:2]
-                self._episodes[i] = 0
         self._lengths = np.zeros(self.num_envs, "int32")
         self._ended = np.zeros(self.num_envs, bool)
         self._state, observations, masks = self._reset_program(self._keys, self._episodes)
@@ -124,22 +122,19 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         observations, masks = env.observation(state), env.action_mask(state)
         return state, observations, masks, rewards, terminations
 
-    def _env_seeds(self, seed, is_first):
-        """Returns a seed for each environment, or `None` to continue its noise."""
-        if seed is None and not is_first:
-            return [None] * self.num_envs
+    def _env_seeds(self, seed):
+        """Returns a seed for each environment."""
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         if not isinstance(seed, (list, tuple)):
             seed = validation.check_seed(seed)
             return [seed + i for i in range(self.num_envs)]
-        if len(seed) != self.num_envs or (is_first and None in seed):
+        if len(seed) != self.num_envs:
             raise ValueError(
                 "`seed` must be an int, or a list with one seed for each of "
-                f"{self.num_envs} environments, none of them None at the first `reset`. "
-                f"Received: {seed}"
+                f"{self.num_envs} environments. Received: {seed}"
             )
-        return list(seed)
+        return seed
 
     def _checked(self, actions):
         """Returns actions as tensors; raises an error if they are not in the space."""

@@ -1,4 +1,4 @@
-"""Writes exports, as a SavedModel or as one ONNX or LiteRT file for each function."""
+"""Writes and loads exports: a SavedModel, or one ONNX or LiteRT file per function."""
 
 import contextlib
 import io
@@ -13,14 +13,16 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
+from ai_edge_litert import interpreter as litert
 
 from tf_reinforce.data import spaces
 from tf_reinforce.export import policy_functions
-from tf_reinforce.export import runtimes
 from tf_reinforce.support import files
 from tf_reinforce.support import startup
 from tf_reinforce.support import validation
 from tf_reinforce.support import version
+
+FILE_NAME = "policy.json"
 
 
 def _write_saved_model(folder, functions, layers):
@@ -47,11 +49,10 @@ def _write_onnx(folder, functions, layers):
         ) from error
     os.makedirs(folder)
     for name, function in functions.items():
-        # tf2onnx logs an operation that it cannot convert, and writes an invalid file.
-        with _quiet("tf2onnx") as errors:
+        # tf2onnx logs an operation that it cannot convert, and writes an invalid file,
+        # which the runtime refuses.
+        with _quiet():
             model, _ = tf2onnx.convert.from_function(function, function.input_signature)
-        if errors:
-            raise ValueError(errors[0])
         with open(os.path.join(folder, f"{name}.onnx"), "wb") as file:
             file.write(model.SerializeToString())
 
@@ -65,7 +66,7 @@ def _write_litert(folder, functions, layers):
         # The converter keeps the names of only one signature, so each has its own file.
         for name in functions:
             # It prints the reason of a failure, and raises an error with the same reason.
-            with _quiet("absl"), startup.without_messages(startup.ANY_MESSAGE):
+            with _quiet(), startup.without_messages(startup.ANY_MESSAGE):
                 model = tf.lite.TFLiteConverter.from_saved_model(
                     path, signature_keys=[name]
                 ).convert()
@@ -74,21 +75,16 @@ def _write_litert(folder, functions, layers):
 
 
 @contextlib.contextmanager
-def _quiet(name):
-    """Hides warnings and a logger's messages, and yields a list of the errors it logs."""
-    errors, logger = [], logging.getLogger(name)
-    handler = logging.Handler(logging.ERROR)
-    handler.emit = lambda record: errors.append(record.getMessage())
-    before = logger.level, logger.propagate, logger.handlers
-    logger.setLevel(logging.ERROR)
-    logger.propagate, logger.handlers = False, [handler]
+def _quiet():
+    """Hides warnings and the messages of all loggers."""
+    before = logging.root.manager.disable
+    logging.disable()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            yield errors
+            yield
     finally:
-        logger.setLevel(before[0])
-        _, logger.propagate, logger.handlers = before
+        logging.disable(before)
 
 
 # A writer takes a new folder, the dict of functions, and the layers whose weights they
@@ -173,7 +169,7 @@ def _run_once(folder, functions):
     A converter can write a file that the runtime does not accept.
     """
     with startup.without_messages():
-        runners = runtimes.load(folder)
+        runners = load(folder)
         for name, function in functions.items():
             zeros = {}
             for spec in keras.tree.flatten(function.input_signature):
@@ -211,7 +207,7 @@ def _write_metadata(folder, name, functions, policy, observation_space):
     metadata = keras.tree.map_structure(
         lambda x: None if isinstance(x, float) and math.isinf(x) else x, metadata
     )
-    with open(os.path.join(folder, runtimes.FILE_NAME), "w") as file:
+    with open(os.path.join(folder, FILE_NAME), "w") as file:
         file.write(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
 
 
@@ -235,3 +231,90 @@ def _inputs(function, actor):
 def _array(name, tensor):
     shape = tensor.shape.as_list()
     return {"name": name, "shape": shape, "dtype": tensor.dtype.name}
+
+
+def read_metadata(folder):
+    """Returns the content of an export's `policy.json`."""
+    with open(os.path.join(folder, FILE_NAME)) as file:
+        return json.loads(file.read())
+
+
+def load(folder):
+    """Loads the functions of an exported policy.
+
+    Args:
+        folder: Path that was passed to `Reinforce.export`.
+
+    Returns:
+        Dict of Python functions by name. Each takes and returns a dict of NumPy arrays by
+        name. Arguments that the exported function does not have are ignored.
+
+    Raises:
+        ImportError: If the format's runtime is not installed.
+        OSError, ValueError: If the folder is not an export.
+    """
+
+    def function(names, run):
+        def call(inputs):
+            results = run(**{name: inputs[name] for name in inputs.keys() & names})
+            return {name: np.array(array) for name, array in results.items()}
+
+        return call
+
+    metadata = read_metadata(folder)
+    loaded = _LOADERS[metadata["format"]](os.fspath(folder))
+    return {name: function(*loaded(name)) for name in metadata["functions"]}
+
+
+# A loader takes a folder, and returns a function from the name of an exported function to
+# the names of its arguments, and a function that takes and returns arrays by name.
+
+
+def _load_saved_model(folder):
+    signatures = tf.saved_model.load(folder).signatures
+
+    def loaded(name):
+        signature = signatures[name]
+        names = signature.structured_input_signature[1].keys()
+        return names, lambda **inputs: signature(
+            **{key: tf.constant(array) for key, array in inputs.items()}
+        )
+
+    return loaded
+
+
+def _load_onnx(folder):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # policies are small
+
+    def loaded(name):
+        path = os.path.join(folder, f"{name}.onnx")
+        session = onnxruntime.InferenceSession(
+            path, options, providers=["CPUExecutionProvider"]
+        )
+        results = [x.name for x in session.get_outputs()]
+        return {x.name for x in session.get_inputs()}, lambda **inputs: dict(
+            zip(results, session.run(results, inputs), strict=True)
+        )
+
+    return loaded
+
+
+def _load_litert(folder):
+    def loaded(name):
+        path = os.path.join(folder, f"{name}.tflite")
+        interpreter = litert.Interpreter(path, num_threads=1)
+        # The runner resizes the arguments of the model to the size of the batch.
+        runner = interpreter.get_signature_runner(name)
+        return runner.get_input_details().keys(), runner
+
+    return loaded
+
+
+_LOADERS = {
+    "tf_saved_model": _load_saved_model,
+    "onnx": _load_onnx,
+    "litert": _load_litert,
+}

@@ -27,22 +27,19 @@ class LivePolicy:
         self._action_spec = (
             actor.action_spec if action_space is None else spaces.to_nest(action_space)
         )
-        self._dtypes = keras.tree.map_structure(lambda x: x.dtype, self._action_spec)
-        self.policy_functions = policy_functions.PolicyFunctions(actor, self._dtypes)
-        self.functions = policy_functions.exported_functions(self.policy_functions)
-        self._by_format = {"tf_saved_model": self.functions}
+        self.policy_functions = self._policy_functions("tf_saved_model")
+        self.functions = self.policy_functions.functions
         self._checked = {}  # functions with a finite check, by name
 
     def functions_for(self, format_name):
         """Returns the functions that an export in the given format contains."""
-        if format_name not in self._by_format:
-            policy = policy_functions.PolicyFunctions(
-                self.actor, self._dtypes, with_float64=format_name != "litert"
-            )
-            self._by_format[format_name] = policy_functions.exported_functions(
-                policy, takes_noise=True
-            )
-        return self._by_format[format_name]
+        if format_name == "tf_saved_model":
+            return self.functions
+        return self._policy_functions(format_name).functions
+
+    def _policy_functions(self, format_name):
+        dtypes = keras.tree.map_structure(lambda x: x.dtype, self._action_spec)
+        return policy_functions.PolicyFunctions(self.actor, dtypes, format_name)
 
     def act(self, observations, deterministic, seed, action_mask, state):
         """Returns actions, or `(actions, state)` for a recurrent policy.
@@ -50,12 +47,14 @@ class LivePolicy:
         The arguments are those of `Reinforce.act`.
         """
         deterministic = validation.boolean("deterministic", deterministic)
-        observations = self._observations(observations)
-        count = len(keras.tree.flatten(observations)[0])
-        inputs = [
-            *self._mask(count, action_mask),
-            *self._state(count, state),
-        ]
+        observations = _nested(self.actor.observation_spec, observations)
+        count, *others = map(len, keras.tree.flatten(observations))
+        if set(others) - {count}:
+            raise ValueError(
+                "All parts of `observations` must have the same number of rows. "
+                f"Received: {[count, *others]} rows"
+            )
+        inputs = [*self._mask(count, action_mask), *self._state(count, state)]
         if not deterministic:
             if seed is None:
                 seed = np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1
@@ -71,39 +70,24 @@ class LivePolicy:
             )
         return self._actions(results)
 
-    def _observations(self, observations):
-        """Returns N observations as tensors `[N, …]`, or raises `ValueError`."""
-        batch = _nested("observations", self.actor.observation_spec, observations)
-        counts = [len(array) for array in keras.tree.flatten(batch)]
-        if len(set(counts)) > 1:
-            raise ValueError(
-                "All parts of `observations` must have the same number of rows. "
-                f"Received: {counts} rows"
-            )
-        return batch
-
     def _mask(self, count, action_mask):
         """Returns `[action_mask]`, or `[]` if the exported functions take no mask."""
         actor, is_input = self.actor, self.policy_functions.mask_is_input
         if not is_input and action_mask is None:
             return []
-        if not is_input or action_mask is None:
-            expected = (
-                f"masks of shape {(count, actor.mask_size)}" if is_input else "None"
-            )
+        valid = is_input and action_mask is not None
+        if valid:
+            spec = tf.TensorSpec((actor.mask_size,), tf.int8)
+            action_mask = _batch("action_mask", spec, action_mask)
+            legal = actor.head.has_legal_action(action_mask.numpy())
+            valid = len(legal) == count and legal.all()
+        if not valid:
             raise ValueError(
-                f"`action_mask` must be {expected}, because only an agent with "
-                f"action_mask='info/…' takes masks. Received: action_mask={action_mask!r}"
+                "`action_mask` must be None or, for an agent with action_mask='info/…', "
+                f"masks of shape {(count, actor.mask_size)} with a legal action in every "
+                f"row. Received: action_mask={action_mask!r}"
             )
-        spec = tf.TensorSpec((actor.mask_size,), tf.int8)
-        mask = _batch("action_mask", spec, action_mask)
-        if len(mask) != count or not actor.head.has_legal_action(mask.numpy()).all():
-            raise ValueError(
-                f"`action_mask` must have one row for each of {count} observations, and "
-                "at least one legal action in every row. Received: "
-                f"{mask.numpy().tolist()}"
-            )
-        return [mask]
+        return [action_mask]
 
     def _state(self, count, state):
         """Returns `[state]`, or `[]` for a policy without recurrent layers."""
@@ -160,23 +144,19 @@ class LivePolicy:
         return actions, {name: results[name] for name in state}
 
 
-def _nested(name, spec, batch):
+def _nested(spec, batch):
     """Returns a batch of N rows as tensors `[N, …]`, nested like the spec of one row."""
     if not isinstance(spec, (dict, tuple)):
-        return _batch(name, spec, batch)
+        return _batch("observations", spec, batch)
     if isinstance(spec, dict):
         if isinstance(batch, Mapping) and set(batch) == set(spec):
-            return {key: _nested(name, spec[key], batch[key]) for key in spec}
+            return {key: _nested(spec[key], batch[key]) for key in spec}
     elif isinstance(batch, (tuple, list)) and len(batch) == len(spec):
-        return tuple(map(_nested, [name] * len(spec), spec, batch))
-    expected, received = f"a tuple of {len(spec)} parts", type(batch).__name__
-    if isinstance(spec, dict):
-        expected = f"a dict with the keys {list(spec)}"
-    if isinstance(batch, Mapping):
-        received += f" with the keys {list(batch)}"
+        return tuple(map(_nested, spec, batch))
+    received = list(batch) if isinstance(batch, Mapping) else type(batch).__name__
     raise ValueError(
-        f"`{name}` must be nested like the observation space, with a batch in place of "
-        f"each array. Expected: {expected}. Received: {received}"
+        "`observations` must be nested like the observation space, with a batch in place "
+        f"of each array. Expected: {spec}. Received: {received}"
     )
 
 

@@ -11,115 +11,102 @@ from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
 
 
-def exported_functions(policy, takes_noise=False):
-    """Returns a policy's exported functions, traced for any batch size.
-
-    Args:
-        policy: `PolicyFunctions`.
-        takes_noise: Bool, whether `sample` takes its noise as an argument, for formats
-            that cannot draw random numbers.
-
-    Returns:
-        Dict of `tf.function`s that return dicts of tensors, for N observations:
-
-        - `act(observation)` returns `action`, the most likely action, in environment
-          units.
-        - `sample(observation, seed)` returns a random `action`, and `raw_action`, the
-          head's sample before its conversion to environment units. Equal observations
-          and seeds give equal actions.
-        - `distribution(observation)` returns the parameters of the action distribution
-          by name.
-        - `log_prob(observation, raw_action)` returns `log_prob`, `[N]` float, the
-          log-probability of each raw action.
-        - `initial_state(count)` returns the recurrent states for `count` new episodes.
-          Only recurrent policies have it.
-
-        If the policy reads action masks from `info`, all functions of `observation` also
-        take `action_mask`, `[N, M]` int8. If the policy is recurrent, their last argument
-        is `state`, a dict of the states `state_0`, `state_1`, …, and they return the next
-        states as well.
-
-        Parts of a nested action are returned by name, for example `action_arm` for the
-        part `arm`. A part of the observation gets the prefix `observation_` if its name
-        is taken by another argument or a result (`observation_seed`), or if TensorFlow
-        refuses or changes it (`observation_self`).
-
-        With `takes_noise`, the function `sample(observation, noise)` replaces the one
-        with a seed, and `log_prob` and `initial_state` are missing. The noise is nested
-        like `head.noise`, and each part is an argument, for example `noise_arm`, a float
-        array `[N, …]`. The noise that a seed would draw gives the same actions as the
-        seed. The next states are returned as `next_state_0`, …, because the arguments and
-        results of an ONNX file need different names.
-    """
-    random = {"noise": policy.noise_spec} if takes_noise else {"seed": policy.seed_spec}
-    own_specs = {"act": {}, "sample": random, "distribution": {}}
-    if not takes_noise:
-        own_specs["log_prob"] = {"raw_action": policy.raw_action_spec}
-    functions = {}
-    for name, own in own_specs.items():
-        specs = {"observation": policy.observation_spec, **own, **policy.extra_specs}
-        # A partial for each policy. TensorFlow counts traces per function, and would warn
-        # of retracing if many policies shared one.
-        function = functools.partial(policy.results, name, takes_noise)
-        # A loaded SavedModel accepts its arguments by these names.
-        function.__signature__ = inspect.Signature(
-            [inspect.Parameter(x, _POSITIONAL_OR_KEYWORD) for x in specs]
-        )
-        functions[name] = tf.function(function, list(specs.values()), autograph=False)
-    if policy.actor.recurrent is not None and not takes_noise:
-        functions["initial_state"] = tf.function(
-            lambda count: state_dict(policy.actor.initial_state(count)),
-            input_signature=[tf.TensorSpec((), tf.int32, "count")],
-            autograph=False,
-        )
-    return functions
-
-
-_POSITIONAL_OR_KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD
-
-
 class PolicyFunctions:
-    """Computes the results of a policy's exported functions.
+    """The exported functions of a policy, and what they compute.
 
-    Its specs have a batch axis. `extra_specs` describes the arguments that only some
-    policies have: `action_mask` and the recurrent `state`.
+    `functions` is a dict of `tf.function`s, traced for any batch size, that return dicts
+    of tensors for N observations:
+
+    - `act(observation)` returns `action`, the most likely action, in environment units.
+    - `sample(observation, seed)` returns a random `action`, and `raw_action`, the head's
+      sample before its conversion to environment units. Equal observations and seeds give
+      equal actions.
+    - `distribution(observation)` returns the parameters of the action distribution by
+      name.
+    - `log_prob(observation, raw_action)` returns `log_prob`, `[N]` float, the
+      log-probability of each raw action.
+    - `initial_state(count)` returns the recurrent states for `count` new episodes. Only
+      recurrent policies have it.
+
+    If the policy reads action masks from `info`, all functions of `observation` also take
+    `action_mask`, `[N, M]` int8. If the policy is recurrent, their last argument is
+    `state`, a dict of the states `state_0`, `state_1`, …, and they return the next states
+    as well.
+
+    Parts of a nested action are returned by name, for example `action_arm` for the part
+    `arm`. A part of the observation gets the prefix `observation_` if its name is taken
+    by another argument or a result (`observation_seed`), or if TensorFlow refuses or
+    changes it (`observation_self`).
+
+    Only a SavedModel can draw random numbers. In other formats, the function
+    `sample(observation, noise)` replaces the one with a seed, and `log_prob` and
+    `initial_state` are missing. The noise is nested like `head.noise`, and each part is
+    an argument, for example `noise_arm`, a float array `[N, …]`. The noise that a seed
+    would draw gives the same actions as the seed. The next states are returned as
+    `next_state_0`, …, because the arguments and results of an ONNX file need different
+    names. LiteRT cannot subtract in float64, so observations are rounded to float32
+    before they are normalized.
 
     Args:
         actor: `actor.ActorPolicy`.
         action_dtypes: Number type of the environment's actions, or a structure of them.
-        with_float64: Bool. If false, observations are rounded to float32 before they are
-            normalized, because LiteRT cannot subtract in float64.
+        format_name: String, the format of the export.
     """
 
-    def __init__(self, actor, action_dtypes, with_float64=True):
-        self.actor = actor
-        self._rounded = [not with_float64 and bool(x) for x in actor.centers]
-        self._action_dtypes = action_dtypes
+    def __init__(self, actor, action_dtypes, format_name):
+        self.actor, self._action_dtypes = actor, action_dtypes
+        self._takes_noise = format_name != "tf_saved_model"
         source = actor.mask_source
         self.mask_is_input = source is not None and not source.observed
-        self.extra_specs = {}
+        extra_specs = {}
         if self.mask_is_input:
             shape = (None, actor.mask_size)
-            mask_spec = tf.TensorSpec(shape, tf.int8, "action_mask")
-            self.extra_specs["action_mask"] = mask_spec
+            extra_specs["action_mask"] = tf.TensorSpec(shape, tf.int8, "action_mask")
         if actor.recurrent is not None:
             states = _batch_specs(tuple(actor.state_spec), "state")
-            self.extra_specs["state"] = state_dict(states)
-        self.seed_spec = tf.TensorSpec((), tf.int64, "seed")
-        self.raw_action_spec = _batch_specs(actor.action_spec, "raw_action")
-        self.noise_spec = keras.tree.map_structure(
-            lambda part, name: tf.TensorSpec((None, *part.shape), actor.dtype, name),
-            actor.head.noise,
-            signature_names(actor.head.noise, "noise"),
+            extra_specs["state"] = state_dict(states)
+        seed = tf.TensorSpec((), tf.int64, "seed")
+        raw_action = _batch_specs(actor.action_spec, "raw_action")
+        noise = _batch_specs(
+            keras.tree.map_structure(
+                lambda part: tf.TensorSpec(part.shape, actor.dtype), actor.head.noise
+            ),
+            "noise",
         )
-        others = [self.extra_specs, self.seed_spec, self.raw_action_spec, self.noise_spec]
-        other_names = {spec.name for spec in keras.tree.flatten(others)}
+        others = keras.tree.flatten([extra_specs, seed, raw_action, noise])
+        is_litert = format_name == "litert"
+        is_rounded = [is_litert and bool(centers) for centers in actor.centers]
         flat = keras.tree.flatten(actor.observation_spec)
-        is_rounded = [x and y.dtype.is_floating for x, y in zip(self._rounded, flat)]
-        self.observation_spec = _observation_specs(
-            records.with_floats(actor.observation_spec, is_rounded, actor.dtype),
-            other_names | self._result_names(),
+        is_float = [x and y.dtype.is_floating for x, y in zip(is_rounded, flat)]
+        observation = _observation_specs(
+            records.with_floats(actor.observation_spec, is_float, actor.dtype),
+            {spec.name for spec in others} | self._result_names(),
         )
+        self._rounded = keras.tree.pack_sequence_as(observation, is_rounded)
+        random = {"noise": noise} if self._takes_noise else {"seed": seed}
+        own_specs = {"act": {}, "sample": random, "distribution": {}}
+        if not self._takes_noise:
+            own_specs["log_prob"] = {"raw_action": raw_action}
+        self.functions = {
+            name: self._traced(name, {"observation": observation, **own, **extra_specs})
+            for name, own in own_specs.items()
+        }
+        if actor.recurrent is not None and not self._takes_noise:
+            self.functions["initial_state"] = tf.function(
+                lambda count: state_dict(actor.initial_state(count)),
+                input_signature=[tf.TensorSpec((), tf.int32, "count")],
+                autograph=False,
+            )
+
+    def _traced(self, name, specs):
+        # A partial for each policy. TensorFlow counts traces per function, and would warn
+        # of retracing if many policies shared one.
+        function = functools.partial(self._results, name)
+        # A loaded SavedModel accepts its arguments by these names.
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [inspect.Parameter(x, kind) for x in specs]
+        function.__signature__ = inspect.Signature(parameters)
+        return tf.function(function, list(specs.values()), autograph=False)
 
     def _result_names(self):
         outputs = tf.zeros([1, self.actor.head.outputs_size], self.actor.dtype)
@@ -128,13 +115,13 @@ class PolicyFunctions:
         parameters = self.actor.head.parameters(outputs)
         return {"log_prob", *names, *next_states, *parameters}
 
-    def results(self, name, takes_noise, observation, *inputs):
+    def _results(self, name, observation, *inputs):
         """Returns the results of the exported function with the given name."""
         own, more = None, inputs
         if name in ("sample", "log_prob"):
             own, *more = inputs
         outputs, states = self.outputs(observation, more)
-        if takes_noise:
+        if self._takes_noise:
             states = {f"next_{key}": state for key, state in states.items()}
         if name == "distribution":
             return {**self.actor.head.parameters(outputs), **states}
@@ -144,29 +131,24 @@ class PolicyFunctions:
         noise = None
         if name == "sample":
             noise = keras.tree.flatten(own)
-            if not takes_noise:
+            if not self._takes_noise:
                 noise = self.actor.sample_noise(own, tf.shape(outputs)[0])
         return {**self.actions(outputs, noise), **states}
 
     def outputs(self, observation, extra_inputs):
         """Returns the masked policy outputs, and a dict of the next recurrent states."""
-        source, mask = self.actor.mask_source, None
-        if source is not None:
-            mask = (
-                extra_inputs[0]
-                if self.mask_is_input
-                else masks_in_batch(source, observation)
-            )
-        states = []
+        source, mask, states = self.actor.mask_source, None, []
+        if self.mask_is_input:
+            mask = extra_inputs[0]
+        elif source is not None:
+            mask = masks_in_batch(source, observation)
         if self.actor.recurrent is not None:
             states = list(extra_inputs[-1].values())
-        if any(self._rounded):
-            flags = keras.tree.pack_sequence_as(observation, self._rounded)
-            observation = keras.tree.map_structure(
-                lambda x, flag: tf.cast(x, self.actor.dtype) if flag else x,
-                observation,
-                flags,
-            )
+        observation = keras.tree.map_structure(
+            lambda x, is_rounded: tf.cast(x, self.actor.dtype) if is_rounded else x,
+            observation,
+            self._rounded,
+        )
         _, outputs, states = self.actor.outputs(observation, mask, states)
         return outputs, state_dict(states)
 

@@ -7,10 +7,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 from numpy.typing import ArrayLike
 
 from tf_reinforce import heads
-from tf_reinforce.support import validation
 from tf_reinforce.testing import enumeration
 
 _NUM_SAMPLES = 20_000
@@ -30,10 +30,6 @@ _PROPERTIES = {
     "sample": (
         6.0,
         "it must sample from `distribution`; the error is in standard errors",
-    ),
-    "moments": (
-        1e-9,
-        "`sample` must have the moments of `distribution`, and be finite and smooth",
     ),
     "expected_eligibility": (
         1e-9,
@@ -72,8 +68,6 @@ def check_head(
       expectation by at most six standard errors plus one. For a continuous head, the
       first two moments of the samples differ from those of `distribution` by at most six
       standard errors.
-    - `moments`: The first two moments of `sample`, integrated over the noise, equal those
-      of `distribution`. This is checked only for continuous heads with `support=None`.
     - `expected_eligibility`: The expectation of `eligibility` over all actions is zero.
     - `entropy`: The entropy of `distribution` is the expectation of -log_prob.
     - `mode`: No raw action is more likely than the head's mode.
@@ -81,9 +75,7 @@ def check_head(
     Args:
         head: `tfr.heads.Head`, which is built if necessary. A continuous head must sample
             one or two numbers, and its log_prob must be smooth in the action (not Laplace
-            or uniform). If its `support` is `None`, it needs one noise number for each
-            sampled number, and must sample a smooth function of the noise. All heads
-            inside a `Composite` must have integer actions.
+            or uniform). All heads inside a `Composite` must have integer actions.
         outputs: `[N, P]` float, the rows of policy outputs to check. The default is three
             rows of standard normal numbers.
         mask: `[head.mask_size]` integers, an action mask for a head with integer actions,
@@ -117,18 +109,17 @@ def check_head(
     >>> check_head(heads.Categorical(3))["entropy"] < 1e-9
     True
     """
-    validation.instance("head", head, heads.Head)
-    if not head.built:
-        head.build((None, head.outputs_size))
+    enumeration.build(head)
     rng = np.random.default_rng(seed)
     if outputs is None:
         outputs = rng.normal(size=(3, head.outputs_size))
     outputs = np.asarray(outputs, "float64")
-    is_matrix = outputs.ndim == 2 and outputs.shape[1] == head.outputs_size
-    if not is_matrix or not len(outputs) or not np.isfinite(outputs).all():
+    is_matrix = outputs.ndim == 2 and outputs.size
+    is_matrix = is_matrix and outputs.shape[1] == head.outputs_size
+    if not is_matrix or not np.isfinite(outputs).all():
         raise ValueError(
-            f"`outputs` must be one or more rows of finite policy outputs for {head!r}, "
-            f"in the shape (N, {head.outputs_size}). Received: {outputs.tolist()}"
+            f"`outputs` must be finite numbers of shape (N, {head.outputs_size}) for "
+            f"{head!r}. Received: {outputs.tolist()}"
         )
     kind = _IntegratedCheck
     if enumeration.is_integer(head):
@@ -300,14 +291,12 @@ class _IntegratedCheck(_Check):
     def __init__(self, head, row, rng, *_):
         super().__init__(head, row, rng)
         self.size = math.prod(head.action_shape)
-        is_known = head.support is not None
-        if self.size > 2 or not is_known and math.prod(head.noise.shape) != self.size:
+        if self.size > 2:
             raise ValueError(
-                "A continuous head must sample one or two numbers, with `support=None` "
-                f"from as many noise numbers. Received: {head!r} with actions of shape "
-                f"{head.action_shape} and noise of shape {head.noise.shape}. Check a "
-                "smaller head of the same kind."
+                "A continuous head must sample one or two numbers. Check a smaller head "
+                f"of the same kind. Received: {head!r}"
             )
+        is_known = head.support is not None
         self.low, self.high = (
             np.broadcast_to(end, self.size)
             for end in ((head.support.low, head.support.high) if is_known else _LINE)
@@ -333,22 +322,6 @@ class _IntegratedCheck(_Check):
         # If one atom has all the probability, the standard error is zero.
         rounding = 1e-14 * np.maximum(1.0, np.abs(moments))
         yield "sample", np.max(np.abs(means - moments) / np.maximum(errors, rounding))
-        if self.head.support is None:
-            yield "moments", _error(self._moments_of_noise(), moments)
-
-    def _moments_of_noise(self):
-        """Returns the moments of `sample`, integrated over the noise."""
-        axis = np.linspace(-16.0, 16.0, 257)
-        grid = np.stack(np.meshgrid(*[axis] * self.size, indexing="ij"), axis=-1)
-        grid = grid.reshape(-1, self.size)
-        noise = grid
-        if self.head.noise.kind == "uniform":
-            noise = tf.math.erfc(-grid / math.sqrt(2)).numpy() / 2
-            noise = np.minimum(noise, np.nextafter(1.0, 0.0))
-        noise = tf.constant(noise.reshape(-1, *self.head.noise.shape))
-        density = np.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi) * (axis[1] - axis[0])
-        powers = _powers(self.head.sample(self.outputs(len(grid)), noise).numpy())
-        return density.prod(axis=1) @ powers
 
     def mode_error(self, mode, log_probs):
         steps = np.eye(mode.size).reshape(-1, *mode.shape[1:])
@@ -394,40 +367,31 @@ def _quadrature(samples, low, high, atoms):
     makes the points sparse in the tails. A bound with positive probability (an atom) is a
     point with weight 1.
     """
-    to_line, from_line, derivative = _line_maps(low, high)
-    inside = to_line(samples[(samples > low) & (samples < high)])
+    bijector = _from_line(*map(np.float64, (low, high)))
+    inside = bijector.inverse(samples[(samples > low) & (samples < high)]).numpy()
     middle, width = 0.0, 1.0
     if len(inside) > 10:  # too few samples make noisy estimates
         middle, width = np.mean(inside), np.std(inside) or 1.0
     grid = np.linspace(-6.0, 6.0, 257)
-    with np.errstate(over="ignore"):
-        points = from_line(middle + width * np.sinh(grid))
-    weights = derivative(points) * width * np.cosh(grid) * (grid[1] - grid[0])
+    numbers = tf.constant(middle + width * np.sinh(grid))
+    points = bijector.forward(numbers).numpy()
+    weights = np.exp(bijector.forward_log_det_jacobian(numbers))
+    weights *= width * np.cosh(grid) * (grid[1] - grid[0])
     usable = (points > low) & (points < high) & (np.abs(points) < 1e50)
     ends = [end for end in (low, high) if atoms and math.isfinite(end)]
     return np.append(points[usable], ends), np.append(weights[usable], np.ones(len(ends)))
 
 
-def _line_maps(low, high):
-    """Returns a map from an interval to the real line, its inverse, and the derivative.
-
-    The derivative is that of the inverse, as a function of the point in the interval.
-    """
-    if math.isfinite(low) and math.isfinite(high):
-        return (
-            lambda a: np.log((a - low) / (high - a)),
-            lambda x: low + (high - low) / (1 + np.exp(-x)),
-            lambda a: (a - low) * (high - a) / (high - low),
-        )
-    if math.isfinite(low):
-        return lambda a: np.log(a - low), lambda x: low + np.exp(x), lambda a: a - low
-    if math.isfinite(high):
-        return (
-            lambda a: -np.log(high - a),
-            lambda x: high - np.exp(-x),
-            lambda a: high - a,
-        )
-    return np.array, np.array, np.ones_like
+def _from_line(low, high):
+    """Returns a bijector from the real line to an interval."""
+    if np.isfinite(low) and np.isfinite(high):
+        return tfp.bijectors.Sigmoid(low, high)
+    if np.isfinite(low):
+        return tfp.bijectors.Shift(low)(tfp.bijectors.Exp())
+    if np.isfinite(high):
+        negative = tfp.bijectors.Scale(np.float64(-1.0))(tfp.bijectors.Exp())
+        return tfp.bijectors.Shift(high)(negative)
+    return tfp.bijectors.Identity()
 
 
 def _error(values, reference):

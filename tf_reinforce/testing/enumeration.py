@@ -7,8 +7,16 @@ import keras
 import numpy as np
 
 from tf_reinforce import heads
+from tf_reinforce.support import validation
 
 _MAX_ACTIONS = 100_000
+
+
+def build(head):
+    """Builds a head if it is not built; raises `TypeError` if it is no head."""
+    validation.instance("head", head, heads.Head)
+    if not head.built:
+        head.build((None, head.outputs_size))
 
 
 def is_integer(head):
@@ -34,8 +42,7 @@ def raw_actions(head, actions=None):
     """
     if not is_integer(head):
         raise ValueError(
-            "Only the actions of heads with integer actions can be enumerated. "
-            f"Received: {head!r}. `check_head` also checks other heads."
+            f"`head` must have integer actions, which are enumerated. Received: {head!r}"
         )
     specs, given = head.action_spec("float64"), actions
     actions = _all_actions(head) if actions is None else actions

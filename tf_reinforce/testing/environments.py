@@ -14,29 +14,12 @@ from tf_reinforce import agent as agents
 from tf_reinforce import envs as tensor_envs
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
-from tf_reinforce.engine.collect import environments
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import make_envs
-from tf_reinforce.settings import config
-from tf_reinforce.settings import default_settings
 from tf_reinforce.support import validation
 
 _LARGE = 10.0  # larger observations should be normalized
-_SUCCESS_KEYS = ("success", "is_solved")
 _SHORT_STEP = 1e-4  # seconds, below which workers hardly pay
-_WAITS = 0.5  # share of a step without a core, from which more workers than cores help
-
-
-_VECTOR_ENV = (
-    "The VectorEnv resets its environments itself, in mode {}. Training may depend on "
-    "the number of environments. To avoid this dependence, pass an "
-    "environment id or a callable with `num_envs=N`."
-)
-_MASK = (
-    "There is a mask of legal actions. Pass action_mask={0!r} to the agent, so that it "
-    "selects legal actions only; on the command line, --action-mask {0}. The check "
-    "uses this mask."
-)
 
 
 class Finding(NamedTuple):
@@ -79,8 +62,8 @@ def check_env(
 
     They are collected as in training, so the rules in `docs/environments.md` apply. A
     second collection with the same seed shows whether episodes can be repeated. The
-    report also covers the default head and policy, the time limit, action masks, success,
-    how long a step takes, and which `num_envs` and `workers` to use.
+    report also covers the default head and policy, the time limit, action masks, how
+    long a step takes, and which `num_envs` and `workers` to use.
 
     Args:
         env: An environment id, an `EnvSpec`, a callable that makes an environment, a
@@ -95,9 +78,6 @@ def check_env(
     Returns:
         `EnvReport`.
 
-    Raises:
-        TypeError: If `env` was returned by `open_envs`.
-
     Example:
 
     >>> print(check_env("CartPole-v1"))
@@ -107,13 +87,6 @@ def check_env(
     note: Take num_envs=8 and workers=1. ...
     CartPole-v1: errors: 0, warnings: 0, notes: 4
     """
-    if isinstance(env, environments.Environments):
-        raise TypeError(
-            "`env` must be an environment id, an EnvSpec, a callable that makes an "
-            "environment, a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
-            "tfr.envs.TensorEnv, and not the result of `open_envs`. Received: "
-            f"env={env!r}. Pass the environment that `open_envs` has opened."
-        )
     episodes = validation.positive_int("episodes", episodes)
     seed, findings = validation.check_seed(seed), []
     options = {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
@@ -134,59 +107,27 @@ def check_env(
     return EnvReport(name, tuple(findings))
 
 
-def advice(step_seconds: float, waiting_share: float, cores: int) -> str:
-    """Returns a sentence that recommends `num_envs` and `workers` for training.
-
-    Args:
-        step_seconds: Float, the duration of a step.
-        waiting_share: Float from 0 to 1, the share of this time spent waiting, without
-            using a core.
-        cores: Int, the number of CPU cores.
-
-    Example:
-
-    >>> advice(1e-5, 0.0, cores=4)
-    'Take num_envs=8 and workers=1. Steps are short, and one process is about as fast.'
-    """
-    if step_seconds < _SHORT_STEP:
-        workers, reason = 1, "Steps are short, and one process is about as fast."
-    elif waiting_share > _WAITS:
-        workers = max(cores, config.EPISODES_PER_EPOCH)
-        reason = "A step mostly waits, so more workers than cores can help."
-    else:
-        workers, reason = cores, f"The steps can use all {cores} cores."
-    num_envs = 8 if workers == 1 else max(16, workers)
-    return f"Take num_envs={num_envs} and workers={workers}. {reason}"
-
-
-class _Recorder(gym.Wrapper):
-    """Records the keys of infos, and how long steps take."""
+class _Timer(gym.Wrapper):
+    """Measures how many seconds each step takes."""
 
     def __init__(self, env):
         super().__init__(env)
-        self.keys = set()
-        self.step_times = []  # pairs of seconds: of the clock, and of this process
+        self.seconds = []
 
     def step(self, action):
-        start, cpu_start = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
         outputs = self.env.step(action)
-        seconds, cpu_seconds = time.perf_counter(), time.process_time()
-        self.step_times.append((seconds - start, cpu_seconds - cpu_start))
-        if isinstance(outputs, tuple) and outputs and isinstance(outputs[-1], dict):
-            self.keys |= outputs[-1].keys()
+        self.seconds.append(time.perf_counter() - start)
         return outputs
 
 
 def _findings(env, options, seed, episodes, action_mask):
     """Yields all findings, or raises the environment's error."""
     with make_envs.open_envs(env, 1, **options) as envs:
-        is_vector_env = envs.is_vector_env
-    if is_vector_env:
-        mode = env.metadata["autoreset_mode"].name
-        yield Finding("note", _VECTOR_ENV.format(mode))
-    made, recorder = env, None
+        parts = keras.tree.flatten(spaces.to_nest(envs.observation_space))
+    kwargs = options.pop("env_kwargs") or {}
+    made, timer = env, None
     with contextlib.ExitStack() as stack:
-        kwargs = options.pop("env_kwargs") or {}
         if isinstance(env, (str, gym.envs.registration.EnvSpec)):
             made = gym.make(env, disable_env_checker=True, **kwargs)
         elif not isinstance(env, (gym.Env, gym.vector.VectorEnv, tensor_envs.TensorEnv)):
@@ -194,21 +135,30 @@ def _findings(env, options, seed, episodes, action_mask):
         if made is not env and hasattr(made, "close"):
             stack.callback(made.close)
         if isinstance(made, gym.Env):
-            made = recorder = _Recorder(made)
-        if recorder is not None and action_mask is None:
-            with contextlib.suppress(Exception):  # the first collection explains it
-                action_mask = action_masks.find(*recorder.reset(seed=seed))
-            if action_mask is not None:
-                yield Finding("note", _MASK.format(action_mask))
-        space = getattr(made, "single_observation_space", made.observation_space)
-        parts = keras.tree.flatten(spaces.to_nest(space))
+            made = timer = _Timer(made)
+            if action_mask is None:
+                with contextlib.suppress(Exception):  # the first collection explains it
+                    action_mask = action_masks.find(*made.reset(seed=seed))
+                if action_mask is not None:
+                    yield Finding(
+                        "note",
+                        "There is a mask of legal actions, which the check uses. Pass "
+                        f"action_mask={action_mask!r} to the agent; on the command line, "
+                        f"--action-mask {action_mask}.",
+                    )
         agent = agents.Reinforce.for_env(
             made,
             action_mask=action_mask,
             # keeps the digits of float64 observations
             normalize_observations=any(map(spaces.is_quantity, parts)),
         )
-        yield _default_agent(agent)
+        weights = sum(int(np.prod(x.shape)) for x in agent.policy.trainable_weights)
+        yield Finding(
+            "note",
+            f"The action space {agent.action_space} gets the head "
+            f"{type(agent.head).__name__}, and the default policy has {weights:,} "
+            "weights.",
+        )
         records = []
         for _ in range(2):
             with warnings.catch_warnings(record=True) as caught:
@@ -218,20 +168,28 @@ def _findings(env, options, seed, episodes, action_mask):
                 )
             yield from (Finding("warning", str(one.message)) for one in caught)
     yield from _record_findings(*records, parts)
-    if recorder is not None:
-        yield from _recorder_findings(recorder, env)
+    if timer is not None:
+        # Other processes interrupt some steps, and the first step may compile.
+        seconds = float(np.median(timer.seconds))
+        yield Finding(
+            "note", f"A typical step of the environment takes {seconds * 1e6:,.1f} µs."
+        )
+        if not isinstance(env, gym.Env):  # which cannot be made several times
+            yield Finding("note", _advice(seconds))
 
 
-def _default_agent(agent):
-    space = agent.action_space
-    weights = sum(int(np.prod(x.shape)) for x in agent.policy.trainable_weights)
-    head = type(agent.head).__name__
-    other = default_settings.for_task(space, 1000)[0].get("head", head)
-    other = "" if other == head else f" ({other} with the baseline `value`)"
-    return Finding(
-        "note",
-        f"The action space {space} gets the head {head}{other}, and the default policy "
-        f"has {weights:,} weights.",
+def _advice(step_seconds):
+    """Returns a sentence that recommends `num_envs` and `workers` for training."""
+    if step_seconds < _SHORT_STEP:
+        return (
+            "Take num_envs=8 and workers=1. Steps are short, and one process is about as "
+            "fast."
+        )
+    available = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0))
+    cores = available or os.cpu_count() or 1
+    return (
+        f"Take num_envs={max(16, cores)} and workers={cores}. The steps can use all "
+        f"{cores} cores."
     )
 
 
@@ -276,32 +234,3 @@ def _record_findings(first, second, parts):
                 "should normalize it: `normalize_observations=True`, which "
                 '`baseline="value"` sets by itself.',
             )
-
-
-def _recorder_findings(recorder, env):
-    """Yields findings on success, and on how long steps take.
-
-    Times are medians, because other processes interrupt some steps, and the first step
-    may compile.
-    """
-    if "is_success" in recorder.keys:
-        yield Finding("note", "`is_success` in the info is logged as `success`.")
-    elif found := [key for key in _SUCCESS_KEYS if key in recorder.keys]:
-        yield Finding(
-            "note",
-            f"The info contains {found[0]!r}. Rename the key to 'is_success', so that "
-            "the share of successful episodes is logged.",
-        )
-    step_seconds, cpu_seconds = np.median(recorder.step_times, axis=0).tolist()
-    waiting_share = max(1.0 - cpu_seconds / step_seconds, 0.0)
-    text = f"A typical step of the environment takes {step_seconds * 1e6:,.1f} µs"
-    if waiting_share > _WAITS:
-        text += f", of which {waiting_share:.0%} without using a core"
-    yield Finding("note", f"{text}.")
-    if isinstance(env, gym.Env):
-        return  # one environment cannot be made several times
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    text = advice(step_seconds, waiting_share, cores or os.cpu_count() or 1)
-    if isinstance(env, str) and tensor_envs.twin_of(env) is not None:
-        text += " They do not apply to its twin in TensorFlow, the compiled engine."
-    yield Finding("note", text)

@@ -122,9 +122,7 @@ class _Enumeration:
     ):
         self.settings = {"gamma": 0.9, "discount_states": True, **settings}
         self.head = heads.Categorical(2, dtype="float64") if head is None else head
-        validation.instance("head", self.head, heads.Head)
-        if not self.head.built:
-            self.head.build((None, self.head.outputs_size))
+        enumeration.build(self.head)
         self.actions = enumeration.raw_actions(self.head, actions)
         self.num_actions = enumeration.count(self.actions)
         self.masks, legal = None, [range(self.num_actions)] * _NUM_STATES
