@@ -78,15 +78,6 @@ class Closed(envs.Corridor):
         return tf.where(state[:, None] == self.cell, tf.constant(self.mask), ones)
 
 
-class Lamps(Gates):
-    """Gates in which one flag has an unknown mark."""
-
-    def action_mask(self, state):
-        masks = super().action_mask(state)
-        unknown = tf.constant(3, tf.int64)
-        return {**masks, "lamps": tf.where(state[:, None] == 2, unknown, masks["lamps"])}
-
-
 class Trap(Closed):
     """A corridor whose observation is invalid after a step without a legal action."""
 
@@ -102,8 +93,6 @@ class Trap(Closed):
         sweeps.rare(Trap([0, 0]), False),
         sweeps.rare(Closed([0, 0]), True),
         (Closed([0, 0]), False),  # nothing else than the mask is invalid
-        sweeps.rare(Lamps(), True),
-        sweeps.rare(Lamps(), False),
     ],
     ids=repr,
 )

@@ -129,7 +129,7 @@ def test_actions_have_the_number_type_of_the_space(dtype, tmp_path):
     agent = make_agent(Box(-1, 1, (2,)), TYPES[dtype])
     for format in FORMATS:
         if (dtype, format) == ("uint64", "litert"):
-            with pytest.raises(ValueError, match="LiteRT has no operation Cast"):
+            with pytest.raises(ValueError, match="Received: format='litert'"):
                 agent.export(tmp_path / format, format=format)
             continue
         check(agent, tmp_path / format, format)

@@ -270,24 +270,6 @@ def test_averages_and_groups_are_unbiased(settings, kind):
     assert report.error <= 1e-9
 
 
-class Remembering(baselines.Baseline):
-    """The baseline keeps an average outside of its weights."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = tf.Variable(0.0, dtype=tf.float64, trainable=False)
-
-    def estimate(self, returns, valid, values):
-        before = tf.identity(self.seen)
-        self.seen.assign_add(tf.reduce_mean(returns))
-        return tf.where(valid, before, 0.0)
-
-
-def test_check_gradient_raises_if_baseline_has_state_outside_weights():
-    with pytest.raises(AssertionError, match="has state outside of its weights"):
-        testing.check_gradient(baseline=Remembering(), batch_size=1)
-
-
 @pytest.mark.parametrize(
     "head, message",
     [(toy_heads.Half, "must sum to 1"), (toy_heads.Stopped, "complete gradient")],

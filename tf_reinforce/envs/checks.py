@@ -109,7 +109,7 @@ def constants(env):
     Returns:
         A hashable tuple of the class and the constants. It changes if an attribute of the
         environment or its class gets another value, or if a number changes inside a list,
-        dict, set, array, space or object. The values of variables and the contents of
+        dict, array, space or object. The values of variables and the contents of
         models and functions are not part of it.
     """
     attributes = {}
@@ -148,24 +148,19 @@ def _constant(value, parents):
 
 def is_valid_observation(env, observation):
     """Returns `[B]` bool, whether all numbers of an observation are finite and valid."""
-    leaf_spaces = keras.tree.flatten(spaces.to_nest(env.observation_space))
-    valid = [
-        tf.reduce_all(tf.reshape(elements, [tf.shape(elements)[0], -1]), axis=1)
-        for elements in map(_is_valid, leaf_spaces, keras.tree.flatten(observation))
-    ]
-    return tf.reduce_all(tf.stack(valid), axis=0)
-
-
-def _is_valid(space, observation):
-    """Returns whether each number of an observation array is valid, as a bool tensor."""
-    if observation.dtype.is_floating:
-        return tf.math.is_finite(observation)
-    bounds = spaces.category_bounds(space)
-    if bounds is None:
-        return tf.ones_like(observation, tf.bool)
-    low, high = (tf.constant(np.array(x), tf.int64) for x in bounds)
-    observation = tf.cast(observation, tf.int64)
-    return (low <= observation) & (observation <= high)
+    valid, parts = [], keras.tree.flatten(spaces.to_nest(env.observation_space))
+    for space, numbers in zip(parts, keras.tree.flatten(observation), strict=True):
+        bounds, is_valid = None, tf.ones_like(numbers, tf.bool)
+        if numbers.dtype.is_floating:
+            is_valid = tf.math.is_finite(numbers)
+        else:
+            bounds = spaces.category_bounds(space)
+        if bounds is not None:
+            low, high = (tf.constant(np.array(x), tf.int64) for x in bounds)
+            numbers = tf.cast(numbers, tf.int64)
+            is_valid = (low <= numbers) & (numbers <= high)
+        valid.append(tf.reshape(is_valid, [tf.shape(numbers)[0], -1]))
+    return tf.reduce_all(tf.concat(valid, axis=1), axis=1)
 
 
 def _zero_noise(env, attribute):

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import os
-import re
 import tempfile
 import warnings
 
@@ -139,14 +138,12 @@ def write(name, path, policy, layers, observation_space):
         except Exception as error:
             if is_saved_model:
                 raise
-            text = str(error).strip() or repr(error)
-            operation = re.search(r"'tf\.(\w+)' op is neither", text)
-            reason = f"LiteRT has no operation {operation[1]}" if operation else text
+            reason = (str(error).strip() or repr(error)).splitlines()[0][:300]
             raise ValueError(
                 "`format` must be a format that can express the policy. Received: "
                 f"format={name!r} for a policy that computes in {policy.actor.dtype}, "
-                f"with the head {policy.actor.head!r} ({reason.splitlines()[0][:300]}). "
-                "Use format='tf_saved_model', or replace the layer or head."
+                f"with the head {policy.actor.head!r} ({reason}). Use "
+                "format='tf_saved_model', or replace the layer or head."
             ) from error
 
 

@@ -15,29 +15,15 @@ from tf_reinforce.testing import enumeration
 
 _NUM_SAMPLES = 20_000
 
-# For each property, the largest error, and what it means if the error is larger.
-_PROPERTIES = {
-    "legality": (0.0, "the error counts the actions that contradict `is_legal`"),
-    "probabilities": (
-        1e-9,
-        "exp(log_prob) must sum to one. Check whether `actions` is complete",
-    ),
-    "eligibility": (1e-12, "it must be the derivative of log_prob by the outputs"),
-    "finite_differences": (
-        1e-7,
-        "`eligibility` must be the slope of log_prob, which must not stop a gradient",
-    ),
-    "sample": (
-        6.0,
-        "it must sample from `distribution`; the error is in standard errors",
-    ),
-    "expected_eligibility": (
-        1e-9,
-        "the expectation of `eligibility` must be zero. Check whether log_prob is "
-        "normalized for all outputs, and smooth (not Laplace or uniform)",
-    ),
-    "entropy": (1e-9, "it must be minus the expectation of log_prob"),
-    "mode": (1e-9, "no raw action may be more likely than it"),
+_TOLERANCES = {
+    "legality": 0.0,  # a number of actions
+    "probabilities": 1e-9,
+    "eligibility": 1e-12,
+    "finite_differences": 1e-7,
+    "sample": 6.0,  # standard errors
+    "expected_eligibility": 1e-9,
+    "entropy": 1e-9,
+    "mode": 1e-9,
 }
 
 
@@ -59,16 +45,18 @@ def check_head(
     - `legality`: Legal actions have a positive probability, and illegal ones have zero.
       This is checked only with a mask. All other properties are then checked for the
       legal actions and the masked outputs, and an illegal sample fails `sample`.
-    - `probabilities`: exp(log_prob) sums, or integrates, to one.
+    - `probabilities`: exp(log_prob) sums, or integrates, to one. Otherwise, `actions`
+      may be incomplete.
     - `eligibility`: `head.eligibility` and automatic differentiation return the same
       derivatives of log_prob with respect to the outputs.
     - `finite_differences`: `head.eligibility` and central differences return the same
-      derivatives.
+      derivatives. Otherwise, log_prob may stop a gradient.
     - `sample`: Among 20,000 samples, the count of each action differs from its
       expectation by at most six standard errors plus one. For a continuous head, the
       first two moments of the samples differ from those of `distribution` by at most six
       standard errors.
     - `expected_eligibility`: The expectation of `eligibility` over all actions is zero.
+      Otherwise, log_prob may be normalized for some outputs only, or not be smooth.
     - `entropy`: The entropy of `distribution` is the expectation of -log_prob.
     - `mode`: No raw action is more likely than the head's mode.
 
@@ -105,7 +93,7 @@ def check_head(
     >>> check_head(UniformNoise(3))
     Traceback (most recent call last):
         ...
-    AssertionError: `sample` of Categorical(3, start=0): it must sample from ...
+    AssertionError: `sample` of Categorical(3, start=0) must have an error of ...
     >>> check_head(heads.Categorical(3))["entropy"] < 1e-9
     True
     """
@@ -133,12 +121,11 @@ def check_head(
     report: dict[str, float] = {}
     for row in outputs:
         for name, error in kind(head, row, rng, actions, mask).errors():
-            tolerance, meaning = _PROPERTIES[name]
-            if not error <= tolerance:
+            if not error <= _TOLERANCES[name]:
                 raise AssertionError(
-                    f"`{name}` of {head!r}: {meaning}. Expected: an error of at most "
-                    f"{tolerance:g}. Received: {error:.6g} for the outputs "
-                    f"{row.tolist()}"
+                    f"`{name}` of {head!r} must have an error of at most "
+                    f"{_TOLERANCES[name]:g}, as the documentation of `check_head` "
+                    f"explains. Received: {error:.6g} for the outputs {row.tolist()}"
                 )
             report[name] = max(float(error), report.get(name, 0.0))
     return report

@@ -126,39 +126,30 @@ def _findings(env, options, seed, episodes, action_mask):
     with make_envs.open_envs(env, 1, **options) as envs:
         parts = keras.tree.flatten(spaces.to_nest(envs.observation_space))
     kwargs = options.pop("env_kwargs") or {}
-    made, timer = env, None
+    timer = None
     with contextlib.ExitStack() as stack:
-        if isinstance(env, (str, gym.envs.registration.EnvSpec)):
-            made = gym.make(env, disable_env_checker=True, **kwargs)
-        elif not isinstance(env, (gym.Env, gym.vector.VectorEnv, tensor_envs.TensorEnv)):
-            made = env(**kwargs)
+        made = _make(env, kwargs)
         if made is not env and hasattr(made, "close"):
             stack.callback(made.close)
         if isinstance(made, gym.Env):
             made = timer = _Timer(made)
-            if action_mask is None:
-                with contextlib.suppress(Exception):  # the first collection explains it
-                    action_mask = action_masks.find(*made.reset(seed=seed))
-                if action_mask is not None:
-                    yield Finding(
-                        "note",
-                        "There is a mask of legal actions, which the check uses. Pass "
-                        f"action_mask={action_mask!r} to the agent; on the command line, "
-                        f"--action-mask {action_mask}.",
-                    )
+        if timer is not None and action_mask is None:
+            with contextlib.suppress(Exception):  # the first collection explains it
+                action_mask = action_masks.find(*timer.reset(seed=seed))
+            if action_mask is not None:
+                yield Finding(
+                    "note",
+                    "There is a mask of legal actions, which the check uses. Pass "
+                    f"action_mask={action_mask!r} to the agent; on the command line, "
+                    f"--action-mask {action_mask}.",
+                )
         agent = agents.Reinforce.for_env(
             made,
             action_mask=action_mask,
             # keeps the digits of float64 observations
             normalize_observations=any(map(spaces.is_quantity, parts)),
         )
-        weights = sum(int(np.prod(x.shape)) for x in agent.policy.trainable_weights)
-        yield Finding(
-            "note",
-            f"The action space {agent.action_space} gets the head "
-            f"{type(agent.head).__name__}, and the default policy has {weights:,} "
-            "weights.",
-        )
+        yield _default_agent(agent)
         records = []
         for _ in range(2):
             with warnings.catch_warnings(record=True) as caught:
@@ -176,6 +167,22 @@ def _findings(env, options, seed, episodes, action_mask):
         )
         if not isinstance(env, gym.Env):  # which cannot be made several times
             yield Finding("note", _advice(seconds))
+
+
+def _default_agent(agent):
+    weights = sum(int(np.prod(x.shape)) for x in agent.policy.trainable_weights)
+    return Finding(
+        "note",
+        f"The action space {agent.action_space} gets the head "
+        f"{type(agent.head).__name__}, and the default policy has {weights:,} weights.",
+    )
+
+
+def _make(env, kwargs):
+    if isinstance(env, (str, gym.envs.registration.EnvSpec)):
+        return gym.make(env, disable_env_checker=True, **kwargs)
+    made = gym.Env, gym.vector.VectorEnv, tensor_envs.TensorEnv
+    return env if isinstance(env, made) else env(**kwargs)
 
 
 def _advice(step_seconds):

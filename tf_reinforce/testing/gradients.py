@@ -147,14 +147,6 @@ class _Enumeration:
         optimizers = self.agent.optimizer, getattr(self.agent.baseline, "optimizer", None)
         states = [x.variables for x in optimizers if x is not None]
         self.changing = sum(states, self.agent.variables)
-        # One program takes less time than an assignment for each variable.
-        self._restore = tf.function(
-            lambda values: [
-                variable.assign(value)
-                for variable, value in zip(self.changing, values, strict=True)
-            ],
-            autograph=False,
-        )
         trajectories = list(_trajectories(0, legal, horizon))
         self.transition_probs = np.array([prob for prob, _ in trajectories])
         self.steps = [np.array(steps) for _, steps in trajectories]
@@ -224,7 +216,8 @@ class _Enumeration:
             repeated = np.broadcast_to(permutation, (count, len(permutation)))
             self.agent.trainer.update(episodes, 0, tf.constant(repeated))
             total += expectations.flat(self.compared) - before
-            self._restore(values)
+            for variable, value in zip(self.changing, values, strict=True):
+                variable.assign(value)
         return total / len(permutations)
 
     def _permutations(self, count):
