@@ -57,8 +57,6 @@ REFUSED = [
         ),
         "`gae_lambda` below 1 needs",
     ),
-    (lambda _: tfr.Reinforce("dense"), "`policy` must be a .*of type str"),
-    (lambda _: tfr.Reinforce(policy(), "dense"), "`head` must be a .*of type str"),
     (
         lambda _: tfr.Reinforce(policy(), heads.Categorical(2)).update(record()),
         "not compiled.*agent.compile",
@@ -72,8 +70,6 @@ REFUSED = [
         lambda _: compiled(2, 4).fit(toys.Clock, epochs=1),
         r"Expected: an input of shape \(None, 1\)",
     ),
-    (lambda agent: agent.update({"rewards": []}), "must be a tf_reinforce.Episodes"),
-    (lambda agent: agent.gradients(None), "must be a tf_reinforce.Episodes"),
     (lambda agent: agent(np.zeros([2, 3], "float32")), "shape"),
     (lambda agent: agent.act(ROWS[0]), r"shape \(None, 1\).*observation\[None\]"),
     (lambda agent: agent.act([[1.0], [1.0, 2.0]]), "inhomogeneous shape"),
@@ -88,7 +84,6 @@ REFUSED = [
         ),
         "either `episodes_per_epoch` or `steps_per",
     ),
-    (lambda agent: agent.evaluate(toys.Clock, 0), "`episodes` must be a whole number"),
 ]
 
 
@@ -357,20 +352,12 @@ def test_build_raises_if_head_does_not_fit_the_action_space(head):
         agent.build_for_spaces(toys.Clock.observation_space, toys.Clock.action_space)
 
 
-@pytest.mark.parametrize(
-    "wrong, error, said",
-    [
-        ("NoSuchEnv-v0", Exception, "NoSuchEnv"),
-        (toys.Lengths, ValueError, "[Ss]pace"),
-    ],
-)
-def test_wrong_validation_environment_raises_before_training(wrong, error, said):
+def test_wrong_validation_environment_raises_before_training():
     agent = tfr.Reinforce(policy())
     agent.compile(keras.optimizers.SGD(0.1))
-    with pytest.raises(error, match=said):
-        agent.fit(
-            toys.Clock, epochs=3, validation_env=wrong, validation_freq=3, verbose=0
-        )
+    options = {"validation_env": toys.Lengths, "validation_freq": 3, "verbose": 0}
+    with pytest.raises(ValueError, match="[Ss]pace"):
+        agent.fit(toys.Clock, epochs=3, **options)
     assert agent.updates == 0
 
 
@@ -392,20 +379,3 @@ def test_fit_raises_if_the_policy_is_random():
     with pytest.raises(ValueError, match="same outputs for the same obs.* the head"):
         agent.fit(toys.Clock, epochs=1, verbose=0)
     assert agent.updates == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "similar"),
-    [
-        ("ent_coef", " Did you mean 'entropy_coef'?"),
-        ("hidden_sizes", ""),
-        ("n_epochs", " Instead, pass `passes` to `Reinforce`."),
-    ],
-)
-def test_unknown_argument_is_named_with_the_most_similar_one(name, similar):
-    with pytest.raises(TypeError) as raised:
-        tfr.Reinforce.for_env("CartPole-v1", **{name: 0.1})
-    assert str(raised.value) == (
-        f"`Reinforce` got an unexpected keyword argument {name!r}.{similar} Its help "
-        f"lists all. Received: {name}=0.1 of type float"
-    )

@@ -7,7 +7,6 @@ import functools
 import os
 import pickle
 import resource
-import signal
 import subprocess
 import sys
 
@@ -145,27 +144,3 @@ def test_process_in_an_odd_situation_trains_saves_and_exports(situation, tmp_pat
     assert process.stdout.strip() in ("[0]", "[1]")
     names = {path.name for path in folder.iterdir()}
     assert names == {"agent.keras", "policy", "run"}
-
-
-def command(folder, *words):
-    words = [sys.executable, "-m", "tf_reinforce", *words]
-    pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return subprocess.Popen(words, cwd=folder, **pipes)
-
-
-@pytest.mark.slow
-def test_killed_command_keeps_the_file_that_it_replaces(tmp_path):
-    """It is killed while it writes to a temporary folder beside the file."""
-    train = "train", "CartPole-v1", "--epochs", "1", "--run-dir", "run"
-    assert command(tmp_path, *train).wait() == 0
-    words = "plot", "run", "--out", "plot.png"
-    assert command(tmp_path, *words).wait() == 0
-    before = (tmp_path / "plot.png").read_bytes()
-    process = command(tmp_path, *words)
-    while process.poll() is None and not list(tmp_path.glob(".plot.png.*.tmp")):
-        pass
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    assert (tmp_path / "plot.png").read_bytes() == before
-    assert command(tmp_path, *words).wait() == 0
-    assert not list(tmp_path.glob(".*.tmp"))

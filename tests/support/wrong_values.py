@@ -93,20 +93,9 @@ class World:
     @functools.cached_property
     def agent(self):
         """Returns a compiled agent for CartPole with a value baseline."""
-        return self._agent("CartPole-v1")
-
-    @functools.cached_property
-    def pendulum(self):
-        return self._agent("Pendulum-v1")
-
-    @functools.cached_property
-    def episodes(self):
-        return self.agent.collect("CartPole-v1", 2, num_envs=1, max_episode_steps=5)
-
-    def _agent(self, env):
         value = keras.Sequential([keras.layers.Dense(1)])
         agent = tfr.Reinforce.for_env(
-            env,
+            "CartPole-v1",
             hidden=(2,),
             baseline=tfr.baselines.Value(value),
             normalize_observations=True,
@@ -114,21 +103,20 @@ class World:
         agent.build_for_env(agent)  # also creates the state of the optimizers
         return agent
 
+    @functools.cached_property
+    def episodes(self):
+        return self.agent.collect("CartPole-v1", 2, num_envs=1, max_episode_steps=5)
+
     def renew(self):
-        """Drops the agents after a call has changed them."""
-        for name in ("agent", "pendulum", "episodes"):
+        """Drops the agent after a call has changed it."""
+        for name in ("agent", "episodes"):
             self.__dict__.pop(name, None)
 
     def state(self):
         """Returns a digest of all weights, optimizers, counters and files."""
-        names = "agent", "pendulum"
-        agents = [self.__dict__[name] for name in names if name in self.__dict__]
-        parts = [
-            part
-            for agent in agents
-            for part in (agent, agent.optimizer, agent.baseline.optimizer)
-            if part is not None
-        ]
+        agent = self.__dict__.get("agent")
+        parts = [agent, agent.optimizer, agent.baseline.optimizer] if agent else []
+        parts = [part for part in parts if part is not None]
         arrays = [np.asarray(x).tobytes() for part in parts for x in part.variables]
         files = sorted(
             (str(path), path.read_bytes())
@@ -225,6 +213,21 @@ def each(subject, call, **wrong_values):
 
 def _call(call, argument, value, world):
     return call(world, **{argument: value})
+
+
+def method(name, **defaults):
+    """Returns a function that calls a method of a `World`'s agent.
+
+    Args:
+        name: String, the method's name.
+        **defaults: Its other arguments; a function receives the `World`.
+    """
+
+    def call(world, **options):
+        given = {key: x(world) if callable(x) else x for key, x in defaults.items()}
+        return getattr(world.agent, name)(**{**given, **options})
+
+    return call
 
 
 def refused(table, names):
@@ -468,15 +471,10 @@ def _for_env():
 
 
 def _fit():
-    def fit(world, **options):
-        return world.agent.fit(
-            **{"env": "CartPole-v1", "epochs": 1, "episodes_per_epoch": 2, "verbose": 0}
-            | options
-        )
-
+    budget = {"epochs": 1, "episodes_per_epoch": 2, "verbose": 0}
     yield from each(
         "fit",
-        fit,
+        method("fit", env="CartPole-v1", **budget),
         env=(*ENVS, Shown("Pendulum-v1", "(3,)")),
         **refused("fit", config.FIT_OPTIONS),
         seed=SEEDS,
@@ -498,11 +496,8 @@ def _fit():
 
 
 def _evaluate_and_collect():
-    def evaluate(world, **options):
-        return world.agent.evaluate(**{"env": "CartPole-v1", "episodes": 1, **options})
-
-    def collect(world, **options):
-        return world.agent.collect(**{"env": "CartPole-v1", "episodes": 1, **options})
+    evaluate = method("evaluate", env="CartPole-v1", episodes=1)
+    collect = method("collect", env="CartPole-v1", episodes=1)
 
     def open_envs(_, **options):
         with tfr.collect.open_envs(**{"env": "CartPole-v1", "num_envs": 1, **options}):
@@ -533,19 +528,9 @@ def _evaluate_and_collect():
 
 def _act_and_update():
     rows = np.zeros((2, 4), "float32")
-
-    def act(world, **options):
-        return world.agent.act(**{"observations": rows, **options})
-
-    def update(world, **options):
-        return world.agent.update(**{"episodes": world.episodes, **options})
-
-    def compile_(world, **options):
-        return world.agent.compile(**{"optimizer": "adam", **options})
-
     yield from each(
         "act",
-        act,
+        method("act", observations=rows),
         observations=(
             Shown(np.zeros(4), "(4,)"),
             Shown(np.zeros((2, 3)), "(2, 3)"),
@@ -559,28 +544,14 @@ def _act_and_update():
         action_mask=(Shown(np.ones((2, 2)), "array([[1., 1.]"), 3),
         state=(3, {"state_0": 1}),
     )
-    yield from each("update", update, episodes=(None, 3, (), {}), seed=SEEDS)
-    yield from each(
-        "gradients",
-        lambda world, episodes: world.agent.gradients(episodes),
-        episodes=(None, 3, {}),
-    )
-    yield from each(
-        "per_episode_gradients",
-        lambda world, **options: world.agent.per_episode_gradients(
-            **{"episodes": world.episodes, **options}
-        ),
-        episodes=(None, 3),
-        baseline=("no", 1, None),
-    )
-    yield from each(
-        "step_statistics",
-        lambda world, episodes: world.agent.step_statistics(episodes),
-        episodes=(None, 3),
-    )
+    wrong = {"update": {"seed": SEEDS}, "gradients": {}, "step_statistics": {}}
+    wrong["per_episode_gradients"] = {"baseline": ("no", 1, None)}
+    for name, more in wrong.items():
+        call = method(name, episodes=lambda world: world.episodes)
+        yield from each(name, call, episodes=(None, 3, {}), **more)
     yield from each(
         "compile",
-        compile_,
+        method("compile", optimizer="adam"),
         optimizer=(3, "no_such", [], None),
         loss=("mse",),
         loss_weights=([1.0],),
@@ -593,27 +564,14 @@ def _act_and_update():
 
 
 def _files():
-    agent_file = "agent.keras"
-
-    def save(world, **options):
-        return world.agent.save(**{"filepath": world.folder / agent_file, **options})
-
-    yield from each(
-        "save",
-        save,
-        filepath=("agent.h5", 3, None),
-        overwrite=("no", 1, None),
-    )
-    yield from each(
-        "save_weights",
-        lambda world, filepath: world.agent.save_weights(filepath),
-        filepath=("weights.txt", 3, None),
-    )
+    save = method("save", filepath=lambda world: world.folder / "agent.keras")
+    paths, flags = ("agent.h5", 3, None), ("no", 1, None)
+    yield from each("save", save, filepath=paths, overwrite=flags)
+    call = method("save_weights")
+    yield from each("save_weights", call, filepath=("weights.txt", 3, None))
     yield from each(
         "export",
-        lambda world, **options: world.agent.export(
-            **{"filepath": world.folder / "new", **options}
-        ),
+        method("export", filepath=lambda world: world.folder / "new"),
         filepath=(3, None),
         format=("torch", 3, None, []),
     )
@@ -641,20 +599,14 @@ def _files():
     )
     for name in ("observation_space", "action_space"):
         space = name.replace("_", " ")
-        yield from each(
+        call = method(
             "build_for_spaces",
-            lambda world, **options: world.agent.build_for_spaces(
-                **{
-                    "observation_space": world.agent.observation_space,
-                    "action_space": world.agent.action_space,
-                    **options,
-                }
-            ),
-            **{name: (Shown(3, "3", space), Shown(None, "None", space))},
+            observation_space=lambda world: world.agent.observation_space,
+            action_space=lambda world: world.agent.action_space,
         )
-    yield from each(
-        "build_for_env", lambda world, env: world.agent.build_for_env(env), env=(None, 3)
-    )
+        wrong = Shown(3, "3", space), Shown(None, "None", space)
+        yield from each("build_for_spaces", call, **{name: wrong})
+    yield from each("build_for_env", method("build_for_env"), env=(None, 3))
 
 
 def functions():
