@@ -329,7 +329,7 @@ def test_update_raises_if_weights_are_not_finite_and_gradients_are(lost):
     batch = record(rewards=size * record().rewards)
     gradients, baseline_gradients, _ = agent.gradients(batch)
     assert all(np.isfinite(g).all() for g in [*gradients, *baseline_gradients])
-    agent._build_optimizer()
+    agent._build_optimizers()
     before = everything(agent)
     with pytest.raises(FloatingPointError, match="Update 0 would not be finite"):
         agent.update(batch)

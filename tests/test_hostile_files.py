@@ -7,12 +7,9 @@ import struct
 import zipfile
 
 import h5py
-import keras
 import numpy as np
 import pytest
 from hostile_configs import CONFIGS
-from hostile_configs import dense
-from hostile_configs import layers
 from hostile_configs import read
 from hostile_configs import write
 
@@ -47,33 +44,30 @@ def refused(path, match, **options):
 
 
 CODE = {
-    "os.system": "needs 'os.system'",
+    "os.system": "Could not locate class 'system'",
     "builtins exec": "Could not locate class 'exec'",
-    "function of os": "needs 'os.",
-    "optimizer of os": "needs 'os.system'",
-    "unknown class of this package": "needs 'tf_reinforce.evil",
-    "agent of another class": "needs 'evil.evil>Agent'",
-    "Lambda": "needs '__lambda__'",
-    "lambda as activation": "needs '__lambda__'",
-    "typespec": "needs 'os.__typespec__'",
+    "function of os": "Could not locate",
+    "optimizer of os": "Could not locate class 'system'",
+    "unknown class of this package": "Could not locate class",
+    "agent of another class": "contains no agent",
+    "Lambda": "Lambda",
+    "lambda as activation": "lambda",
+    "typespec": "Could not locate",
     "TFSMLayer": "loads an external SavedModel",
     "TorchModuleWrapper": "torch",
     "load_model": "not a modeling function",
-    "get_file": "needs 'keras.utils.get_file'",
-    "private module of Keras": "needs 'keras.src.saving.saving_lib.ZipFile'",
-    "keras_hub": "needs 'keras_hub.models.Backbone'",
-    "tensorflow function": "needs 'tensorflow.io.write_file'",
+    "get_file": "not a modeling function",
+    "private module of Keras": "not a KerasSaveable",
+    "keras_hub": "cannot be built",
+    "tensorflow function": "Could not locate",
     "vocabulary file": "loading of a vocabulary file",
     "dotted name of a layer": "cannot contain character `/`",
 }
 SIZES = {
-    "200 million units": "more weights than it contains",
-    "units of 50 digits": "more weights than it contains",
-    "Embedding": "more weights than it contains",
     "huge input": "incompatible with the layer",
     "3,000 layers": "`max_bytes` raises it",
     "20,000 calls of a layer": "`max_bytes` raises it",
-    "object array": "needs '__numpy__'",
+    "object array": "array of the type",
     "space with huge shape": "at most 16777216",
     "deep space": "levels",
     "a million environments": "[1, 4096]",
@@ -95,23 +89,6 @@ def test_hostile_configuration_is_refused_with_one_reason(members, path, name):
     CONFIGS[name](config)
     write(path, {**members, "config.json": json.dumps(config)})
     refused(path, REASONS[name])
-
-
-def test_layer_larger_than_the_file_is_never_computed(members, path, monkeypatch):
-    """10^6 inputs and 300 units have 10^9 bytes of weights."""
-    config, shapes = json.loads(members["config.json"]), []
-    layers(config)[0]["config"]["batch_shape"] = [None, 10**6]
-    dense(config)["config"]["units"] = 300
-    dense(config)["build_config"] = {"input_shape": [None, 10**6]}
-    write(path, {**members, "config.json": json.dumps(config)})
-    compute = keras.initializers.Orthogonal.__call__
-    monkeypatch.setattr(
-        keras.initializers.Orthogonal,
-        "__call__",
-        lambda self, shape, **options: shapes.append(shape) or compute(self, shape),
-    )
-    refused(path, "more weights than it contains")
-    assert shapes == []
 
 
 def edited_weights(members, edit):
@@ -141,7 +118,6 @@ def linked(file, name):
 WEIGHTS = {
     "external data": (replaced(external=[("/etc/passwd", 0, 10**4)]), "received 0 var"),
     "external link": (linked, "received 0 variables"),
-    "no data": (replaced(shape=(2**31,)), "declare more numbers"),
     "no optimizer": (lambda file, name: file.pop("optimizer"), "Skipping variable"),
 }
 
@@ -160,7 +136,7 @@ def test_each_truncation_and_flipped_bit_is_refused_or_without_effect(path):
     parts = {"config.json": '{"a": 1}', "model.weights.h5": weights.getvalue()}
     write(path, {**parts, "metadata.json": ""})
     data, bits = path.read_bytes(), np.random.default_rng(0)
-    assert saving.read(str(path)) == ({"a": 1}, 0)
+    assert saving.read(str(path)) == {"a": 1}
     for size in range(0, len(data), 7):
         path.write_bytes(data[:size])
         refused(path, ZIPS)
@@ -169,7 +145,7 @@ def test_each_truncation_and_flipped_bit_is_refused_or_without_effect(path):
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
         try:
-            assert saving.read(str(path)) == ({"a": 1}, 0)
+            assert saving.read(str(path)) == {"a": 1}
         except ValueError as error:
             assert str(path) in str(error)
 

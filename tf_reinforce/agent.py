@@ -1,48 +1,62 @@
 """`Reinforce`, a Keras model that learns from whole episodes.
 
-`engine.keras_agent` builds and saves it, `engine.loop.run_loop` is the epoch loop,
+`engine.building` makes its parts, `engine.loop.run_loop` is the epoch loop,
 `engine.trainer.Trainer` collects episodes and makes updates, and
 `engine.update.estimator` holds the REINFORCE algorithm.
 """
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium as gym
 import keras
+import numpy as np
 import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from tf_reinforce import baselines
 from tf_reinforce import heads
 from tf_reinforce.callbacks import episodes as episode_callbacks
+from tf_reinforce.data import action_masks
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
+from tf_reinforce.engine import building
 from tf_reinforce.engine import checkpoints
-from tf_reinforce.engine import keras_agent
+from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import loop
-from tf_reinforce.engine import recorder
+from tf_reinforce.engine import trainer as trainers
 from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.export import formats
 from tf_reinforce.policies import default_policy
+from tf_reinforce.policies import normalization
 from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
 from tf_reinforce.settings import keras_arguments
-from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
+from tf_reinforce.support import compilation
+from tf_reinforce.support import files
 from tf_reinforce.support import locks
+from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
+from tf_reinforce.support import version
 
 # For `env` of these types, `env_kwargs` defaults to that of `for_env` or its preset.
 _IDS = (str, gym.envs.registration.EnvSpec)
+# Arguments of `fit` that describe a training, beside `config.RESULT_OPTIONS`.
+_DESCRIBING = "env", "env_kwargs", "initial_epoch"
+# Arguments of `keras.Model` that an agent accepts.
+_MODEL_ARGUMENTS = {"name", "trainable", "dtype", "autocast", "activity_regularizer"}
+# Arguments of `keras.Model.compile` without an effect.
+_WITHOUT_EFFECT = "loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly"
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class Reinforce(keras_agent.KerasAgent):
+class Reinforce(compilation.FixedArguments, keras.Model):
     """A Keras model that learns from whole episodes with REINFORCE.
 
         ∇J = E[ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ) ],    Gₜ = Σ_{k≥t} γᵏ⁻ᵗ rₖ
@@ -156,12 +170,35 @@ class Reinforce(keras_agent.KerasAgent):
         if head is not None:
             validation.instance("head", head, heads.Head)
         options = config.AgentOptions(**{x: given[x] for x in config.AGENT_OPTIONS})
+        for unknown in kwargs.keys() - _MODEL_ARGUMENTS:
+            owner, names = type(self).__name__, config.AGENT_OPTIONS
+            raise keras_arguments.unknown(owner, unknown, kwargs[unknown], names)
         # The policy casts its inputs to its own dtype. A cast in `Reinforce` would round
         # the inputs of a float64 policy.
-        kwargs = {"autocast": False, **kwargs}
-        super().__init__(
-            policy, head, baselines.get(baseline), options, name=name, **kwargs
-        )
+        super().__init__(name=name, **{"autocast": False, **kwargs})
+        learner_processes.check_strategy(self._distribute_strategy)
+        self.policy = policy
+        self.head = head
+        self.baseline = baselines.get(baseline)
+        options.check_baseline(self.baseline, self.baseline.is_value_function)
+        for option in config.AGENT_OPTIONS:
+            setattr(self, option, getattr(options, option))
+        self._mask_source = action_mask and action_masks.MaskPath(action_mask)
+        self.normalizer = self.reward_scale = self.advantage_scale = None
+        if normalize_observations:
+            self.normalizer = normalization.RunningNormalization()
+        if scale_rewards:
+            scale = normalization.RunningScale(centered=True, name="reward_scale")
+            self.reward_scale = scale
+        if scale_advantages == "running":
+            self.advantage_scale = normalization.RunningScale(name="advantage_scale")
+        self.observation_space: Any = None
+        self.action_space: Any = None
+        self._learning_rates: list = []  # `for_env` sets both for `fit`
+        self._fit_defaults: dict[str, Any] = {}
+        self._normalizes_integers = True
+        self._training_lock = threading.RLock()
+        self._weights_lock = threading.RLock()  # an update holds it
 
     @classmethod
     def for_env(
@@ -212,7 +249,7 @@ class Reinforce(keras_agent.KerasAgent):
             has_quantities = spaces.has_quantities(envs.observation_space)
             options, fit = default_settings.merge(preset, arguments, envs, has_quantities)
         spaces.check_action_space(env_spaces[1])
-        options, rates = _build_parts(options, *env_spaces, seed)
+        options, rates = building.parts_of_settings(options, *env_spaces, seed)
         head, hidden, rate = map(options.pop, ("head", "hidden", "learning_rate"))
         compiling = {x: options.pop(x) for x in ("steps_per_execution", "jit_compile")}
         size, scaling = head.outputs_size, head.output_scaling()
@@ -224,6 +261,7 @@ class Reinforce(keras_agent.KerasAgent):
         agent._fit_defaults = {**fit, "env_kwargs": env_kwargs or {}}
         agent.build_for_spaces(*env_spaces)
         agent.compile(keras.optimizers.Adam(rate), **compiling)
+        agent._build_optimizers()
         agent._learning_rates = rates
         return agent
 
@@ -244,7 +282,16 @@ class Reinforce(keras_agent.KerasAgent):
             ValueError: If an argument of Keras would have no effect: `loss`,
                 `loss_weights`, `metrics`, `weighted_metrics`, `run_eagerly`.
         """
-        self._check_compile({"optimizer": optimizer, **kwargs})
+        for name in _WITHOUT_EFFECT:
+            if (value := kwargs.get(name)) not in (None, False):
+                raise ValueError(
+                    f"`{name}` of `compile` has no effect on an agent, which learns from "
+                    f"the policy gradient. Omit it. Received: {name}={value!r}"
+                )
+        updates = kwargs.get("steps_per_execution", 1)
+        validation.positive_int("steps_per_execution", updates)
+        if optimizer is None:
+            raise ValueError("`optimizer` must be a Keras optimizer. Received: None")
         self._learning_rates = [x for x in self._learning_rates if x[0] != "optimizer"]
         super().compile(optimizer=optimizer, **kwargs)
         self.jit_compile = kwargs.get("jit_compile", "auto")
@@ -288,7 +335,9 @@ class Reinforce(keras_agent.KerasAgent):
             A list with a tensor `[E, …]` for each of `policy_variables`, a row for each
             of the E episodes that `on_truncation="drop"` keeps.
         """
-        return self._trainer_for(episodes).per_episode_gradients(episodes, baseline)
+        baseline = tf.constant(validation.boolean("baseline", baseline))
+        trainer = self._trainer_for(episodes)
+        return trainer.inspect("per_episode_gradients", episodes, baseline)
 
     def step_statistics(self, episodes: records.Episodes) -> Any:
         """Returns every step's return, advantage, log-probability and entropy.
@@ -302,7 +351,8 @@ class Reinforce(keras_agent.KerasAgent):
             `inspection.StepStatistics` of NumPy arrays, a row for each step that is
             neither padding nor of a dropped episode.
         """
-        return self._trainer_for(episodes).step_statistics(episodes)
+        statistics = self._trainer_for(episodes).inspect("step_statistics", episodes)
+        return keras.tree.map_structure(lambda tensor: tensor.numpy(), statistics)
 
     @locks.training
     def update(self, episodes: records.Episodes, seed: int = 0) -> dict[str, float]:
@@ -327,8 +377,8 @@ class Reinforce(keras_agent.KerasAgent):
         """
         self._require_optimizer("update")
         trainer = self._trainer_for(episodes)
-        self._build_optimizer()
-        result = trainer.update(episodes, seed)
+        self._build_optimizers()
+        result = trainer.update(trainer.check_episodes(episodes), seed)
         return {
             **episode_statistics.metrics(result.episode_returns, result.lengths),
             **result.metrics,
@@ -387,7 +437,7 @@ class Reinforce(keras_agent.KerasAgent):
             seed: Int for all random numbers. The same seed, machine and package versions
                 give the same weights, to the bit.
             callbacks: Keras callback, or list of callbacks. `mode="auto"` maximizes
-                returns and `success`, and minimizes `value_loss` and `gradient_norm`.
+                returns and `success`.
             validation_env: Environment in which the greedy policy is validated, in the
                 current process and with the `env_kwargs` and `max_episode_steps` of
                 `env`.
@@ -432,7 +482,10 @@ class Reinforce(keras_agent.KerasAgent):
         options["env_settings"] = config.EnvSettings(reset_options, env_attrs)
         options = config.FitOptions(**config.merge_options(self._fit_defaults, options))
         seed = validation.check_seed(seed)
-        loop.check_epochs(initial_epoch, validation_episodes, validation_freq)
+        validation.whole_number("initial_epoch", initial_epoch, low=0)
+        validation.positive_int("validation_episodes", validation_episodes)
+        for freq in keras.tree.flatten(validation_freq):
+            validation.positive_int("validation_freq", freq)
         verbose = validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
         self._require_optimizer("fit")
         limits = {"env_kwargs": env_kwargs, **options.limits}
@@ -444,12 +497,15 @@ class Reinforce(keras_agent.KerasAgent):
                 settings = options.env_settings.constant
                 return self.trainer.evaluate(envs, key, validation_episodes, settings)
 
-        with (
-            checkpoints.open_checkpoints(resume, self._distribute_strategy) as folder,
-            self._open(env, options.num_envs, options.workers, **limits) as envs,
-        ):
+        with contextlib.ExitStack() as stack:
+            folder = None
+            if resume is not None:
+                opened = checkpoints.open_checkpoints(resume, self._distribute_strategy)
+                folder = stack.enter_context(opened)
+            opened = self._open(env, options.num_envs, options.workers, **limits)
+            envs = stack.enter_context(opened)
             envs.check_settings(options.env_settings)
-            self._build_optimizer()
+            self._build_optimizers()
             if validation_env is not None:  # raise its errors before training begins
                 with self._open(validation_env, **limits) as validation_envs:
                     validation_envs.check_settings(options.env_settings.constant)
@@ -460,10 +516,10 @@ class Reinforce(keras_agent.KerasAgent):
                 options,
                 self._own_callbacks(callbacks, verbose),
                 validate=None if validation_env is None else validate,
-                **dict(freq=validation_freq, initial_epoch=initial_epoch),
+                freq=validation_freq,
                 verbose=verbose,
                 folder=folder,
-                settings={"env": recorder.env_name(env), "env_kwargs": env_kwargs},
+                settings={name: given[name] for name in _DESCRIBING} | {"seed": seed},
             )
 
     def _own_callbacks(self, callbacks: Any, verbose: Any) -> list:
@@ -564,7 +620,8 @@ class Reinforce(keras_agent.KerasAgent):
         limits = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
         with self._open(env, num_envs, workers, **limits) as envs:
             envs.check_settings(settings)
-            return self.trainer.collect(envs, seed, *options.collection)
+            request = self.trainer.training_request(envs, seed, *options.collection)
+            return self.trainer.play(envs, request).episodes
 
     @contextlib.contextmanager
     def _open(
@@ -619,7 +676,7 @@ class Reinforce(keras_agent.KerasAgent):
         """
         self._require_built()
         options = deterministic, seed, action_mask, state
-        return self._live_policy.act(observations, *options)
+        return self.trainer.live_policy().act(observations, *options)
 
     @locks.between_updates
     def export(self, filepath: str | os.PathLike, format: str = "tf_saved_model") -> None:
@@ -643,82 +700,246 @@ class Reinforce(keras_agent.KerasAgent):
         validation.path("filepath", filepath)
         self._require_built()
         layers = [self.policy, self.head, self.normalizer]
-        formats.write(format, filepath, self._live_policy, layers, self.observation_space)
+        formats.write(
+            format, filepath, self.trainer.live_policy(), layers, self.observation_space
+        )
 
+    # Keras life cycle
 
-def _build_parts(
-    settings: dict, observation_space: Any, action_space: Any, seed: int
-) -> tuple[dict, list]:
-    """Builds the head, the baseline and the learning rates that settings describe.
+    @property
+    def jit_compile(self) -> bool | str:
+        """Returns the argument `jit_compile` of `compile`: True, False or `"auto"`.
 
-    Args:
-        settings: Dict of arguments of `Reinforce.for_env`. The values of `head`,
-            `baseline` and `learning_rate` may be written as in a preset file.
-        observation_space, action_space: `gymnasium.Space`.
-        seed: Int, which determines the initial weights of a value network.
+        Without a GPU, Keras would replace `"auto"` by False, although XLA makes updates
+        of many gradient steps several times faster.
+        """
+        return "auto" if self._jit_compile is None else self._jit_compile
 
-    Returns:
-        A dict of the settings, in which `head`, `baseline` and `learning_rate` are values
-        that the constructors of `Reinforce` and `Adam` accept; and a list with the tuple
-        `(optimizer, first, last)` for each linear learning rate.
+    @jit_compile.setter
+    def jit_compile(self, value: bool | str) -> None:
+        validation.one_of("jit_compile", value, config.JIT_COMPILE)
+        self._jit_compile = value if value == "auto" else bool(value)
 
-    Raises:
-        ValueError, TypeError: If a setting is invalid.
-    """
-    settings = dict(settings)
-    first, last = _learning_rates(settings["learning_rate"])
-    baseline = settings["baseline"]
-    normalizes = settings.get("normalize_observations", False)
-    baseline, baseline_rates = _baseline(baseline, observation_space, seed, normalizes)
-    head = settings.get("head")
-    if not isinstance(head, heads.Head):
-        head = _head(head, action_space)
-    schedules = [("optimizer", first, last)]
-    if baseline_rates:
-        schedules.append(("baseline.optimizer", *baseline_rates))
-    settings.update(head=head, baseline=baseline, learning_rate=first)
-    return settings, [schedule for schedule in schedules if schedule[1] != schedule[2]]
+    def __repr__(self) -> str:
+        """Shows the parts, and how much the agent has been trained."""
+        parts = f"policy=<{type(self.policy).__name__} {self.policy.name!r}>, "
+        parts += f"head={self.head!r}, baseline={type(self.baseline).__name__}"
+        state = "{} updates, {} episodes, {} steps".format(*self._counted())
+        state = state if self.built else "not built"
+        return f"<{type(self).__name__}({parts}): {state}>"
 
+    predict = locks.in_usable_process(keras.Model.predict)
 
-def _learning_rates(setting: Any) -> tuple:
-    """Returns the first and the last learning rate that a setting describes."""
-    if isinstance(setting, keras.optimizers.schedules.LearningRateSchedule):
-        return setting, setting
-    config.check_option("agent", "learning_rate", setting)
-    return tuple(map(float, config.learning_rates(setting)))
+    def build(self, observations_shape: Any) -> None:
+        """Builds the agent for N observations of a shape `[N, …]`, or nested shapes."""
+        self._trainer = building.build(self, observations_shape)
 
+    def call(self, observations: Any, training: bool = False) -> Any:
+        return self.trainer.estimator.forward(observations)[0]
 
-def _baseline(setting: Any, observation_space: Any, seed: int, normalizes: bool) -> tuple:
-    """Returns the `baseline` for `Reinforce`, and the learning rates of its network.
+    updates = property(lambda self: self._counted()[0])
+    episodes_seen = property(lambda self: self._counted()[1])
+    env_steps = property(lambda self: self._counted()[2])
 
-    A value network has a first and a last learning rate. For any other baseline, the
-    tuple of learning rates is empty.
-    """
-    options = default_settings.value_network(setting)
-    if options is None:
-        return None if setting == "none" else setting, ()
-    rates = tuple(map(float, config.learning_rates(options["learning_rate"])))
-    # The same architecture as the policy, with other initial weights.
-    value_seed = int(seeding.generator(seed, "weights", 1).integers(2**31))
-    model = default_policy.default_policy(
-        observation_space,
-        options["hidden"],
-        1,
-        value_seed,
-        name="value_network",
-        is_normalized=normalizes,
-    )
-    optimizer = keras.optimizers.Adam(rates[0])
-    names = "passes", "minibatch_size", "scale"
-    arguments = {name: options[name] for name in names if name in options}
-    return baselines.Value(model, optimizer, **arguments), rates
+    def _counted(self) -> list[int]:
+        return self.counters.numpy().tolist() if self.built else [0, 0, 0]
 
+    @property
+    def policy_variables(self) -> list[keras.Variable]:
+        """Returns the trainable weights of policy and head, for the optimizer."""
+        return self.trainer.estimator.variables
 
-def _head(setting: Any, action_space: Any) -> heads.Head:
-    """Returns the head that a setting describes, or the default head of the space."""
-    if setting is None:
-        return heads.for_space(action_space)
-    kind, options = default_settings.head_settings(setting, action_space)
-    head_class = getattr(heads, kind)
-    schema.expect_keys(f"The head {kind}", options, head_class.setting_names)
-    return head_class.from_space(action_space, **options)
+    @property
+    @locks.between_updates
+    def trainer(self) -> trainers.Trainer:
+        """Returns the `engine.trainer.Trainer` of a built agent.
+
+        It is renewed when a constant of its traced programs has changed, for example by
+        calling `adapt` of a normalization layer of the policy.
+        """
+        self._trainer = self._trainer.current()
+        return self._trainer
+
+    @property
+    def _models(self) -> list[keras.Model]:
+        """Returns a list of the policy, and of the baseline's model if it has one."""
+        value_model = getattr(self.baseline, "model", None)
+        return [self.policy] if value_model is None else [self.policy, value_model]
+
+    def build_for_env(self, env: Any) -> None:
+        """Builds a compiled agent, and its optimizer, for an environment.
+
+        Args:
+            env: Object with `observation_space` and `action_space`.
+
+        Raises:
+            ValueError: If the agent is not compiled, or was built for other spaces.
+        """
+        self._require_optimizer()
+        self.build_for_spaces(env.observation_space, env.action_space)
+        self._build_optimizers()
+
+    @locks.between_updates
+    def build_for_spaces(
+        self, observation_space: gym.Space, action_space: gym.Space
+    ) -> None:
+        """Builds the agent for two spaces; raises if it was built for others.
+
+        Args:
+            observation_space, action_space: `gymnasium.Space`.
+        """
+        previous = self.observation_space, self.action_space
+        if self.built and previous == (observation_space, action_space):
+            return
+        spaces.check_same_spaces(previous, (observation_space, action_space))
+        if self.head is None:
+            spaces.check_action_space(action_space)
+        else:
+            self.head.check_space(action_space)
+        spec = records.observation_spec(observation_space, "float32")
+        if self.built:
+            records.expect_shapes(self.trainer.actor.observation_spec, spec)
+        self.observation_space, self.action_space = observation_space, action_space
+        if self.built:
+            return
+        try:
+            self.build(keras.tree.map_structure(lambda x: (None, *x.shape), spec))
+        except Exception:
+            # The agent can still be built for other spaces.
+            self.observation_space, self.action_space = previous
+            raise
+
+    def _trainer_for(self, episodes: records.Episodes) -> trainers.Trainer:
+        """Returns the trainer, and builds the agent from `episodes` before if need be."""
+        validation.instance("episodes", episodes, records.Episodes)
+        if not self.built:
+            self.build(
+                keras.tree.map_structure(
+                    lambda array: (None, *np.shape(array)[2:]), episodes.observations
+                )
+            )
+        return self.trainer
+
+    def _build_optimizers(self) -> None:
+        """Builds the optimizers of policy and value model, unless they are built."""
+        owners = [(self, self.policy_variables)]
+        if len(self._models) > 1:  # its optimizer may have been replaced
+            owners.append((self.baseline, self._models[1].trainable_variables))
+        for owner, variables in owners:
+            optimizer = getattr(owner, "optimizer", None)
+            if optimizer is not None and not optimizer.built:
+                strategy = self._distribute_strategy
+                learner_processes.check_same_scope(
+                    strategy, {"optimizer": optimizer.variables}
+                )
+                with learner_processes.scope(strategy):
+                    optimizers.build(optimizer, variables)
+
+    def _require_optimizer(self, method: str | None = None) -> None:
+        if method is not None and tf.distribute.has_strategy():
+            learner_processes.check_outside_scope(method)
+        if getattr(self, "optimizer", None) is None:
+            raise ValueError(
+                "The agent is not compiled. Call "
+                "`agent.compile(optimizer=keras.optimizers.Adam(1e-2))` first."
+            )
+
+    def _require_built(self) -> None:
+        if not self.built:
+            raise ValueError(f"The agent is not built. {building.UNKNOWN_HEAD}")
+
+    @locks.between_updates
+    def save(
+        self, filepath: str | os.PathLike, overwrite: bool = True, **kwargs: Any
+    ) -> None:
+        """Writes the agent to a `.keras` file, with all weights and optimizer states.
+
+        An error leaves an existing file unchanged. Of the `env_kwargs` of `for_env`, only
+        numbers and booleans are stored; pass others to `fit` again after loading.
+
+        Raises:
+            ValueError: If the file name does not end in `.keras`, or the agent is not
+                built.
+            FileExistsError: If the file exists and `overwrite` is False.
+        """
+        self._require_built()
+        target = filepath, overwrite, ".keras", "an agent"
+        with files.atomic_model_file(*target) as temporary_path:
+            self._build_optimizers()
+            super().save(temporary_path, **kwargs)
+
+    @locks.between_updates
+    def save_weights(self, filepath: str | os.PathLike, overwrite: bool = True) -> None:
+        """Writes the weights to one file atomically, in the format of Keras."""
+        self._require_built()
+        self._build_optimizers()
+        target = filepath, overwrite, ".weights.h5", "weights", self
+        with files.atomic_model_file(*target) as temporary_path:
+            super().save_weights(temporary_path)
+
+    @locks.between_updates
+    def load_weights(self, filepath: str | os.PathLike, **kwargs: Any) -> None:
+        """Loads weights as in Keras, and the optimizer state if the agent is compiled."""
+        self._require_built()
+        self._build_optimizers()
+        super().load_weights(filepath, **kwargs)
+
+    get_weights = locks.between_updates(keras.Model.get_weights)
+    set_weights = locks.between_updates(keras.Model.set_weights)
+    __reduce__ = locks.between_updates(keras.Model.__reduce__)  # for copies
+
+    def get_config(self) -> dict[str, Any]:
+        serialize = keras.saving.serialize_keras_object
+        return {
+            **super().get_config(),
+            "policy": serialize(self.policy),
+            "head": serialize(self.head),
+            "baseline": serialize(self.baseline),
+            **{name: getattr(self, name) for name in config.AGENT_OPTIONS},
+            "entropy_coef": serialize(self.entropy_coef),
+            "learning_rates": [list(rate) for rate in self._learning_rates],
+            "fit_defaults": toml_files.safe_defaults(self._fit_defaults),
+            "observation_space": spaces.to_config(self.observation_space),
+            "action_space": spaces.to_config(self.action_space),
+            **version.stamp(),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Reinforce":
+        config = version.unstamped("Reinforce", "The agent", config)
+        for part in config.keys() & {"policy", "head", "baseline", "entropy_coef"}:
+            config[part] = keras.saving.deserialize_keras_object(config[part])
+        own_spaces = [config.pop(f"{x}_space", None) for x in ("observation", "action")]
+        rates = config.pop("learning_rates", [])
+        defaults = config.pop("fit_defaults", {"env_kwargs": {}})
+        agent = cls(**config)
+        agent._learning_rates = building.check_rates(rates, agent.baseline)
+        agent._fit_defaults = toml_files.check_defaults(defaults)
+        agent.observation_space, agent.action_space = map(spaces.from_config, own_spaces)
+        if agent.action_space is not None and agent.head is not None:
+            agent.head.check_space(agent.action_space)
+        return agent
+
+    def get_build_config(self) -> dict[str, Any] | None:
+        config = super().get_build_config()
+        return config and {**config, "normalizes_integers": self._normalizes_integers}
+
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        # Agents of earlier versions do not normalize integers.
+        self._normalizes_integers = config.get("normalizes_integers", False)
+        self.build(config["input_shape"])  # Keras would ignore an error of `build`
+
+    def get_compile_config(self) -> dict[str, Any] | None:
+        config = super().get_compile_config()
+        return config and {**config, "jit_compile": self.jit_compile}
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        # Keras saves all arguments.
+        config = {k: x for k, x in config.items() if k not in _WITHOUT_EFFECT}
+        # Keras would also build the optimizer on the weights of the baseline, and then
+        # discard the saved state.
+        rates = self._learning_rates
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built:
+            self._build_optimizers()
+        self._learning_rates = rates

@@ -73,7 +73,7 @@ def test_only_actions_that_a_rounding_error_may_change_are_ties(
     dense.bias.assign([0.0, 1e-6 if tied else 1e-3])
 
     def load(path):
-        own = agent._live_policy.functions_for("onnx")
+        own = agent.trainer.live_policy().functions_for("onnx")
         loaded = {
             name: lambda inputs, name=name: {
                 key: x.numpy() for key, x in own[name](*inputs.values()).items()

@@ -113,10 +113,10 @@ def test_exported_distribution_equals_that_of_the_agent(exported):
 
 
 def test_exported_functions_equal_those_of_the_agent_to_the_bit(exported):
-    """`_live_policy` of the agent has the functions that the export contains."""
+    """The live policy of the agent has the functions that the export contains."""
     agent, policy = exported
     observations = batch(agent, 7)
-    live = agent._live_policy.functions
+    live = agent.trainer.live_policy().functions
     for name in ("act", "distribution"):
         for key, values in live[name](observations).items():
             same_bits(getattr(policy, name)(observations)[key], values)

@@ -37,13 +37,15 @@ def test_policy_gradient_loss_has_no_gradient_for_advantages():
 
 
 def test_gradient_of_an_embedding_is_a_dense_array():
-    """TensorFlow returns IndexedSlices. The gradient of rows without a lookup is zero."""
+    """TensorFlow returns IndexedSlices. Rows and weights that are not used have zeros."""
     layer = keras.layers.Embedding(3, 2)
     layer.build()
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(layer(tf.constant([1, 1])))
-    (gradient,) = losses.gradients(tape, loss, layer.trainable_variables)
+    variables = [*layer.trainable_variables, keras.Variable([1.0])]
+    gradient, unused = losses.gradients(tape, loss, variables)
     np.testing.assert_array_equal(np.asarray(gradient), [[0, 0], [2, 2], [0, 0]])
+    np.testing.assert_array_equal(unused, [0.0])
 
 
 def test_value_loss_is_half_the_squared_error_per_episode():

@@ -219,7 +219,7 @@ def results_at(origin=0.0, dtype="float64"):
     returns = agent.fit(env, **options).history["episode_return"]
     returns = [returns, agent.evaluate(env, episodes=8)]
     far = tf.constant(OFFSETS + origin, dtype)
-    distribution = agent._live_policy.functions["distribution"](far)
+    distribution = agent.trainer.live_policy().functions["distribution"](far)
     return agent, episodes, actions, gradients, returns, distribution
 
 

@@ -226,65 +226,6 @@ def cells(line):
     return re.split(r"\s{2,}", line.strip())
 
 
-def seconds(training):
-    steps = np.diff(training.steps, prepend=0)
-    return sum(steps / [row["steps_per_second"] for row in training.log])
-
-
-def test_compared_numbers_are_those_of_the_runs(trainings):
-    first, second = trainings
-    printed, _ = command("compare", first.folder, second.folder, first.folder.parent)
-    header, *lines = map(cells, printed.splitlines())
-    lasts = [statistics(x.updates[-1])["episode_return"] for x in trainings]
-    evaluations = [x.mean_return for x in trainings]
-    for line, index in zip(lines, ([0], [1], [0, 1]), strict=True):
-        row = dict(zip(header, line, strict=False))
-        chosen = [trainings[x] for x in index]
-        assert row["seeds"] == str(len(index))
-        steps = np.mean([x.steps[-1] for x in chosen])
-        assert row["steps"] == f"{steps:,.0f}"
-        assert float(row["seconds"]) == pytest.approx(
-            np.mean([seconds(x) for x in chosen]), rel=6e-3
-        )
-        for name, values in (
-            ("return of the last 10 %", lasts),
-            ("evaluation", evaluations),
-        ):
-            values = [values[x] for x in index]
-            expected = f"{np.mean(values):.4g}"
-            if len(index) > 1:
-                expected += f" [{min(values):.4g}, {max(values):.4g}]"
-            assert row[name] == expected
-        if index != [0]:
-            difference = np.mean([evaluations[x] for x in index]) - evaluations[0]
-            assert row["difference"] == f"{difference:.4g}"
-
-
-@pytest.mark.parametrize("axis", ["steps", "episodes", "updates", "seconds"])
-def test_drawn_points_are_those_of_the_log(trainings, axis, tmp_path, monkeypatch):
-    """With 5 updates, the smoothing window is one update."""
-    figures = []
-    monkeypatch.setattr(
-        "tf_reinforce.experiments.plots.save", lambda figure, path: figures.append(figure)
-    )
-    folder = trainings[0].folder.parent
-    command("plot", folder, "--x", axis, "--out", tmp_path / "x.png")
-    [panel] = figures[0].axes
-    for line, training in zip(panel.lines, trainings, strict=True):
-        x = {
-            "steps": training.steps,
-            "episodes": EPISODES * np.arange(1, 6),
-            "updates": np.arange(1, 6),
-            "seconds": np.cumsum(
-                np.diff(training.steps, prepend=0)
-                / [row["steps_per_second"] for row in training.log]
-            ),
-        }[axis]
-        y = [statistics(played)["episode_return"] for played in training.updates]
-        np.testing.assert_allclose(line.get_xdata(), x, rtol=1e-6)
-        np.testing.assert_allclose(line.get_ydata(), y, rtol=1e-6)
-
-
 def test_value_of_a_trial_is_that_of_its_last_agent(tmp_path):
     """The last agent of trial 1 is better, and the best agent is one of trial 0."""
     ranges = tmp_path / "ranges.toml"

@@ -11,7 +11,6 @@ import inspect
 import os
 import pkgutil
 import re
-import shutil
 import signal
 
 import keras
@@ -27,6 +26,8 @@ import toys
 import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.engine import interruption
+from tf_reinforce.engine import recorder
+from tf_reinforce.settings import config
 from tf_reinforce.support import locks
 
 SIGNALS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: interruption.Terminated}
@@ -414,165 +415,8 @@ def test_signal_ends_training_after_the_step_and_a_checkpoint(name, number, tmp_
     assert train(name, tmp_path / "parts", callbacks=()) == whole
 
 
-KERAS_FIT = dict(
-    batch_size=4,
-    shuffle=False,
-    initial_epoch=1,
-    steps_per_epoch=2,
-    epochs=EPOCHS + 1,
-    verbose=2,
-    callbacks=[],
-)
-
-
-class Other(toys.Bandit):
-    """An environment of another name."""
-
-
-COMPILE = dict(optimizer=0.04, run_eagerly=False, jit_compile=False)
-# Another value for each argument, and the arguments that are honoured: they change what
-# follows, or nothing that is trained. All others are refused.
-CHANGES = {
-    "agent": lambda: (
-        {
-            **dict(policy=keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])),
-            **dict(head=heads.Categorical(2), baseline="mean", gamma=0.5, gae_lambda=0.9),
-            **dict(returns="whole", discount_states=True, scale_advantages="batch"),
-            **dict(scale_rewards=True, mean_over="steps", on_truncation="drop"),
-            **dict(minibatch_size=2, passes=2, ratio_clip=3.0, max_kl=1.0, name="other"),
-            **dict(entropy_coef=0.1, normalize_observations=True, action_mask="info/m"),
-        },
-        dict(optimizer=adam(beta_1=0.8)),
-        {
-            **dict(env=Other, epochs=EPOCHS + 1, steps=8, episodes_per_epoch=5),
-            **dict(steps_per_epoch=9, num_envs=2, workers=1, seed=3, callbacks=[]),
-            **dict(validation_env=toys.Bandit, validation_freq=2, validation_episodes=2),
-            **dict(
-                initial_epoch=1, env_kwargs={"values": (1, 0)}, reset_options={"a": 1}
-            ),
-            **dict(
-                env_attrs={"values": (1, 0)},
-                max_episode_steps=7,
-                on_bad_env="drop_episode",
-            ),
-            **dict(on_env_error="restart", step_timeout=9.0, verbose=2),
-        },
-        # The head is that of the action space, and `steps` is another budget. Tests of
-        # workers compare their results.
-        {"head", "name", "epochs", "steps", "num_envs", "workers", "callbacks"}
-        | {"validation_env", "validation_freq", "validation_episodes"}
-        | {"step_timeout", "verbose"},
-    ),
-    "ScoreFunction.fit": lambda: (
-        dict(model=Subclassed(), loss="mse", samples=3, baseline=None, entropy_coef=0.1)
-        | dict(reward=lambda inputs, choices, targets: choices * 1.0),
-        dict(**COMPILE, metrics=["mae"], weighted_metrics=["mae"], steps_per_execution=2)
-        | dict(auto_scale_loss=False, loss=None, loss_weights=None),
-        dict(**KERAS_FIT, x=INPUTS + 1, y=TARGETS + 1, sample_weight=TARGETS[:, 0] + 1)
-        | dict(validation_data=None, validation_steps=1, validation_batch_size=2)
-        | dict(validation_freq=2, validation_split=0.2, class_weight={0: 2.0}),
-        {"run_eagerly", "jit_compile", "auto_scale_loss", "loss", "loss_weights"}
-        | {"epochs", "verbose", "callbacks", "validation_data", "validation_steps"}
-        | {"validation_batch_size", "validation_freq"},
-    ),
-    "fit_logged": lambda: (
-        {},
-        {},
-        dict(**KERAS_FIT, contexts=INPUTS + 1, actions=np.arange(10) % 2)
-        | dict(rewards=np.ones(10), propensities=np.full(10, 0.4), estimator="snips")
-        | dict(clip=2.0, top_k=2, reward_model=None),
-        {"epochs", "verbose", "callbacks", "reward_model"},
-    ),
-    "SequenceReinforce.fit": lambda: (
-        dict(
-            causal_lm=2,  # layers
-            rewards=lambda completions: [1.0 for _ in completions],
-            reward_weights=[2.0],
-            reply=lambda completions: [None for _ in completions],
-            max_turns=2,
-        )
-        | dict(group_size=3, kl_coef=0.1, temperature=2.0, max_completion_length=3)
-        | dict(stop_token_ids=[3], passes=2, minibatch_size=2)
-        | dict(microbatch_size=2, ratio_clip=3.0, scale_advantages=True)
-        | dict(length_normalization=True, seed=4),
-        dict(**COMPILE, auto_scale_loss=False),
-        {**KERAS_FIT, "batch_size": 3, "steps_per_epoch": 3, "prompts": ["1=", "2="]}
-        | dict(validation_data=PROMPTS, validation_freq=2),
-        {"run_eagerly", "jit_compile", "auto_scale_loss", "epochs", "verbose"}
-        | {"callbacks", "validation_data", "validation_freq"},
-    ),
-}
-
-METHODS = {
-    "agent": (tfr.Reinforce, "compile", "fit"),
-    "ScoreFunction.fit": (tfr.ScoreFunction, "compile", "fit"),
-    "fit_logged": (None, None, "fit_logged"),
-    "SequenceReinforce.fit": (tfr.sequences.SequenceReinforce, "compile", "fit"),
-}
-
-
-def parameters(name):
-    """Returns the names of the arguments of constructor, `compile` and training."""
-    kind, compiles, trains = METHODS[name]
-    owner = kind or tfr.ScoreFunction
-    functions = [kind, compiles and getattr(owner, compiles), getattr(owner, trains)]
-    if name == "ScoreFunction.fit":
-        functions[2] = keras.Model.fit
-    for function in functions:
-        names = inspect.signature(function).parameters if function else ()
-        yield {x for x in names if x not in ("self", "args", "kwargs", "resume")}
-
-
-def options_with(name, part, option, value):
-    """Returns arguments of constructor, `compile` and training with one change."""
-    parts = [{}, {}, {}]
-    parts[part][option] = value
-    for together in (("reply", "max_turns"), ("max_kl", "passes")):
-        if (
-            option in together and together[0] in CHANGES[name]()[0]
-        ):  # one needs the other
-            parts[0] |= {x: CHANGES[name]()[0][x] for x in together}
-    if option == "causal_lm":
-        parts[0][option] = language_models.text_gpt2(num_layers=value)
-    if option == "gae_lambda":
-        value_model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-        parts[0]["baseline"] = tfr.baselines.Value(value_model)
-    if option == "optimizer" and isinstance(value, float):
-        parts[1][option] = adam(value)
-    return parts
-
-
-@pytest.mark.parametrize("name", TRAINERS)
-def test_every_option_has_another_value(name):
-    """A new option needs a value in `CHANGES`, and a decision."""
-    for part, names in enumerate(parameters(name)):
-        listed = {*KERAS_FIT} if name == "fit_logged" and part == 2 else set()
-        assert names | listed == CHANGES[name]()[part].keys(), part
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TRAINERS)
-def test_each_changed_option_is_refused_or_honoured(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    make, fit = TRAINERS[name]
-    make = agent if name == "agent" else make
-    fit(make(), epochs=1, resume="run")
-    *changes, honoured = CHANGES[name]()
-    outcomes = {}
-    for part, values in enumerate(changes):
-        for option, value in values.items():
-            shutil.copytree("run", "copy")
-            built, compiled, options = options_with(name, part, option, value)
-            model = make(compiled, **built)
-            try:
-                epochs = {} if option == "steps" else {"epochs": 2}
-                fit(model, **{"resume": "copy", **epochs, **options})
-                outcomes[option] = "honoured"
-            except ValueError as error:
-                outcomes[option] = str(error)
-            shutil.rmtree("copy")
-    refused = "belongs to another training"
-    wrong = {x for x in outcomes if (refused in outcomes[x]) is (x in honoured)}
-    assert not wrong, {x: outcomes[x] for x in wrong}
-    failed = {x: outcomes[x] for x in honoured if outcomes[x] != "honoured"}
-    assert not failed
+def test_description_of_a_training_contains_every_option_of_the_agent():
+    """A checkpoint is refused if one of them differs."""
+    made = new_agent()
+    described = recorder.describe(made, {})["agent"]
+    assert described.keys() >= set(config.AGENT_OPTIONS)

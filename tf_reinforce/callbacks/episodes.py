@@ -191,7 +191,7 @@ class ProgressLine(keras.callbacks.Callback):
         title = f"update {epoch + 1}" + (f"/{epochs}" if epochs else "")
         seconds = self._seconds_per_unit * max(0, (end or 0) - position)
         remaining = f"left {_clock_time(seconds)}" if end and seconds >= 0 else ""
-        returns, facts = _describe(logs, end_step, getattr(self.model, "_xla_note", ""))
+        returns, facts = _describe(logs, end_step)
         if self._display is not None:
             shown = title, position / end if end else None, remaining, returns, facts
             self._display.update(logs["episode_return"], *shown)
@@ -221,7 +221,7 @@ class ProgressLine(keras.callbacks.Callback):
             self._out.flush()
 
 
-def _describe(logs: Any, end_step: int | None, note: str) -> tuple[str, str]:
+def _describe(logs: Any, end_step: int | None) -> tuple[str, str]:
     """Returns the returns and further facts of an update."""
     returns = f"return {logs['episode_return']:.1f}"
     if math.isfinite(logs.get("val_episode_return", math.nan)):
@@ -231,7 +231,7 @@ def _describe(logs: Any, end_step: int | None, note: str) -> tuple[str, str]:
         f"length {logs['episode_length']:.0f} · entropy {logs['entropy']:.3f} · "
         f"{logs['env_steps']:,.0f}{total} steps · {logs['steps_per_second']:,.0f} steps/s"
     )
-    return returns, f"{facts} · {note}" if note else facts
+    return returns, facts
 
 
 def _clock_time(seconds: float) -> str:

@@ -1,6 +1,5 @@
 """States of Keras callbacks and lengths of their logs, in checkpoints."""
 
-import collections
 import contextlib
 import copy
 import hashlib
@@ -8,7 +7,6 @@ import inspect
 import json
 import logging
 import os
-from collections.abc import Mapping
 
 import keras
 
@@ -35,35 +33,32 @@ class CallbackStates:
     arrays, and lists, tuples, sets and dicts of these. Texts and paths that were passed
     to the constructor count as options, and are not restored.
 
-    States are matched by class, and within a class by order. Call `check`,
-    `restore_logs`, `begin` (after `on_train_begin`, which resets callbacks and empties
-    logs), and `set`, in this order.
+    States are matched by class, and within a class by order. Call `restore_logs`, `begin`
+    (after `on_train_begin`, which resets callbacks and empties logs), and `set`, in this
+    order.
 
     Args:
         callbacks: List of Keras callbacks, before `on_train_begin`.
     """
 
     def __init__(self, callbacks):
-        counts = collections.Counter()
         self._callbacks = {}  # from names such as "EarlyStopping 0"
         for callback in callbacks:
             _check_methods(callback)
             kind = type(callback).__name__
-            self._callbacks[f"{kind} {counts[kind]}"] = callback
-            counts[kind] += 1
+            number = sum(type(x).__name__ == kind for x in self._callbacks.values())
+            self._callbacks[f"{kind} {number}"] = callback
+        # As in a notebook, the same callbacks may have been used before.
         self._used = [x for x in callbacks if _BEFORE in vars(x)]
         for callback in callbacks:
             if _BEFORE not in vars(callback):
-                has_state = hasattr(callback, "get_state")
-                before = {} if has_state else copy.deepcopy(_attributes(callback))
-                setattr(callback, _BEFORE, before)
-        self._constants = {
-            name: {key: digest for key, (_, digest) in vars(callback)[_BEFORE].items()}
-            for name, callback in self._callbacks.items()
-        }
+                values = {key: x for key, (x, _) in _attributes(callback).items()}
+                setattr(callback, _BEFORE, copy.deepcopy(values))
+        self._first = {}  # the digests of attributes, after `on_train_begin`
+        self._changed = set()  # names of callbacks and attributes with another digest
         self._appending = {}
 
-    def check(self, states):
+    def check_logs(self, states):
         """Raises `ValueError` if a log file is no regular file, or has lost rows.
 
         Args:
@@ -75,9 +70,10 @@ class CallbackStates:
             if path is None:
                 continue
             files.expect_no_link(path)
+            size = 0
             if os.path.exists(path):
                 files.expect_regular_file(path)
-            size = os.path.getsize(path) if os.path.isfile(path) else 0
+                size = os.path.getsize(path)
             if size < sizes.get(name, 0):
                 raise ValueError(
                     f"The log file {path} has lost rows: it has {size} bytes, and had "
@@ -88,11 +84,10 @@ class CallbackStates:
     def restore_logs(self, states):
         """Removes log rows after a checkpoint, and lets callbacks append further ones.
 
-        If the same callbacks were used before, as in a notebook, what that call changed
-        is undone.
+        What an earlier call of `fit` has changed in the same callbacks is undone.
         """
         for callback in self._used:
-            for name, (value, _) in copy.deepcopy(vars(callback)[_BEFORE]).items():
+            for name, value in copy.deepcopy(vars(callback)[_BEFORE]).items():
                 if name != _MONITOR and not _is_parameter(callback, name):
                     _set_attribute(callback, name, value)
         for state in states:
@@ -106,20 +101,13 @@ class CallbackStates:
         """Marks the end of `on_train_begin`, which may have changed attributes."""
         for name, append in self._appending.items():
             self._callbacks[name].append = append
-        for name, constants in self._constants.items():
-            if constants:
-                now = _attributes(self._callbacks[name])
-                self._constants[name] = {
-                    key: digest
-                    for key, (_, digest) in now.items()
-                    if constants.get(key) == digest
-                }
+        for name, callback in self._callbacks.items():
+            if callback not in self._used:  # of these, all attributes are saved
+                for key, (_, digest) in _attributes(callback).items():
+                    self._first[name, key] = digest
 
     def set(self, states):
         """Restores the states, and warns of those without a callback."""
-        for state in states:
-            if state["name"] in self._callbacks:
-                _set_state(self._callbacks[state["name"]], state)
         missing = [x["name"] for x in states if x["name"] not in self._callbacks]
         if missing:
             log.warning(
@@ -127,6 +115,10 @@ class CallbackStates:
                 "`fit`: %s. Pass the callbacks of the interrupted training.",
                 ", ".join(missing),
             )
+        for state in states:
+            if state["name"] in self._callbacks:
+                _set_state(self._callbacks[state["name"]], state)
+                self._changed |= {(state["name"], key) for key in state["attributes"]}
 
     def get(self):
         """Returns the states of all callbacks that have one, after flushing log files.
@@ -139,16 +131,16 @@ class CallbackStates:
         for name, callback in self._callbacks.items():
             if isinstance(callback, keras.callbacks.ProgbarLogger):
                 continue  # whether there is one depends on `verbose`
-            state = {"attributes": {}}
+            attributes = _attributes(callback)
+            self._changed |= {
+                (name, key)
+                for key, (_, digest) in attributes.items()
+                if self._first.get((name, key)) != digest
+            }
+            changed = [key for key in attributes if (name, key) in self._changed]
+            state = {"attributes": {key: attributes[key][0] for key in changed}}
             if hasattr(callback, "get_state"):
                 state["state"] = callback.get_state()
-            else:
-                constants = self._constants[name]
-                state["attributes"] = {
-                    key: value
-                    for key, (value, digest) in _attributes(callback).items()
-                    if constants.get(key) != digest
-                }
             path = _log_path(callback)
             if path is not None:
                 state["log_bytes"] = _flushed_size(path)
@@ -157,30 +149,12 @@ class CallbackStates:
         return states
 
 
-def is_valid(states):
-    """Returns whether states from a file have the form of `CallbackStates.get`."""
-    return isinstance(states, list) and all(
-        isinstance(state, dict)
-        and isinstance(state.get("name"), str)
-        and isinstance(state.get("attributes"), dict)
-        and type(state.get("log_bytes") or 0) is int
-        and (state.get("log_bytes") or 0) >= 0
-        and (state["name"] != "History 0" or _is_history(state["attributes"]))
-        for state in states
-    )
-
-
-def _is_history(attributes):
-    epoch, history = attributes.get("epoch", []), attributes.get("history", {})
-    return isinstance(epoch, (list, tuple)) and isinstance(history, Mapping)
-
-
 def _check_methods(callback):
     """Raises an error if a callback cannot be resumed."""
     if isinstance(callback, keras.callbacks.BackupAndRestore):
         raise ValueError(
             "`resume` and the callback BackupAndRestore both restore a training. Remove "
-            "the callback; `resume` also restores callbacks and log files."
+            "the callback."
         )
     present = [x for x in ("get_state", "set_state") if hasattr(callback, x)]
     if len(present) == 1:
@@ -194,7 +168,9 @@ def _check_methods(callback):
 def _attributes(callback):
     """Returns the attributes that may be a state, as a dict of `(value, digest)`."""
     result = {}
-    for name, value in vars(callback).items():
+    for name, value in (
+        vars(callback).items() if not hasattr(callback, "get_state") else ()
+    ):
         if name in _OF_PROCESS or _is_option(callback, name):
             continue
         if name == _MONITOR:
@@ -252,7 +228,7 @@ def _set_attribute(callback, name, value):
     current = getattr(callback, name, None)
     if isinstance(current, keras.Variable):
         current.assign(value)
-    elif isinstance(current, dict) and isinstance(value, dict):
+    elif isinstance(current, dict):
         _fill(current, value)
     else:
         setattr(callback, name, value)
@@ -263,10 +239,10 @@ def _fill(current, value):
     kept = {k: x for k, x in current.items() if isinstance(x, dict)}
     current.clear()
     for key, new in value.items():
-        if isinstance(new, dict) and key in kept:
-            _fill(kept[key], new)
-            new = kept[key]
+        if key in kept and isinstance(new, dict):
+            new = _fill(kept[key], new)
         current[key] = new
+    return current
 
 
 def _log_path(callback):

@@ -116,9 +116,8 @@ class Checkpoints:
         self.agent_path = agent_path
         self.grace_seconds = grace_seconds
         self.is_writer = True  # whether the current process writes checkpoints
-        self.last_words = None  # see `interruption.GracefulStop`
         self._lock = locks.FolderLock(self.path)
-        self._training_lock = threading.Lock()
+        self.training_lock = threading.Lock()  # held by the training that uses it
         self._last_time, self._last_epoch = time.monotonic(), 0
 
     @contextlib.contextmanager
@@ -139,46 +138,26 @@ class Checkpoints:
             self._last_time, self._last_epoch = time.monotonic(), 0
             yield self
 
-    @contextlib.contextmanager
-    def open_for_training(self) -> Iterator["Checkpoints"]:
-        """Opens the folder for one training at a time, even if it is already open.
-
-        Raises:
-            locks.FolderLocked: If another training or another process uses the folder.
-        """
-        if not self._training_lock.acquire(blocking=False):
-            raise locks.FolderLocked(
-                f"Another training uses the folder {self.path} through the same "
-                "tfr.Checkpoints. Wait until it ends, or choose another folder."
-            )
-        try:
-            with self.open():
-                yield self
-        finally:
-            self._training_lock.release()
-
     @property
     def _folder(self):
         return self.path / "checkpoints"
 
     def is_due(self, epoch: int) -> bool:
         """Returns whether to write a checkpoint after `epoch` epochs."""
-        if self.every_updates is not None:
-            return epoch // self.every_updates > self._last_epoch // self.every_updates
-        return self.time_is_due
+        every = self.every_updates
+        if every is None:
+            return self.time_is_due
+        return epoch // every > self._last_epoch // every
 
     @property
     def time_is_due(self) -> bool:
         """Returns whether `every_seconds` have passed since the last checkpoint."""
-        if self.every_updates is not None:
-            return False
-        return time.monotonic() - self._last_time >= self.every_seconds
+        since = time.monotonic() - self._last_time
+        return self.every_updates is None and since >= self.every_seconds
 
     def graceful_stop(self) -> interruption.GracefulStop:
         """Returns the `interruption.GracefulStop` of the training."""
-        return interruption.GracefulStop(
-            grace_seconds=self.grace_seconds, last_words=self.last_words
-        )
+        return interruption.GracefulStop(grace_seconds=self.grace_seconds)
 
     def write(self, epoch: int, header: dict, state: Any) -> None:
         """Writes a checkpoint, and removes those that are no longer kept.
@@ -204,56 +183,63 @@ class Checkpoints:
         Raises:
             ValueError: If there are checkpoints, but all are damaged.
         """
-        problems = []
+        problem = None
         for path in reversed(self._paths()):
             try:
                 checkpoint = read(path)
             except version.NewerFile:
                 raise
             except ValueError as error:
-                problems.append(str(error))
+                problem = error
                 continue
-            for problem in problems:
+            if problem is not None:
                 log.warning("%s Training continues from %s.", problem, path)
             self._last_epoch = int(path.name)
             return checkpoint
-        if problems:
+        if problem is not None:
             raise ValueError(
-                f"All checkpoints in {self._folder} are damaged. {' '.join(problems)} "
-                "To train from the start, remove the folder."
+                f"All checkpoints in {self._folder} are damaged. {problem} To train from "
+                "the start, remove the folder."
             )
         return None
 
     def _paths(self):
         """Returns the paths of all checkpoints, oldest first."""
-        if not self._folder.is_dir():
-            return []
-        return sorted(
-            (path for path in self._folder.iterdir() if _NAME.fullmatch(path.name)),
-            key=lambda path: int(path.name),
-        )
+        paths = self._folder.iterdir() if self._folder.is_dir() else ()
+        numbered = {int(x.name): x for x in paths if _NAME.fullmatch(x.name)}
+        return [numbered[number] for number in sorted(numbered)]
 
 
+@contextlib.contextmanager
 def open_checkpoints(resume, strategy=None):
-    """Returns a context manager for the argument `resume` of `fit`.
+    """Opens the argument `resume` of `fit`, for one training at a time.
 
     Args:
-        resume: Path of a folder, `Checkpoints`, or `None`.
+        resume: Path of a folder, or `Checkpoints`, which may be open already.
         strategy: `tf.distribute.Strategy` of the agent, or `None`. Of several learner
             processes, only the chief writes checkpoints; the others read them.
 
-    Returns:
-        Context manager that yields an open `Checkpoints`, or `None` for `None`. It raises
-        `locks.FolderLocked` if another training uses them.
+    Yields:
+        An open `Checkpoints`.
+
+    Raises:
+        locks.FolderLocked: If another training or process uses the folder.
     """
-    if resume is None:
-        return contextlib.nullcontext()
     if not isinstance(resume, Checkpoints):
         resume = Checkpoints(validation.path("resume", resume))
     if not learner_processes.get(strategy).is_chief:
         resume = copy.copy(resume)
         resume.is_writer = False
-    return resume.open_for_training()
+    if not resume.training_lock.acquire(blocking=False):
+        raise locks.FolderLocked(
+            f"Another training uses the folder {resume.path} through the same "
+            "tfr.Checkpoints. Choose another one."
+        )
+    try:
+        with resume.open():
+            yield resume
+    finally:
+        resume.training_lock.release()
 
 
 def write_state(folder, header, state):
@@ -303,21 +289,20 @@ def _read(path):
     if not isinstance(stored, dict):
         raise ValueError(f"{MANIFEST} contains no JSON object")
     manifest = _current(path, stored)
-    del stored["manifest_sha256"]
-    if manifest.pop("manifest_sha256") != _digest(stored):
+    del manifest["manifest_sha256"]
+    if stored.pop("manifest_sha256") != _digest(stored):
         raise ValueError(f"the SHA-256 digest of {MANIFEST} is wrong")
-    specs = [_spec(*spec) for spec in manifest["arrays"]]
+    specs = [(_dtype(name), shape) for name, shape in manifest["arrays"]]
     sizes = [math.prod(shape) * dtype.itemsize for dtype, shape in specs]
-    size = (path / ARRAYS).stat().st_size
-    if size != sum(sizes):
+    if (size := (path / ARRAYS).stat().st_size) != sum(sizes):
         raise ValueError(f"{ARRAYS} has {size} bytes instead of {sum(sizes)}")
     content = (path / ARRAYS).read_bytes()
     if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
         raise ValueError(f"the SHA-256 digest of {ARRAYS} is wrong")
-    offsets = np.cumsum([0, *sizes])
+    parts = np.split(np.frombuffer(content, "uint8"), np.cumsum(sizes)[:-1])
     arrays = [
-        np.frombuffer(content, dtype, math.prod(shape), start).reshape(shape).copy()
-        for (dtype, shape), start in zip(specs, offsets.tolist())
+        part.view(dtype).reshape(shape).copy()
+        for part, (dtype, shape) in zip(parts, specs)
     ]
     return Checkpoint(path, manifest, decode(manifest["state"], arrays))
 
@@ -336,16 +321,11 @@ def _digest(manifest):
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _spec(name, shape):
-    """Returns the NumPy dtype and the shape of an array in a manifest.
-
-    Raises:
-        TypeError, ValueError: If one of them is invalid.
-    """
+def _dtype(name):
     dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype)
-    if dtype.hasobject or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
-        raise ValueError(f"an array cannot have the type {name} and the shape {shape}")
-    return dtype, tuple(shape)
+    if dtype.hasobject:
+        raise TypeError(f"an array cannot have the type {name}")
+    return dtype
 
 
 # In the JSON of a state, the dict {_ARRAY: N} stands for array number N, and the dict

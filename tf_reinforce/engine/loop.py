@@ -2,28 +2,20 @@
 
 import contextlib
 import operator
+import re
 from typing import NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.callbacks import episodes as episode_callbacks
-from tf_reinforce.engine import agent_state
 from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import recorder
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
 
-# The meaning of `mode="auto"` of a monitoring callback, for each log key.
-HIGHER_IS_BETTER = (
-    "episode_return",
-    "episode_return_min",
-    "episode_return_max",
-    "success",
-)
-LOWER_IS_BETTER = ("value_loss", "gradient_norm")
-
+# The log keys that a callback with `mode="auto"` maximizes; Keras knows the others.
+_MAXIMIZED = re.compile("(val_)?(episode_return(_min|_max)?|success)").fullmatch
 END = "end_env_steps"  # a parameter of callbacks: the steps at which training ends
 _MAX_UPDATES_PER_CALL = 10_000
 
@@ -39,14 +31,6 @@ _EVERY_UPDATE = (
 )
 
 
-def check_epochs(initial_epoch, episodes, freq):
-    """Raises an error unless the first epoch and the validation options are ints."""
-    validation.whole_number("initial_epoch", initial_epoch, low=0)
-    validation.positive_int("validation_episodes", episodes)
-    for epoch in freq if isinstance(freq, (list, tuple, set)) else [freq]:
-        validation.positive_int("validation_freq", epoch)
-
-
 def run_loop(
     agent,
     envs,
@@ -56,7 +40,6 @@ def run_loop(
     *,
     validate,
     freq,
-    initial_epoch,
     verbose,
     folder,
     settings,
@@ -75,9 +58,9 @@ def run_loop(
             `None` for no validation.
         freq: Int n to validate after every n-th epoch, or list of epochs, counted from 1
             as in Keras.
-        initial_epoch, verbose: As in `fit`.
+        verbose: As in `fit`.
         folder: `checkpoints.Checkpoints`, or `None` to record nothing.
-        settings: Dict with the environment's name and its `env_kwargs`.
+        settings: Dict of what describes the training beside agent and options.
 
     Returns:
         Keras' `History`.
@@ -86,60 +69,77 @@ def run_loop(
         KeyboardInterrupt, interruption.Terminated: If a signal has arrived while
             checkpoints are recorded, after the last one was written.
     """
-    epochs, steps = options.epochs, options.steps
-    processes = learner_processes.get(agent._distribute_strategy)
+    epochs, steps, epoch = options.epochs, options.steps, settings["initial_epoch"]
+    agent.stop_training, strategy = False, agent._distribute_strategy
+    processes = None if strategy is None else learner_processes.get(strategy)
     callbacks = _callback_list(agent, processes, callbacks, (epochs, steps), verbose)
-    agent.stop_training = False
-    optimizer, optimizer_steps = optimizers.step_count(agent.optimizer)
-    settings = {**settings, "seed": seed, "initial_epoch": initial_epoch}
-    record = recorder.of_agent(folder, agent, callbacks.callbacks, settings, options)
-    start = recorder.Progress(initial_epoch, agent.env_steps, optimizer_steps)
-    progress = record.restore(start)
+    optimizer, made = _optimizer_steps(agent)
+    progress, record = recorder.Progress(epoch, agent.env_steps, made), _Unrecorded()
+    if folder is not None:
+        record = recorder.of_agent(folder, agent, callbacks.callbacks, settings, options)
+        progress = record.restore(progress)
     end = steps and progress.first_step + steps
-    params = {"initial_epoch": progress.epoch, END: end}
-    callbacks.set_params({**callbacks.params, **params})
+    callbacks.set_params({**callbacks.params, "initial_epoch": progress.epoch, END: end})
     callbacks.on_train_begin()
     record.restore_callbacks()
     # Set by Keras' BackupAndRestore, which may also have restored counters.
     progress.epoch, agent._initial_epoch = agent._initial_epoch or progress.epoch, None
-    epoch_calls = _EpochCalls(callbacks, validate, freq, progress)
+    callbacks.facts = {"number of epochs": progress.epoch}
 
-    def continues():
-        if _has_ended(agent, processes, record, epoch_calls.facts):
-            return False
-        return progress.epoch < epochs if end is None else agent.env_steps < end
-
-    with processes.explain_lost(), record.stop, callbacks.notified_of_errors():
-        while continues():
+    explained = processes.explain_lost() if processes else contextlib.nullcontext()
+    with explained, record.stop, callbacks.notified_of_errors():
+        while not _has_ended(agent, processes, record, callbacks) and (
+            progress.epoch < epochs if end is None else agent.env_steps < end
+        ):
             # A callback of the user may then replace a learning rate.
             rates = LinearRates.of(agent, epochs, progress.epoch, end)
             rates.set(agent)
-            epoch_calls.begin()
+            callbacks.begin_epoch(progress.epoch)
             limit = callbacks.updates_until_due(progress.epoch, epochs, validate and freq)
-            given = {"notify": epoch_calls.notify, "rates": rates, "max_updates": limit}
-            given["max_env_steps"] = end and end - agent.env_steps
+            limits = limit, end and end - agent.env_steps
+            given = seed, options.collection, limits, callbacks.notify_collected, rates
             with record.checkpoint_if_interrupted(progress):
-                updates = agent.trainer.train(envs, seed, options.collection, **given)
+                updates = agent.trainer.train(envs, *given)
             for number, update in enumerate(updates):
                 if number:
-                    epoch_calls.begin()
-                epoch_calls.end(*update)
+                    callbacks.begin_epoch(progress.epoch)
+                is_due = validate is not None and _is_due(progress.epoch + 1, freq)
+                callbacks.end_epoch(progress.epoch, *update, validate if is_due else None)
+                progress.epoch += 1
             record.write_if_due(progress)
         progress.stopped = agent.stop_training
         record.write(progress)
-    optimizers.finalize(agent.optimizer, (optimizer, progress.first_optimizer_step))
-    callbacks.on_train_end(epoch_calls.logs)
+    if _optimizer_steps(agent) != (optimizer, progress.first_optimizer_step):
+        optimizers.finalize(agent.optimizer)
+    callbacks.on_train_end(callbacks.logs)
     record.raise_if_interrupted()
     return agent.history
 
 
-def _has_ended(agent, processes, record, get_facts):
+class _Unrecorded:
+    """Takes the place of a `recorder.Recorder` in a training without checkpoints."""
+
+    signal, stop = 0, contextlib.nullcontext()
+    checkpoint_if_interrupted = staticmethod(contextlib.nullcontext)
+
+    def _ignore(self, *_):
+        pass
+
+    restore_callbacks = interrupt = write = write_if_due = raise_if_interrupted = _ignore
+
+
+def _optimizer_steps(agent):
+    return agent.optimizer, int(agent.optimizer.iterations.numpy())
+
+
+def _has_ended(agent, processes, record, callbacks):
     """Returns whether a callback or a signal of any process has ended the training."""
-    agent.stop_training, signal = processes.agree_on_end(
-        agent.stop_training, record.signal, get_facts
-    )
-    record.interrupt(signal)
-    return agent.stop_training or signal != 0
+    if processes is not None:
+        agent.stop_training, signal = processes.agree_on_end(
+            agent.stop_training, record.signal, lambda: callbacks.facts
+        )
+        record.interrupt(signal)
+    return agent.stop_training or record.signal != 0
 
 
 class LinearRates(NamedTuple):
@@ -206,17 +206,60 @@ class LinearRates(NamedTuple):
 
 
 class CallbackList(keras.callbacks.CallbackList):
-    """A Keras callback list that also notifies `EpisodeCallback`s.
+    """A Keras callback list that also notifies `EpisodeCallback`s, epoch by epoch.
 
     Args:
         callbacks: List of the callbacks that the current process calls.
         of_all_processes: List of all callbacks, also those left to another process.
         **kwargs: As in the base class.
+
+    Attributes:
+        notify_collected: Function that receives the episodes of an update, or `None`.
+        logs: Dict, the logs of the last epoch.
+        facts: Dict of what must be equal in all processes: all logs but the speed.
     """
 
     def __init__(self, callbacks, of_all_processes, **kwargs):
         super().__init__(callbacks, **kwargs)
         self._of_all_processes = of_all_processes
+        self.notify_collected = self._notifier("on_episodes_collected")
+        self._notify_end = self._notifier("on_episode_end")
+        self.logs, self.facts = {}, {}
+
+    def begin_epoch(self, epoch):
+        self.on_epoch_begin(epoch)
+        self.on_train_batch_begin(0)
+
+    def end_epoch(self, epoch, logs, episodes, validate):
+        """Reports the episodes and logs of an update, and validates if it is due.
+
+        Args:
+            epoch: Int, the number of the epoch that ends.
+            logs, episodes: As in `Trainer.train`.
+            validate: As in `run_loop`, or `None` if no validation is due.
+        """
+        logs = self._with_failures(logs, "success")
+        for episode in episodes if self._notify_end is not None else ():
+            self._notify_end(*episode)
+        self.facts = {k: x for k, x in logs.items() if k != "steps_per_second"}
+        self.on_train_batch_end(0, logs)
+        if validate is not None:
+            self.on_test_begin()
+            metrics = validate()
+            self.on_test_end(metrics)
+            logs = {**logs, **{f"val_{name}": x for name, x in metrics.items()}}
+            logs = self._with_failures(logs, "val_success")
+        self.on_epoch_end(epoch, logs)
+        self.logs = logs
+
+    def _with_failures(self, logs, key):
+        """Adds a success rate of 0 to logs without one, if earlier epochs had one.
+
+        Some environments report success only when the goal is reached, and nothing in an
+        epoch of failures.
+        """
+        reported = key in logs or key not in self.model.history.history
+        return logs if reported else {**logs, key: 0.0}
 
     @contextlib.contextmanager
     def notified_of_errors(self):
@@ -224,7 +267,7 @@ class CallbackList(keras.callbacks.CallbackList):
         try:
             yield
         except BaseException:
-            if (notify := self.notifier("on_train_error")) is not None:
+            if (notify := self._notifier("on_train_error")) is not None:
                 notify()
             raise
 
@@ -249,7 +292,7 @@ class CallbackList(keras.callbacks.CallbackList):
                 result = min(result, validation.positive_int(name, method(epoch)))
         return result
 
-    def notifier(self, name):
+    def _notifier(self, name):
         """Returns a function that calls one method of all callbacks that override it.
 
         Args:
@@ -275,67 +318,6 @@ def _own_method(callback, name):
     return None if getattr(method, "__func__", method) is default else method
 
 
-class _EpochCalls:
-    """Calls the callbacks at the beginning and end of each epoch.
-
-    Attributes:
-        notify: Function that receives the episodes of an update, or `None`.
-        logs: Dict, the logs of the last epoch.
-    """
-
-    def __init__(self, callbacks, validate, freq, progress):
-        self.callbacks = callbacks
-        self.validate = validate
-        self.freq = freq
-        self.progress = progress
-        self.notify = callbacks.notifier("on_episodes_collected")
-        self._notify_end = callbacks.notifier("on_episode_end")
-        self.logs = {}
-        self._facts = {}
-
-    def facts(self):
-        """Returns a dict of what must be equal in all processes.
-
-        Before the first update, it is the weights; after one, all logs but the speed.
-        """
-        if self._facts:
-            return self._facts
-        weights = [
-            np.asarray(x.numpy()) for x in agent_state.variables(self.callbacks.model)
-        ]
-        return {"number of epochs": self.progress.epoch, "weights": weights}
-
-    def begin(self):
-        self.callbacks.on_epoch_begin(self.progress.epoch)
-        self.callbacks.on_train_batch_begin(0)
-
-    def end(self, logs, episodes):
-        """Reports the episodes and logs of an update, and counts the epoch."""
-        logs = self._with_failures(logs, "success")
-        for episode in episodes if self._notify_end is not None else ():
-            self._notify_end(*episode)
-        self._facts = {k: x for k, x in logs.items() if k != "steps_per_second"}
-        self.callbacks.on_train_batch_end(0, logs)
-        epoch = self.progress.epoch
-        if self.validate is not None and _is_due(epoch + 1, self.freq):
-            self.callbacks.on_test_begin()
-            metrics = self.validate()
-            self.callbacks.on_test_end(metrics)
-            logs = {**logs, **{f"val_{name}": x for name, x in metrics.items()}}
-            logs = self._with_failures(logs, "val_success")
-        self.callbacks.on_epoch_end(epoch, logs)
-        self.progress.epoch, self.logs = epoch + 1, logs
-
-    def _with_failures(self, logs, key):
-        """Adds a success rate of 0 to logs without one, if earlier epochs had one.
-
-        Some environments report success only when the goal is reached, and nothing in an
-        epoch of failures.
-        """
-        reported = key in logs or key not in self.callbacks.model.history.history
-        return logs if reported else {**logs, key: 0.0}
-
-
 def _callback_list(agent, processes, callbacks, budget, verbose):
     """Returns a `CallbackList`; raises if a callback needs `epochs`, which is `None`."""
     epochs, steps = budget
@@ -345,12 +327,10 @@ def _callback_list(agent, processes, callbacks, budget, verbose):
             "SwapEMAWeights(swap_on_epoch=True) needs the number of the last epoch. Pass "
             f"`epochs` instead of `steps`. Received: steps={steps}"
         )
-    own = processes.own_callbacks(callbacks)
+    own = processes.own_callbacks(callbacks) if processes else callbacks
     for callback in own:
-        if getattr(callback, "mode", None) == "auto":
-            name = callback.monitor.removeprefix("val_")
-            if name in HIGHER_IS_BETTER or name in LOWER_IS_BETTER:
-                callback.mode = "max" if name in HIGHER_IS_BETTER else "min"
+        if getattr(callback, "mode", None) == "auto" and _MAXIMIZED(callback.monitor):
+            callback.mode = "max"
     return CallbackList(
         list(own),
         callbacks,

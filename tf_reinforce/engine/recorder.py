@@ -66,8 +66,7 @@ class Recorder:
     """Writes the state of a training to checkpoints, and restores the newest one.
 
     Args:
-        checkpoints: `checkpoints.Checkpoints`, open. With `None`, as in a training
-            without `resume`, nothing is restored or written, and signals are not handled.
+        checkpoints: `checkpoints.Checkpoints`, open.
         model: The Keras model that the callbacks receive.
         callbacks: List of all Keras callbacks of the training, before `on_train_begin`.
         describe: Function that returns a dict of JSON values which describe the training.
@@ -87,29 +86,25 @@ class Recorder:
         self._checkpoint = None  # the newest one
         self._header = None
         self._written = None  # the `Progress` of the newest checkpoint
-        self.stop, self._received = contextlib.nullcontext(), []
-        if checkpoints is not None:
-            self._states = callback_states.CallbackStates(callbacks)
-            self.stop = checkpoints.graceful_stop()
-            self._received = self.stop.received
+        self._states = callback_states.CallbackStates(callbacks)
+        self.stop = checkpoints.graceful_stop()
 
     @property
     def signal(self):
         """Returns the number of the signal that ends the training, or zero."""
-        return int(self._received[0]) if self._received else 0
+        return int(self.stop.received[0]) if self.stop.received else 0
 
     def interrupt(self, number):
         """Stops the training as a signal would, unless `number` is zero."""
-        if number and not self._received:
-            self._received.append(number)
+        if number and not self.signal:
+            self.stop.received.append(number)
 
     def raise_if_interrupted(self):
         """Raises `KeyboardInterrupt` after SIGINT, or `Terminated` after SIGTERM."""
-        if self._received:
-            self.stop.raise_if_received(
-                f"a checkpoint is in {self.checkpoints.path}, and the same call of `fit` "
-                "continues"
-            )
+        self.stop.raise_if_received(
+            f"a checkpoint is in {self.checkpoints.path}, and the same call of `fit` "
+            "continues"
+        )
 
     def read(self, progress):
         """Returns the `Progress` from which the training continues; changes nothing.
@@ -123,8 +118,7 @@ class Recorder:
         self._checkpoint = self.checkpoints.newest()
         if self._checkpoint is None:
             return progress
-        _check_state(self._checkpoint)
-        self._written = Progress(**self._checkpoint.state["progress"])
+        self._written = _read_progress(self._checkpoint)
         return self._written
 
     def restore(self, progress):
@@ -142,13 +136,11 @@ class Recorder:
             ValueError: If all checkpoints are damaged or belong to another training, or a
                 log file has lost rows.
         """
-        if self.checkpoints is None:
-            return progress
         result = dataclasses.replace(self._written or self.read(progress))
         header, rates = _to_plain(self.describe()), _learning_rates(self.model)
         self._header = {**header, _RATES: rates}
         if self._checkpoint is None:
-            self._states.check([])
+            self._states.check_logs([])
             return result
         path, stored, state = self._checkpoint
         check_same_training(path, stored, header)
@@ -157,13 +149,10 @@ class Recorder:
         steps = optimizers.step_count(self.model.optimizer)[1]
         if steps == result.first_optimizer_step:
             _compare(path, _RATES, self._header[_RATES], rates)
-        received = [
-            isinstance(x, np.ndarray) and (x.shape, x.dtype.name)
-            for x in state["variables"]
-        ]
+        received = [(tuple(x.shape), x.dtype.name) for x in state["variables"]]
         if received != [(tuple(x.shape), x.dtype) for x in self.variables()]:
             raise _invalid(path)
-        self._states.check(state["callbacks"])
+        self._states.check_logs(state["callbacks"])
         self.assign_variables()
         self._states.restore_logs(state["callbacks"])
         return result
@@ -180,29 +169,18 @@ class Recorder:
         If training continues within an epoch, `on_epoch_begin` comes first too, where
         callbacks make what they need in an epoch, and which may change variables.
         """
-        if self.checkpoints is None:
-            return
         self._states.begin()
-        if self._checkpoint is not None:
-            state = self._checkpoint.state
-            self._states.set(state["callbacks"])
-            self.assign_variables()
-            self.model.stop_training = state["progress"].get("stopped", False)
-            if self.model.stop_training:
-                log.warning(
-                    "A callback has ended this training after %s epochs, and it makes no "
-                    "further update. To train further, use another folder.",
-                    state["progress"]["epoch"],
-                )
-
-    def announce(self, epochs, verbose):
-        """Prints where a restored training continues, unless `verbose` is 0."""
-        progress = self._written
-        if verbose and progress is not None:
-            text = f"continuing after update {progress.number}"
-            if progress.stopped or progress.epoch >= epochs:
-                text = f"nothing left to train after epoch {progress.epoch}"
-            print(text)
+        if self._checkpoint is None:
+            return
+        self._states.set(self._checkpoint.state["callbacks"])
+        self.assign_variables()
+        self.model.stop_training = self._written.stopped
+        if self._written.stopped:
+            log.warning(
+                "A callback has ended this training after %s epochs, and it makes no "
+                "further update. To train further, use another folder.",
+                self._written.epoch,
+            )
 
     @contextlib.contextmanager
     def checkpoint_if_interrupted(self, progress):
@@ -213,25 +191,23 @@ class Recorder:
         Args:
             progress: `Progress` before the update for which episodes are collected.
         """
-        updates = self.checkpoints and int(self.model.updates)
+        updates = int(self.model.updates)
         try:
             yield
         except BaseException:
-            if self._received and int(self.model.updates) == updates:
+            if self.signal and int(self.model.updates) == updates:
                 self.write(progress)
                 self.raise_if_interrupted()
             raise
 
     def write_if_due(self, progress):
         """Writes a checkpoint if the last one is old enough."""
-        if self.checkpoints is not None and self.checkpoints.is_due(progress.number):
+        if self.checkpoints.is_due(progress.number):
             self.write(progress)
 
     def write(self, progress):
         """Writes a checkpoint unless the newest one has the same progress."""
-        if self.checkpoints is None or not self.checkpoints.is_writer:
-            return
-        if progress == self._written:
+        if not self.checkpoints.is_writer or progress == self._written:
             return
         state = {
             "progress": dataclasses.asdict(progress),
@@ -257,6 +233,7 @@ def of_agent(checkpoints, agent, callbacks, settings, options):
     """
     settings = {
         **settings,
+        "env": env_name(settings["env"]),
         "env_kwargs": settings["env_kwargs"] or agent._fit_defaults.get("env_kwargs", {}),
         "learning_rates": [list(rate) for rate in agent._learning_rates],
         **{name: getattr(options, name) for name in config.RESULT_OPTIONS},
@@ -334,26 +311,27 @@ def check_same_training(path, expected, received):
             _compare(path, name, old, _without_later(old, new), part in _MAY_DIFFER)
 
 
-def _check_state(checkpoint):
-    """Raises `ValueError` unless a state from a file can be restored."""
+def _read_progress(checkpoint):
+    """Returns the `Progress` of a checkpoint; raises if its state cannot be restored."""
     path, _, state = checkpoint
-    if not (
-        isinstance(state, dict)
-        and state.keys() == {"progress", "variables", "callbacks"}
-        and isinstance(state["variables"], list)
-        and _is_progress(state["progress"])
-        and callback_states.is_valid(state["callbacks"])
-    ):
+    try:
+        progress, callbacks = Progress(**state["progress"]), state["callbacks"]
+        numbers = [*vars(progress).values()]
+        numbers += [callback.get("log_bytes") or 0 for callback in callbacks]
+        attributes = {callback["name"]: callback["attributes"] for callback in callbacks}
+        history = attributes.get("History 0", {})
+        is_valid = (
+            all(isinstance(x, int) and 0 <= x < 2**63 for x in numbers)
+            and all(isinstance(x, np.ndarray) for x in state["variables"])
+            and isinstance(callbacks, list)
+            and isinstance(history.get("history", {}), dict)
+            and isinstance(history.get("epoch", []), list)
+        )
+    except (AttributeError, KeyError, TypeError):
+        is_valid = False
+    if not is_valid:
         raise _invalid(path)
-
-
-def _is_progress(values):
-    """Returns whether values are those of a `Progress`; some may be missing."""
-    kinds = {field.name: field.type for field in dataclasses.fields(Progress)}
-    return (isinstance(values, dict) and "epoch" in values) and all(
-        type(value) is kinds.get(name) and 0 <= value < 2**63
-        for name, value in values.items()
-    )
+    return progress
 
 
 def _invalid(path):

@@ -3,7 +3,6 @@
 import functools
 import numbers
 import time
-import types
 from typing import NamedTuple
 
 import keras
@@ -21,11 +20,11 @@ from tf_reinforce.engine.update import estimator
 from tf_reinforce.engine.update import inspection
 from tf_reinforce.engine.update import program as update_program
 from tf_reinforce.engine.update import train_step
+from tf_reinforce.export import live_policy
 from tf_reinforce.policies import actor
 from tf_reinforce.settings import config
 from tf_reinforce.support import compilation
 from tf_reinforce.support import locks
-from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
 
 _PROGRAMS = 8  # programs of each kind that are kept
@@ -63,8 +62,8 @@ class UpdateNotFinite(FloatingPointError):
 class Trainer:
     """What a built agent acts and learns with: actor, estimator and traced programs.
 
-    Programs contain Python constants of the agent's layers. When one of these changes,
-    `renewed` returns a trainer without programs.
+    Programs contain Python constants of the agent's layers. When one of these has
+    changed, `current` returns a trainer without programs.
 
     Args:
         agent: A built `Reinforce`.
@@ -78,21 +77,26 @@ class Trainer:
         programs: Dict from `Environments.program_key` to the programs that collect
             episodes, last used last.
         graphs: Dict from names to traced functions, each with the key of its trace.
-        xla_note: String that tells which gradient steps of the last update XLA has
-            compiled; empty for an update of few gradient steps.
+        strategy: `tf.distribute.Strategy` with several replicas, or `None`.
     """
 
     def __init__(self, agent, observation_spec, recurrent_policy, updating_layers):
         self.agent = agent
         self._weights_lock = agent._weights_lock
+        self._constants = actor.constants(*agent._models)
+        strategy = agent._distribute_strategy
+        has_replicas = strategy is not None and strategy.num_replicas_in_sync > 1
+        self.strategy = strategy if has_replicas else None
+        scales = {"rewards": agent.reward_scale, "advantages": agent.advantage_scale}
+        options = {name: getattr(agent, name) for name in config.AGENT_OPTIONS}
         self.estimator = estimator.PolicyGradientEstimator(
             agent.policy,
             agent.head,
             agent.baseline,
             agent.normalizer,
-            agent._agent_options,
+            config.AgentOptions(**options),
             recurrent_policy,
-            scales=agent._scales,
+            scales={name: x for name, x in scales.items() if x is not None},
             updating_layers=updating_layers,
             num_updates=lambda: agent.counters[0],
         )
@@ -112,14 +116,24 @@ class Trainer:
             agent._weights_lock,
             centers,
         )
-        self.programs, self.graphs, self._obstacles = {}, {}, {}
-        self.xla_note = ""
+        self.programs, self.graphs = {}, {}
+        self._obstacles, self._live_policies = {}, {}
 
-    def renewed(self):
-        """Returns a new trainer of the same agent, without programs."""
-        rule = self.estimator
-        spec = self.actor.observation_spec
+    def current(self):
+        """Returns the same trainer, or one without programs if a constant has changed."""
+        if actor.constants(*self.agent._models) == self._constants:
+            return self
+        rule, spec = self.estimator, self.actor.observation_spec
         return Trainer(self.agent, spec, rule.recurrent, rule.updating_layers)
+
+    @locks.between_updates
+    def live_policy(self):
+        """Returns the `live_policy.LivePolicy` with the functions of an export."""
+        space = self.agent.action_space
+        has_space = space is not None
+        if has_space not in self._live_policies:
+            self._live_policies[has_space] = live_policy.LivePolicy(self.actor, space)
+        return self._live_policies[has_space]
 
     @property
     def totals(self):
@@ -178,17 +192,6 @@ class Trainer:
         """Collects the requested episodes, as `CollectedEpisodes`."""
         return envs.collect(self.actor, *self._prepared(envs, request))
 
-    def collect(self, envs, seed, *counts):
-        """Collects the episodes of the next update, as `Episodes`.
-
-        Args:
-            envs, seed, *counts: As in `training_request`.
-        """
-        with self._weights_lock:  # the request contains the number of the update
-            request = self.training_request(envs, seed, *counts)
-            prepared = self._prepared(envs, request)
-        return envs.collect(self.actor, *prepared).episodes
-
     def evaluate(self, envs, key, episodes, settings, deterministic=True):
         """Plays episodes, and returns their `episode_statistics.batch_metrics`.
 
@@ -209,15 +212,15 @@ class Trainer:
 
     # Training
 
-    def train(self, envs, seed, counts, *, max_updates, max_env_steps, notify, rates):
+    def train(self, envs, seed, counts, limits, notify, rates):
         """Collects episodes and makes one update, or several in one TensorFlow program.
 
         Args:
             envs: `environments.Environments`.
             seed: Int, the master seed of all random numbers of training.
             counts: The further arguments of `training_request`.
-            max_updates: Int, the most updates in one program.
-            max_env_steps: Int, the steps after which no update starts, or `None`.
+            limits: The most updates in one program, an int; and the environment steps
+                after which no update starts, an int or `None`.
             notify: Function that receives the `Episodes` and logs before an update is
                 made, or `None`.
             rates: `loop.LinearRates` for a program of several updates.
@@ -228,13 +231,10 @@ class Trainer:
         """
         update, first_episode, _ = self.totals
         request = self.training_request(envs, seed, *counts)
-        if envs.in_graph:
-            is_requested = self.agent.jit_compile is True
-            self.xla_note = "XLA: updates no (tensor environment)" * is_requested
         if envs.in_graph and notify is None:
             began, others = time.perf_counter(), {}
             results = self._update_in_program(
-                self.program(envs, request), seed, max_updates, max_env_steps, rates
+                self.program(envs, request), seed, *limits, rates
             )
             seconds = time.perf_counter() - began
         else:
@@ -246,11 +246,12 @@ class Trainer:
                 logs |= {"update": update, "vector_env": envs.is_vector_env}
                 notify(collected.episodes, logs)
             began = time.perf_counter()
-            if envs.in_graph:
-                rollout = self.program(envs, request)
-                results = [self.update_from_rollout(rollout, collected, seed)]
-            else:
-                results = [self.update(collected.episodes, seed)]
+            rollout = self.program(envs, request) if envs.in_graph else None
+            result = self.update(collected.episodes, seed, rollout=rollout)
+            if rollout is not None:
+                returns = collected.rollout_result.episode_returns.numpy()
+                result = result._replace(episode_returns=returns)
+            results = [result]
             seconds += time.perf_counter() - began
             others = {
                 **episode_statistics.success_metrics(collected.success),
@@ -270,24 +271,33 @@ class Trainer:
         return episodes
 
     @locks.between_updates
-    def update(self, episodes, seed, permutations=None):
+    def update(self, episodes, seed, permutations=None, rollout=None):
         """Makes one update from a record of episodes, and returns its `UpdateResult`.
 
         Args:
-            episodes: `Episodes`.
+            episodes: `Episodes` of NumPy arrays in the agent's types (`check_episodes`).
             seed: Int, the master seed of all random numbers of training.
             permutations: `[num_permutations, N]` int32, random orders of the N steps to
                 train on, by default from the method `permutations`.
+            rollout: `xla_rollout.Rollout` that has collected the episodes, or `None`.
 
         Raises:
             UpdateNotFinite: If a number of the update is not finite.
-            ValueError: If `episodes` is invalid, or XLA cannot compile a layer. After
-                either error, all weights are unchanged.
+            ValueError: If XLA cannot compile a layer. After either error, all weights are
+                unchanged.
         """
-        episodes = self.check_episodes(episodes)
+        if episodes.masks is None:
+            masks = np.zeros((*episodes.rewards.shape, 0), "int8")
+            episodes = episodes._replace(masks=masks)
+        step = self.train_step(rollout)
+        if rollout is not None:
+            keys = seeding.rollout_keys(seed, "training", self.totals[0])
+            key = tf.constant(seeding.permutation_key(keys))
+            permutations = update_program.permutations_in_graph(key, step, episodes)
+            name = "update from a rollout"
+            return self._update(name, step, episodes, permutations, rollout)
         if permutations is None:
             permutations = self.permutations(episodes, seed)
-        step = self.train_step()
         if np.sum(episodes.lengths) > _MICROBATCH and self._allows_parts:
             step.microbatch_size = _MICROBATCH
         compiled = self._compiled_networks(permutations.shape[1])
@@ -296,25 +306,6 @@ class Trainer:
         return self._update(
             " and ".join(["update", *compiled]), step, episodes, permutations
         )
-
-    @locks.between_updates
-    def update_from_rollout(self, rollout, collected, seed):
-        """Makes a tensor environment's next update from episodes collected before.
-
-        Args:
-            rollout: `xla_rollout.Rollout` that has collected the episodes.
-            collected: `environments.CollectedEpisodes`.
-            seed: As in `update`.
-        """
-        step, episodes = self.train_step(rollout), collected.episodes
-        keys = seeding.rollout_keys(seed, "training", self.totals[0])
-        key = tf.constant(seeding.permutation_key(keys))
-        permutations = update_program.permutations_in_graph(key, step, episodes)
-        result = self._update(
-            "update_from_rollout", step, episodes, permutations, rollout
-        )
-        returns = collected.rollout_result.episode_returns.numpy()
-        return result._replace(episode_returns=returns)
 
     def _update(self, name, step, episodes, permutations, rollout=None):
         graph = self._graph(
@@ -354,16 +345,15 @@ class Trainer:
             List of `UpdateResult`, at least one.
         """
         acting_program.finite_weights(self.actor.variables)
-        optimizer, baseline = self.agent.optimizer, self.estimator.baseline
+        optimizer = self.agent.optimizer
 
         def updates_in_graph(keys, max_env_steps, end, by_steps):
             step = self.train_step(rollout)
-            parts = types.SimpleNamespace(optimizer=optimizer, baseline=baseline)
 
             def set_rates():
                 counters = step.counters.value.read_value()
                 progress = tf.where(by_steps, counters[2], counters[0])
-                rates.set_in_graph(parts, progress, end)
+                rates.set_in_graph(self.agent, progress, end)
 
             arguments = rollout, step, keys, tf.constant([True]), max_env_steps
             set_own = set_rates if rates.schedules else None
@@ -413,39 +403,31 @@ class Trainer:
         return tf.constant(np.stack([rng.permutation(steps) for _ in range(count)]))
 
     def _raise_not_finite(self, episodes):
-        cause = inspection.explain_non_finite(self.estimator, episodes)
         raise UpdateNotFinite(
             f"Update {self.totals[0]} would not be finite and was not made. All weights "
-            f"are unchanged. {cause} Try a smaller learning rate, `global_clipnorm`, or "
-            "smaller rewards.",
+            "are unchanged. Look at `agent.step_statistics(error.episodes)`. Try a "
+            "smaller learning rate, `global_clipnorm`, or smaller rewards.",
             episodes,
         )
 
     # Statistics of episodes, without an update
 
     @locks.between_updates
-    def per_episode_gradients(self, episodes, baseline):
-        """Returns `inspection.per_episode_gradients`: one gradient for each episode."""
-        graph = self._graph(
-            "per_episode_gradients",
-            lambda: functools.partial(inspection.per_episode_gradients, self.estimator),
-            (self._episodes_specs(), tf.TensorSpec((), tf.bool)),
-        )
-        baseline = tf.constant(validation.boolean("baseline", baseline))
-        episodes = self.check_episodes(episodes)
-        return graph(keras.tree.map_structure(_tensor, episodes), baseline)
+    def inspect(self, name, episodes, *arguments):
+        """Returns the result of a function of `inspection`, traced once.
 
-    @locks.between_updates
-    def step_statistics(self, episodes):
-        """Returns `inspection.step_statistics`, as NumPy arrays."""
+        Args:
+            name: String, the name of the function.
+            episodes: `Episodes`.
+            *arguments: Scalar tensors, further arguments of the function.
+        """
         graph = self._graph(
-            "step_statistics",
-            lambda: functools.partial(inspection.step_statistics, self.estimator),
-            (self._episodes_specs(),),
+            name,
+            lambda: functools.partial(getattr(inspection, name), self.estimator),
+            (self._episodes_specs(), *map(tf.TensorSpec.from_tensor, arguments)),
         )
         episodes = self.check_episodes(episodes)
-        statistics = graph(keras.tree.map_structure(_tensor, episodes))
-        return keras.tree.map_structure(lambda tensor: tensor.numpy(), statistics)
+        return graph(keras.tree.map_structure(_tensor, episodes), *arguments)
 
     # Traced functions
 
@@ -462,7 +444,10 @@ class Trainer:
     def train_step(self, rollout=None):
         """Returns a `TrainStep` for recorded episodes, or for those of a `Rollout`."""
         step = train_step.TrainStep(
-            self.estimator, getattr(self.agent, "optimizer", None), self.agent.counters
+            self.estimator,
+            getattr(self.agent, "optimizer", None),
+            self.agent.counters,
+            self.strategy,
         )
         if rollout is not None and self._allows_parts:
             limit = _MICROBATCH if rollout.stacked_weights is None else _SMALL_MICROBATCH
@@ -471,7 +456,7 @@ class Trainer:
         return step
 
     def _compiled_networks(self, steps):
-        """Chooses the networks whose gradient steps XLA compiles, and sets `xla_note`.
+        """Chooses the networks whose gradient steps XLA compiles.
 
         Compilation takes a few seconds, which pays if an update makes many gradient
         steps. The choice follows from the agent, the number of steps and the devices, so
@@ -488,34 +473,28 @@ class Trainer:
         baseline, parts = self.estimator.baseline, {"policy": self.estimator.options}
         if isinstance(baseline, baselines.Value) and not baseline.shares_policy:
             parts["value network"] = baseline
-        obstacles = {
-            name: self._obstacle(name, setting)
+        return [
+            name
             for name, part in parts.items()
             if part.minibatch_size is not None
             and part.passes * max(round(steps / part.minibatch_size), 1) >= least
-        }
-        notes = [f"{x} no ({y})" if y else f"{x} yes" for x, y in obstacles.items()]
-        self.xla_note = f"XLA: {', '.join(notes)}" if notes else ""
-        return [name for name, obstacle in obstacles.items() if not obstacle]
+            and self._is_compilable(name == "policy", setting)
+        ]
 
-    def _obstacle(self, network, setting):
-        """Returns why XLA does not compile a network's gradient steps, or nothing."""
-        estimator, is_policy = self.estimator, network == "policy"
-        if setting is False:
-            return "jit_compile=False"
-        if optimizers.strategy_of(estimator.variables) is not None:
-            return "replicas"
-        if is_policy and self.actor.recurrent is not None:
-            return "recurrent"
-        key = network, setting
+    def _is_compilable(self, is_policy, setting):
+        """Returns whether XLA compiles the gradient steps of one of the networks."""
+        rule, key = self.estimator, (is_policy, setting)
+        is_recurrent = is_policy and self.actor.recurrent is not None
+        if setting is False or self.strategy is not None or is_recurrent:
+            return False
         if key not in self._obstacles:
             self._obstacles[key] = compilation.obstacle(
-                estimator.forward if is_policy else estimator.baseline_values,
-                estimator.policy if is_policy else estimator.baseline.model,
+                rule.forward if is_policy else rule.baseline_values,
+                rule.policy if is_policy else rule.baseline.model,
                 self.actor.observation_spec,
                 is_requested=setting is True,
             )
-        return self._obstacles[key]
+        return not self._obstacles[key]
 
     def _episodes_specs(self):
         actor = self.actor

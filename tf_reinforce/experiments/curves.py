@@ -299,7 +299,7 @@ def _last_row(path):
 
 def _agent(path, max_bytes):
     """Returns the settings in an agent file, with classes in place of nested parts."""
-    config, _ = saving.read(os.fspath(path), max_bytes)
+    config = saving.read(os.fspath(path), max_bytes)
     parts = config.get("config") if isinstance(config, dict) else None
     if not isinstance(parts, dict):
         raise ValueError(f"{path} is no agent file: it contains no settings of an agent.")

@@ -1,5 +1,6 @@
 """Training of several seeds in one program."""
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -136,7 +137,7 @@ def train_seeds(
             f"`tfr.envs.make('CartPole-v1')`. Received: {env!r}"
         )
     options: dict[str, Any] = dict(max_episode_steps=max_episode_steps)
-    opened = checkpoints.open_checkpoints(resume)
+    opened = checkpoints.open_checkpoints(resume) if resume else contextlib.nullcontext()
     with opened as folder, make_envs.open_envs(env, 1, **options) as batched_env:
         checkpoint = None if folder is None else folder.newest()
         partition, programs = _partition(seeds, checkpoint), []

@@ -184,10 +184,6 @@ def _checkpoints(directory, config, command, is_chief=True):
     folder = checkpoints.Checkpoints(
         directory, agent_path=directory / "last.keras", **config.get("checkpoint", {})
     )
-    folder.last_words = (
-        "interrupted in the middle of an update; to continue from the last checkpoint: "
-        f"{run_config.resume_command(directory, config)}"
-    )
     folder.is_writer = is_chief
     with folder.open():
         if is_chief:

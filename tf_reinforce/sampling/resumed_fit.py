@@ -93,7 +93,6 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
             super().on_epoch_begin(self.target.epoch)
         self.record.restore_callbacks()
         epochs, model = self.params["epochs"], self.model
-        self.record.announce(epochs, self.params["verbose"])
         if self.target.stopped or self.target.epoch >= epochs:
             self.now = self.target
             model._initial_epoch = epochs  # Keras reads it after this method

@@ -34,19 +34,14 @@ def step_count(optimizer):
     return inner, int(inner.iterations.numpy())
 
 
-def finalize(optimizer, since=None):
+def finalize(optimizer):
     """Replaces weights by their averages, if the optimizer keeps them (`use_ema`).
 
     Keras' own `fit` does the same at its end. Frozen weights stay, and so do all weights
     before the first step, because averages start at zero.
-
-    Args:
-        optimizer: Keras optimizer.
-        since: Earlier result of `step_count`, or `None`. If no step was made since then,
-            nothing changes.
     """
-    inner, steps = now = step_count(optimizer)
-    if inner.use_ema and steps > 0 and now != since:
+    inner, steps = step_count(optimizer)
+    if inner.use_ema and steps > 0:
         averages = inner._model_variables_moving_average
         # Keras' own `finalize_variable_values` would pair the averages with the currently
         # trainable variables, of which some may have been frozen since `build`.

@@ -90,7 +90,7 @@ def check_export(
     """
     count = validation.positive_int("observations", observations)
     seed = validation.check_seed(seed)
-    policy, metadata = agent._live_policy, formats.read_metadata(path)
+    policy, metadata = agent.trainer.live_policy(), formats.read_metadata(path)
     functions = policy.functions_for(metadata["format"])
     if set(functions) != set(metadata["functions"]):
         raise ValueError(
@@ -123,7 +123,7 @@ def check_export(
 
 def _inputs(agent, env, count, seed, env_kwargs):
     """Returns N observations, and a list with their masks and recurrent states."""
-    policy, rng, extra = agent._live_policy, np.random.default_rng(seed), []
+    policy, rng, extra = agent.trainer.live_policy(), np.random.default_rng(seed), []
     actor, takes_masks = policy.actor, policy.policy_functions.mask_is_input
 
     def normal(spec):

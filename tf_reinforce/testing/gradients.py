@@ -214,7 +214,9 @@ class _Enumeration:
         for permutation in permutations:
             count = self.agent.trainer.train_step().num_permutations
             repeated = np.broadcast_to(permutation, (count, len(permutation)))
-            self.agent.trainer.update(episodes, 0, tf.constant(repeated))
+            self.agent.trainer.update(
+                self.agent.trainer.check_episodes(episodes), 0, tf.constant(repeated)
+            )
             total += expectations.flat(self.compared) - before
             for variable, value in zip(self.changing, values, strict=True):
                 variable.assign(value)

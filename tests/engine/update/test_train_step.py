@@ -403,10 +403,7 @@ def test_nonfinite_gradient_step_reverts_the_whole_update():
     assert int(agent.optimizer.iterations) == 6
     for number in range(6):
         schedule.at.assign(6 + number)
-        with pytest.raises(
-            FloatingPointError,
-            match="Update 1 would.*first gradient step of the update is finite",
-        ):
+        with pytest.raises(FloatingPointError, match="Update 1 would not be finite"):
             agent.update(episodes)
         same_bits(before, numbers(everything(agent)))
     schedule.at.assign(10**6)
@@ -450,7 +447,7 @@ def test_loss_scale_optimizer_gives_equal_steps_and_skips_overflows():
     assert not np.array_equal(fresh[0], ends[None][0])
 
 
-def simulate_replicas(monkeypatch, count):
+def simulate_replicas(monkeypatch, count, agent):
     """Computes the results of several replicas one after another, on one device."""
 
     def sum_over_replicas(strategy, function):
@@ -463,18 +460,16 @@ def simulate_replicas(monkeypatch, count):
             sums.append(terms)
         return [tf.add_n(list(terms)) for terms in zip(*sums, strict=True)]
 
+    agent.trainer.strategy = "a strategy"
     monkeypatch.setattr(optimizers, "strategy_of", lambda variables: "a strategy")
     monkeypatch.setattr(optimizers, "sum_over_replicas", sum_over_replicas)
 
 
-def replica_results(minibatch, mean_over="episodes", simulate=lambda: None):
-    """Returns gradients of policy and value baseline, and metrics, as arrays.
-
-    The function calls `simulate` after the agent is built.
-    """
+def replica_results(minibatch, mean_over="episodes", simulate=lambda agent: None):
+    """Returns gradients of policy and value baseline, and metrics, as arrays."""
     critic = baselines.Value(dense(1, seed=4), keras.optimizers.SGD(0.1))
     agent, episodes = made(baseline=critic, mean_over=mean_over), record()
-    simulate()
+    simulate(agent)
     estimator = agent.trainer.estimator
     update = step_of(agent)
     batch = estimator.batch(agent.trainer.check_episodes(episodes))

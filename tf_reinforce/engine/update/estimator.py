@@ -128,22 +128,6 @@ class Batch(NamedTuple):
             return values
         return tf.where(self.is_padding, tf.cast(other, values.dtype), values)
 
-    def single_episode(self, column):
-        """Returns the `Batch` of one episode, for its own gradient.
-
-        Args:
-            column: Scalar int, the index of an episode with at least one step.
-        """
-        own_steps = tf.where(self.steps.indices[:, 1] == tf.cast(column, tf.int32))[:, 0]
-        episodes = records.select_episodes(self.episodes, column, column + 1)
-        return self._replace(
-            **self._at(own_steps),
-            episodes=episodes,
-            steps=valid_steps(episodes),
-            divisor=self.divisor / tf.cast(self.num_episodes, self.divisor.dtype),
-            scale_samples={},
-        )
-
     def share(self, number, count):
         """Returns one replica's share of the episodes.
 
@@ -358,13 +342,10 @@ class PolicyGradientEstimator:
         """Raises an error unless there is one baseline per return, of its type."""
         requirement = (
             f"`{type(self.baseline).__name__}.estimate` must return an array [T, B], one "
-            f"baseline per return, of type {returns.dtype.name}"
+            f"baseline per return, of type {returns.dtype.name}. Received: {baseline}"
         )
         if baseline.dtype != returns.dtype or baseline.shape.rank != 2:
-            raise ValueError(
-                f"{requirement}. Received: shape {baseline.shape} of type "
-                f"{baseline.dtype.name}"
-            )
+            raise ValueError(requirement)
         tf.debugging.assert_equal(tf.shape(baseline), tf.shape(returns), requirement)
 
     def _scaled_advantages(self, advantages, unbaselined, valid, samples):

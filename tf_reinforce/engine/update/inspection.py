@@ -1,4 +1,4 @@
-"""Statistics of single steps and episodes, and the cause of non-finite updates."""
+"""Statistics of single steps and episodes."""
 
 from typing import NamedTuple
 
@@ -45,7 +45,8 @@ def per_episode_gradients(rule, episodes, baseline=True):
     """
 
     def gradient(column):
-        episode = batch.single_episode(column)
+        own_steps = tf.where(columns == tf.cast(column, columns.dtype))[:, 0]
+        episode = batch.minibatch(own_steps)._replace(divisor=divisor)
         with tf.GradientTape() as tape:
             log_probs = rule.distribution(episode).log_prob(episode.actions)
             loss = losses.policy_gradient(log_probs, episode.advantages, episode.divisor)
@@ -54,6 +55,8 @@ def per_episode_gradients(rule, episodes, baseline=True):
     batch = rule.batch(episodes)
     weights = tf.where(baseline, batch.advantages, batch.unbaselined_advantages)
     batch = batch._replace(advantages=weights)
+    divisor = batch.divisor / tf.cast(batch.num_episodes, batch.divisor.dtype)
+    columns = batch.steps.indices[:, 1]
     return tf.map_fn(
         gradient,
         tf.where(batch.episodes.lengths > 0)[:, 0],
@@ -62,16 +65,13 @@ def per_episode_gradients(rule, episodes, baseline=True):
     )
 
 
-def _unmasked_outputs(rule, batch):
-    every_step = estimator.valid_steps(batch.episodes)
-    return rule.outputs_at(batch.steps, batch.episodes.observations, every_step)[0]
-
-
 def step_statistics(rule, episodes):
     """Returns the `StepStatistics` of an update from a batch of whole episodes."""
     batch, head = rule.batch(episodes), rule.head
     steps, masks = batch.steps, batch.episodes.masks
-    unmasked_outputs = _unmasked_outputs(rule, batch)
+    every_step = estimator.valid_steps(batch.episodes)
+    observations = batch.episodes.observations
+    unmasked_outputs, _ = rule.outputs_at(steps, observations, every_step)
     outputs = rule.mask_outputs(unmasked_outputs, steps, masks)
     actions = head.distribution(outputs)
     max_entropies = values = tf.fill(tf.shape(batch.returns), np.nan)
@@ -96,56 +96,3 @@ def step_statistics(rule, episodes):
         head.at_bounds(batch.actions),
         tf.gather(unmasked_outputs, np.flatnonzero(head.is_logit()), axis=1),
     )
-
-
-def explain_non_finite(rule, episodes):
-    """Returns sentences that name the first number of an update that is not finite."""
-    batch = rule.batch(episodes)
-    steps = batch.steps
-    every_step = estimator.valid_steps(episodes)  # the normalizer uses dropped ones too
-    outputs = _unmasked_outputs(rule, batch)
-    masked_outputs = rule.mask_outputs(outputs, steps, batch.episodes.masks)
-    log_probs = rule.head.distribution(masked_outputs).log_prob(batch.actions)
-    observations = keras.tree.flatten(every_step.gather(episodes.observations))
-    sentence = _first_non_finite_step(
-        [
-            *(("observation", x, every_step) for x in observations),
-            ("reward", steps.gather(batch.episodes.rewards), steps),
-            ("outputs", outputs, steps),
-            ("log-probability", log_probs, steps),
-            ("advantage", tf.cast(batch.advantages, outputs.dtype), steps),
-        ]
-    )
-    estimate = rule.gradients(episodes)
-    variables = [*rule.variables, *rule.baseline.trainable_variables]
-    gradients = [*estimate.gradients, *estimate.baseline_step.gradients]
-    for variable, gradient in zip(variables, gradients):
-        if not np.isfinite(gradient).all():
-            return f"{sentence} The gradient of {variable.path} is not finite.".strip()
-    return sentence or (
-        "The first gradient step of the update is finite, but a later value is not "
-        "finite."
-    )
-
-
-def _first_non_finite_step(candidates):
-    """Returns a sentence about the first non-finite value, or an empty string.
-
-    Args:
-        candidates: List of `(name, values, steps)`: a quantity, its `[N, …]` values, and
-            the `ValidSteps` they belong to. Quantities come in the order of computation.
-    """
-    for name, values, steps in candidates:
-        finite = np.isfinite(np.asarray(values, "float64"))
-        wrong = np.flatnonzero(~finite.all(axis=tuple(range(1, finite.ndim))))
-        if len(wrong):
-            step, episode = steps.indices[wrong[0]].numpy()
-            value = np.asarray(values)[wrong[0]]
-            text = f"In episode {episode}, step {step}, the {name} is {value}."
-            if name == "outputs" and np.isneginf(value).any():
-                text += (
-                    " If the model sets logits to -inf to exclude actions, let it return "
-                    "finite logits, and pass `action_mask` to the agent."
-                )
-            return text
-    return ""

@@ -31,6 +31,7 @@ class TrainStep:
             `passes` and `minibatch_size`.
         optimizer: Keras optimizer, built on the estimator's weights.
         counters: Int64 weight `[3]`, the updates, episodes and environment steps so far.
+        strategy: `tf.distribute.Strategy` with several replicas, or `None`.
 
     Attributes:
         microbatch_size: Int, the approximate number of steps whose gradients are computed
@@ -42,10 +43,11 @@ class TrainStep:
     microbatch_size = None
     jit_compile = jit_compile_baseline = False
 
-    def __init__(self, gradient_estimator, optimizer, counters):
+    def __init__(self, gradient_estimator, optimizer, counters, strategy=None):
         self.estimator = gradient_estimator
         self.optimizer = optimizer
         self.counters = counters
+        self.strategy = strategy
         self.passes = gradient_estimator.options.passes
         self.minibatch_size = gradient_estimator.options.minibatch_size
         # An optimizer with loss scaling itself skips a step that overflows.
@@ -127,8 +129,7 @@ class TrainStep:
             indices, behavior_log_probs: As in the estimator's `policy_gradients`, both or
                 neither.
         """
-        strategy = optimizers.strategy_of(self.estimator.variables)
-        if strategy is None:
+        if self.strategy is None:
             return self.gradients_by_microbatches(batch, indices, behavior_log_probs)
         if indices is not None:
             batch = batch.minibatch(indices)
@@ -138,7 +139,8 @@ class TrainStep:
             log_probs = None if indices is None else tf.gather(behavior_log_probs, own)
             return _terms(*self.gradients_by_microbatches(share, None, log_probs))
 
-        return self._split_sums(_mean_over_shares(strategy, batch, gradients_of_share))
+        means = _mean_over_shares(self.strategy, batch, gradients_of_share)
+        return self._split_sums(means)
 
     def _split_sums(self, sums):
         """Splits sums of gradients and metrics, and adds the gradients' norm."""
@@ -269,15 +271,14 @@ class TrainStep:
 
         Processes that disagreed about the end of an update would wait for each other.
         """
-        strategy = optimizers.strategy_of(self.estimator.variables)
-        if strategy is None:
+        if self.strategy is None:
             return self.estimator.kl_divergence(batch, behavior_log_probs)
 
         def kl_of_share(share, own):
             log_probs = tf.gather(behavior_log_probs, own)
             return [self.estimator.kl_divergence(share, log_probs)]
 
-        return _mean_over_shares(strategy, batch, kl_of_share)[0]
+        return _mean_over_shares(self.strategy, batch, kl_of_share)[0]
 
     def _compiled_steps(self, batch, behavior_log_probs, permutations, parts, sums):
         """Runs `_gradient_steps` in one XLA program.
