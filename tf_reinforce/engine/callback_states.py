@@ -54,8 +54,7 @@ class CallbackStates:
             if _BEFORE not in vars(callback):
                 values = {key: x for key, (x, _) in _attributes(callback).items()}
                 setattr(callback, _BEFORE, copy.deepcopy(values))
-        self._first = {}  # the digests of attributes, after `on_train_begin`
-        self._changed = set()  # names of callbacks and attributes with another digest
+        self._constants = {}  # digests of attributes that `on_train_begin` leaves alone
         self._appending = {}
 
     def check_logs(self, states):
@@ -102,9 +101,10 @@ class CallbackStates:
         for name, append in self._appending.items():
             self._callbacks[name].append = append
         for name, callback in self._callbacks.items():
-            if callback not in self._used:  # of these, all attributes are saved
-                for key, (_, digest) in _attributes(callback).items():
-                    self._first[name, key] = digest
+            before, now = vars(callback)[_BEFORE], _attributes(callback)
+            for key in before.keys() & now.keys():
+                if _digest(before[key]) == now[key][1]:
+                    self._constants[name, key] = now[key][1]
 
     def set(self, states):
         """Restores the states, and warns of those without a callback."""
@@ -118,7 +118,6 @@ class CallbackStates:
         for state in states:
             if state["name"] in self._callbacks:
                 _set_state(self._callbacks[state["name"]], state)
-                self._changed |= {(state["name"], key) for key in state["attributes"]}
 
     def get(self):
         """Returns the states of all callbacks that have one, after flushing log files.
@@ -131,14 +130,12 @@ class CallbackStates:
         for name, callback in self._callbacks.items():
             if isinstance(callback, keras.callbacks.ProgbarLogger):
                 continue  # whether there is one depends on `verbose`
-            attributes = _attributes(callback)
-            self._changed |= {
-                (name, key)
-                for key, (_, digest) in attributes.items()
-                if self._first.get((name, key)) != digest
+            changed = {
+                key: value
+                for key, (value, digest) in _attributes(callback).items()
+                if self._constants.get((name, key)) != digest
             }
-            changed = [key for key in attributes if (name, key) in self._changed]
-            state = {"attributes": {key: attributes[key][0] for key in changed}}
+            state = {"attributes": changed}
             if hasattr(callback, "get_state"):
                 state["state"] = callback.get_state()
             path = _log_path(callback)
