@@ -652,12 +652,13 @@ def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, capsys):
     assert train(tmp_path / "a", "--target-return", "500", *few) == 1
     printed = capsys.readouterr().out
     assert "target 500 missed" in printed and "training ends" not in printed
-    words = ["--target-return", "0", "--eval-every", "1", *few]
+    words = ["--target-return", "0", "--eval-every", "1", *few, "--export"]
     words += ["--hidden", "8", "--run-dir", str(tmp_path / "b")]
     assert cli.main(["train", "CartPole-v1", *words]) == 0
     printed = capsys.readouterr().out
     assert "over 2 episodes reaches the target return 0, or after 300 upd" in printed
     assert "trained 1 update, " in printed and "s with 1 evaluation\n" in printed
+    assert (tmp_path / "b" / "policy" / "saved_model.pb").exists()
     assert train(tmp_path / "c", "--require-target", env="Pendulum-v1") == 2
     assert "Pendulum-v1 has no reward threshold" in capsys.readouterr().err
 

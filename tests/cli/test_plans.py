@@ -75,8 +75,11 @@ def test_other_environments_get_a_value_baseline(words, limit, every, capsys):
 
 def test_options_override_the_settings_of_the_environment():
     words = "--gamma", "0.5", "--episodes-per-epoch", "3", "--eval-every", "7"
-    found = settings("Pendulum-v1", *words, "--passes", "2")
-    assert is_part({"gamma": 0.5, "passes": 2, "gae_lambda": 0.8}, found["agent"])
+    more = "--set", "baseline.passes=3", "--set", "max_kl=null"
+    found = settings("Pendulum-v1", *words, "--passes", "2", *more)
+    agent = {"gamma": 0.5, "passes": 2, "gae_lambda": 0.8, "max_kl": None}
+    assert is_part(agent, found["agent"])
+    assert found["agent"]["baseline"]["passes"] == 3
     assert found["fit"] == {"num_envs": 4, "episodes_per_epoch": 3}
     assert found["evaluation"] == {"every": 7}
 

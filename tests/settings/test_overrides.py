@@ -42,3 +42,26 @@ def test_alternatives_of_fit_replace_each_other():
         assert toml_files.override(settings, ("fit", name), 2)["fit"] == expected
     with pytest.raises(ValueError, match=r"`gamma` must be a table.* gamma=0\.9"):
         toml_files.override(settings, ("agent", "gamma", "first"), 1)
+
+
+@pytest.mark.parametrize(
+    "text, path, value",
+    [
+        ("steps=10_000", "fit.steps", 10_000),
+        ("agent.baseline.passes=4", "agent.baseline.passes", 4),
+        ("max_kl=null", "agent.max_kl", None),
+        ("head={kind = 'Beta'}", "agent.head", {"kind": "Beta"}),
+        ("evaluation.episodes=7", "evaluation.episodes", 7),
+        ("fit.max_episode_steps=3", "fit.max_episode_steps", 3),
+    ],
+)
+def test_name_and_value_of_a_setting(text, path, value):
+    assert toml_files.parse_setting(text) == (tuple(path.split(".")), value)
+
+
+@pytest.mark.parametrize(
+    "text", ["gama=0.9", "gamma", "agent.steps=3", "max_episode_steps=3", "=1", "agent=1"]
+)
+def test_what_is_no_setting_is_refused(text):
+    with pytest.raises(ValueError, match=f"NAME=VALUE.* Received: '{text}'"):
+        toml_files.parse_setting(text)

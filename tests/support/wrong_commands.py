@@ -69,6 +69,9 @@ def train_commands():
     sizes = "0", "-1", HUGE, ("64", "0"), ("100000", "100000")
     yield from options(ONCE, "--hidden", *sizes, name="hidden")
     yield from options(("train", "Pendulum-v1"), "--head", "Categorical", name="head")
+    yield from options(ONCE, "--set", "gama=0.9", "gamma", "agent.steps=3")
+    yield Command((*ONCE, "--set", "gamma=2"), "gamma", "2")
+    yield Command((*ONCE, "--set", "gamma.first=2"), "gamma", "first")
     yield from options(ONCE, "--engine", "fast")
     yield from options(ONCE, "--preset", "NoSuch", name="preset")
     yield from options(ONCE, "--preset", "none.toml", name="file")
@@ -96,6 +99,8 @@ def _engine_commands():
     yield Command((*ONCE, *compiled, *drop), "engine", "drop_episode")
     yield Command((*lake, "--seeds", "2", *compiled), "engine", "FrozenLake8x8-v1")
     yield Command((*ONCE, "--seeds", "2", "--jobs", "0"), "jobs", "0")
+    yield Command((*ONCE, "--jobs", "2"), "--jobs", "--seeds")
+    yield Command((*ONCE, "--num-cpus-per-worker", "0"), "--num-cpus", "--ray")
     yield Command((*ONCE, "--tensorboard", "all"), "--tensorboard", "all")
 
 
@@ -133,6 +138,7 @@ def other_commands():
     yield Command(("export", "missing", "--out", "new"), "missing", "missing")
     new = ("export", "run", "--out", "new")
     yield from options(new, "--format", "keras", "", name="choice")
+    yield Command((*new, "--env", "CartPole-v1"), "--env", "--check")
     yield from options(("export", "run"), "--out", "full", "mine.txt", name="folder")
     yield Command(("export", "full", "--out", "new"), "agent.keras", "full")
     yield Command(("export", "mine.txt", "--out", "new"), "mine.txt", "mine.txt")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from tf_reinforce import saving
 from tf_reinforce.settings import config
 from tf_reinforce.settings import schema
+from tf_reinforce.settings import toml_files
 from tf_reinforce.settings.schema import Count
 from tf_reinforce.settings.schema import Seed
 
@@ -25,7 +26,7 @@ SETTINGS = {
     **{name: ("callbacks", name) for name in config.TABLES["callbacks"]},
 }
 # Options that may be used without a value: the value that they then have.
-_CONSTANTS = {"preset": "", "tensorboard": "scalars", "video": 100}
+_CONSTANTS = {"preset": "", "export": "", "tensorboard": "scalars", "video": 100}
 
 
 def flag(name):
@@ -108,7 +109,7 @@ def _form(name, hint):
     if parts and parts[0] in (tuple, dict):  # read by a function of our own
         return dict(
             type=reader(parts[1]),
-            metavar="NAME=VALUE" if name == "env_arg" else name.upper(),
+            metavar="NAME=VALUE" if name in ("env_arg", "set") else name.upper(),
             action="store" if parts[0] is dict else "append",
         )
     if hint is config.Sizes:
@@ -116,6 +117,13 @@ def _form(name, hint):
     kind = next(iter(schema.kinds(hint)), str)
     letter = {int: "N", float: "X", str: name.upper()}[kind]
     return dict(type=reader(schema.read, name, hint), metavar=letter, **form)
+
+
+def expect_effect(needed, is_given, **options):
+    """Raises `ValueError` for options that have no effect without another one."""
+    for name, value in options.items():
+        if not is_given and value not in (None, []):
+            raise ValueError(f"`{flag(name)}` has no effect without {needed}. Omit it.")
 
 
 def reader(function, *arguments):
@@ -139,6 +147,7 @@ def explicit_settings(options):
     fit = tables["fit"]
     if (address := getattr(options, "ray", None)) is not None:
         cores = options.num_cpus_per_worker
+        cores = 1 if cores is None else cores
         fit["workers"] = config.RayWorkers(
             fit.get("workers"), address, num_cpus_per_worker=cores
         )
@@ -178,6 +187,7 @@ def _env_argument(text):
 
 Interval = Annotated[dict, _interval]
 EnvArguments = Annotated[tuple, _env_argument]
+Overrides = Annotated[tuple, toml_files.parse_setting]
 
 
 @dataclasses.dataclass
@@ -187,6 +197,8 @@ class TaskOptions:
     Attributes:
         env: Environment id, also module:Id-v0.
         preset: A preset of docs/presets.md, or FILE.toml (without NAME: that of ENV).
+        set: Override a setting, for example --set baseline.passes=4 or --set
+            max_kl=null. It wins over the preset and other options, and may be repeated.
         engine: compiled: all episodes in one XLA program, if TensorFlow has an equal
             environment; host: Gymnasium's environment; auto: compiled if the registered
             environment equals the one in TensorFlow and an update has a number of
@@ -199,6 +211,7 @@ class TaskOptions:
     env: str | None = None
     _: dataclasses.KW_ONLY
     preset: str | None = None
+    set: Overrides = ()
     env_arg: EnvArguments = ()
     engine: Literal["auto", "host", "compiled"] = "auto"
     seed: Seed | None = None

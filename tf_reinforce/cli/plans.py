@@ -19,7 +19,7 @@ _NAMES = "gamma", "learning_rate", "baseline", "entropy_coef", "normalize_observ
 DEFAULTS = {name: getattr(config.AgentSettings, name) for name in _NAMES}
 DEFAULTS["hidden"] = list(config.AgentSettings.hidden)
 # Options that `--resume` excludes, because they change the result.
-_NOT_WITH_RESUME = ["preset", "engine", "seed", "seeds", "run_dir"]
+_NOT_WITH_RESUME = ["preset", "set", "engine", "seed", "seeds", "run_dir"]
 _NOT_WITH_RESUME += [
     name for name, x in cli_options.SETTINGS.items() if x[0] in ("agent", "evaluation")
 ]
@@ -153,6 +153,8 @@ def _new(options):
         "checkpoint": explicit["checkpoint"],
         "callbacks": explicit["callbacks"],
     }
+    for path, value in options.set:
+        settings = toml_files.override(settings, path, value)
     if settings["agent"]["baseline"] == "value":
         # `Reinforce.for_env` would choose other settings by the environment.
         settings["agent"]["baseline"] = dict(config.VALUE_NETWORK)
@@ -222,7 +224,7 @@ def unknown_module(env, command):
 def check_resume_options(options):
     """Raises `ValueError` for an option that `--resume` does not allow."""
     for name in _NOT_WITH_RESUME:
-        if getattr(options, name) not in (None, "auto"):
+        if getattr(options, name) not in (None, "auto", []):
             raise ValueError(
                 "`--resume` continues a training with its own settings. Omit "
                 f"{cli_options.flag(name)}."

@@ -94,7 +94,7 @@ def export(
     check: bool = False,
     env: str | None = None,
     env_arg: EnvArguments = (),
-    observations: Count = 1000,
+    observations: Count | None = None,
     max_bytes: Count = saving.MAX_BYTES,
 ):
     """Write the policy as a SavedModel, ONNX or LiteRT.
@@ -109,8 +109,10 @@ def export(
             that it plays (random without an environment); the exit code is 1 if they
             differ by more than 1e-5.
         env: With --check, the environment id (that of the run).
-        observations: With --check, the number of observations.
+        observations: With --check, the number of observations (1000).
     """
+    more = dict(env=env, env_arg=env_arg, observations=observations)
+    cli_options.expect_effect("--check", check, **more)
     env = env and agent_files.find_env(env)
     files.expect_replaceable_folder(out)
     if format == "tf_saved_model":
@@ -127,7 +129,11 @@ def export(
     in_file, options = run_config.read_env(run, dict(env_arg))
     env = env or (in_file and agent_files.find_env(in_file))
     report = export_report.check_export(
-        agent, out, env, observations=observations, env_kwargs=options["env_kwargs"]
+        agent,
+        out,
+        env,
+        observations=observations or 1000,
+        env_kwargs=options["env_kwargs"],
     )
     print(report)
     return int(not report.passed)

@@ -8,6 +8,7 @@ import shlex
 import tempfile
 from typing import Annotated
 
+from tf_reinforce import saving
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
 from tf_reinforce.experiments import run_config
@@ -27,25 +28,27 @@ class TrainOptions(cli_options.TaskOptions):
     Attributes:
         ray: Run the --workers on a Ray cluster: its address host:port, `auto` for the
             cluster of this machine, or `local` for a new one.
-        num_cpus_per_worker: With --ray, the cores that a worker reserves on its machine;
-            0: any number of workers.
+        num_cpus_per_worker: With --ray, the cores that a worker reserves on its machine
+            (1); 0: any number of workers.
         seeds: Train N seeds, from --seed on: in one program if TensorFlow has an equal
             environment and --epochs is set, else in processes.
         jobs: With --seeds, the processes at the same time (number of cores).
         require_target: Exit with code 1 if the best agent misses the target; with
             --seeds, if the median of the seeds does.
         run_dir: Folder of this run (runs/ENV/DATE_seedN).
+        export: Also write the best policy as a SavedModel (RUN/policy).
         resume: Continue the run in this folder, with its settings.
         checkpoint_every: Updates (10) or seconds (60s) from one checkpoint to the next
             (60s).
     """
 
     ray: str | None = None
-    num_cpus_per_worker: schema.NonNegative = 1
+    num_cpus_per_worker: schema.NonNegative | None = None
     seeds: Annotated[int, schema.Range(1, run_config.MAX_SEEDS)] | None = None
     jobs: schema.Count | None = None
     require_target: bool = False
     run_dir: str | None = None
+    export: str | None = None
     resume: str | None = None
     checkpoint_every: cli_options.Interval | None = None
 
@@ -62,7 +65,7 @@ def train(options: TrainOptions):
     cluster = startup.learner_cluster(os.environ)
     if cluster is None or cluster.number == 0:
         return _train(options, cluster)
-    options.run_dir = None
+    options.run_dir = options.export = None
     with open(os.devnull, "w") as file, contextlib.redirect_stdout(file):
         return _train(options, cluster)
 
@@ -74,7 +77,10 @@ def _train(options, cluster):
     if options.run_dir is not None:
         files.expect_empty_folder(pathlib.Path(options.run_dir))
     strategy = None if cluster is None else _strategy(options, cluster)
+    cores = options.num_cpus_per_worker
+    cli_options.expect_effect("--ray", options.ray, num_cpus_per_worker=cores)
     plan = plans.make(options)
+    cli_options.expect_effect("--seeds", plan.num_seeds, jobs=options.jobs)
     if options.require_target and plan.target is None:
         raise ValueError(
             "`--require-target` needs a target return, and the environment "
@@ -213,7 +219,16 @@ def _report(options, plan, directory, result):
         f"{result['seconds']:.1f} s with {_count(result, 'evaluation')}\n"
         f"saved in {directory}"
     )
+    _export(options, directory)
     return int(options.require_target and mean < target)
+
+
+def _export(options, directory):
+    """Writes the best policy of a run as a SavedModel if `--export` was passed."""
+    if options.export is not None:
+        folder = options.export or directory / "policy"
+        saving.load(directory / "agent.keras").export(folder)
+        print(f"exported to {folder}")
 
 
 def _train_seeds(options, plan, twin):
@@ -322,6 +337,7 @@ def _report_seeds(options, env, directory, result, target):
         f"returns over new episodes: minimum {min(returns):.4g}, median {median:.4g}, "
         f"maximum {max(returns):.4g}{reached}\nsaved in {directory}"
     )
+    _export(options, directory)
     return int(options.require_target and target is not None and median < target)
 
 

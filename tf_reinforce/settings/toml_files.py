@@ -221,6 +221,38 @@ def is_safe(value):
     return isinstance(value, (bool, int, float)) and -math.inf < value < math.inf
 
 
+def parse_setting(text):
+    """Parses an override `NAME=VALUE`.
+
+    NAME is a setting, with its table or without, and may continue with a key of a setting
+    that is a table itself. VALUE is JSON, TOML or text.
+
+    Returns:
+        The path, a tuple of strings from the table to the innermost key, and the value.
+
+    Raises:
+        ValueError: If the text has another form, or names no setting, or one of several
+            tables.
+
+    Example:
+
+    >>> parse_setting("gamma=0.9"), parse_setting("agent.baseline.passes=4")
+    ((('agent', 'gamma'), 0.9), (('agent', 'baseline', 'passes'), 4))
+    """
+    name, equals, value = text.partition("=")
+    table, *keys = name.split(".")
+    if table not in config.PRESET_TABLES:
+        tables = [x for x in config.PRESET_TABLES if table in config.TABLES[x]]
+        table, keys = tables[0] if len(tables) == 1 else "", [table, *keys]
+    if not equals or not keys or keys[0] not in config.TABLES.get(table, ()):
+        raise ValueError(
+            "A setting must have the form NAME=VALUE, with a name of docs/options.md, for "
+            "example gamma=0.9 or fit.max_episode_steps=100. Received: "
+            f"{text!r}{validation.similar(name, config.TABLES['agent'])}"
+        )
+    return (table, *keys), schema.value(value)
+
+
 def override(settings, path, value):
     """Returns a copy of a training's settings with one of them replaced.
 
