@@ -325,7 +325,7 @@ def constructors():
             None,
             3,
             Shown(gym.spaces.Text(3), "Text"),
-            Shown(gym.spaces.Box(1, 1, (2,)), "Box"),
+            Shown(gym.spaces.Box(1, 1, (2,)), "low=1.0"),
             Shown(gym.spaces.Tuple([]), "()"),
         ),
     )

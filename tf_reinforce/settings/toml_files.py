@@ -246,7 +246,7 @@ def parse_setting(text):
         table, keys = tables[0] if len(tables) == 1 else "", [table, *keys]
     if not equals or not keys or keys[0] not in config.TABLES.get(table, ()):
         raise ValueError(
-            "A setting must have the form NAME=VALUE, with a name of docs/options.md, for "
+            "A setting must have the form NAME=VALUE with a name of docs/options.md, for "
             "example gamma=0.9 or fit.max_episode_steps=100. Received: "
             f"{text!r}{validation.similar(name, config.TABLES['agent'])}"
         )
