@@ -145,6 +145,7 @@ def test_only_the_chief_writes_files_and_prints(number, tmp_path, monkeypatch, c
     monkeypatch.setattr(learner_processes, "get", lambda strategy: processes)
     monkeypatch.setattr(processes, "gather", lambda values: np.array([values, values]))
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,), seed=0)
+    agent._distribute_strategy = Strategy(number)
     settings = {
         "env_kwargs": {},
         "fit": {"epochs": 2, "episodes_per_epoch": 2, "max_episode_steps": 5},
