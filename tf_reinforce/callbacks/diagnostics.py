@@ -9,6 +9,7 @@ import numpy as np
 
 from tf_reinforce.callbacks import advice
 from tf_reinforce.callbacks import episodes as episode_callbacks
+from tf_reinforce.callbacks import live_display
 from tf_reinforce.callbacks import training_statistics
 from tf_reinforce.support import validation
 
@@ -217,4 +218,5 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
     def _print(self, text):
         # In a terminal, `ProgressLine` replaces `sys.stdout` during the training.
-        print(text, file=self.stream or sys.stdout, flush=True)
+        stream = live_display.LenientStream(self.stream or sys.stdout)
+        print(text, file=stream, flush=True)

@@ -160,7 +160,7 @@ class ProgressLine(keras.callbacks.Callback):
         """Restores nothing."""
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._out = self.stream or sys.stdout
+        self._out = live_display.LenientStream(self.stream or sys.stdout)
         in_notebook = self.stream is None and live_display.in_notebook()
         is_terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
         self._display: Any = None

@@ -20,6 +20,20 @@ _BAR_STYLES = dict(style="bright_black", complete_style="cyan", finished_style="
 _SECONDS = 0.1  # shortest time from one drawing to the next
 
 
+class LenientStream:
+    """A text stream that prints `?` for characters its encoding does not have."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def write(self, text):
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        return self._stream.write(text.encode(encoding, "replace").decode(encoding))
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+
 class LiveDisplay:
     """Draws a bar, the history of the returns and the facts of the last update.
 
