@@ -61,18 +61,20 @@ class Reinforce(compilation.FixedArguments, keras.Model):
 
         ∇J = E[ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ) ],    Gₜ = Σ_{k≥t} γᵏ⁻ᵗ rₖ
 
-    The policy is any Keras model whose outputs are the parameters of a distribution over
-    actions. As in most implementations, an update omits the factor γᵗ of step t, so with
-    γ < 1 it follows the gradient of no function. For an unbiased estimate of the gradient
-    of the expected discounted return, set `gamma=1`, `discount_states=True` or
-    `returns="whole"`, and no option that `docs/estimators.md` calls biased.
+    The policy can be any Keras model whose outputs are the parameters of a distribution
+    over actions. Use the method `act` to get actions. To get the outputs of the policy,
+    for example logits, call the agent like a function, or use `predict`.
 
-    `act` returns actions; `agent(observations)` and `agent.predict` return the outputs of
-    the policy, for example logits.
+    The policy that is trained must be the same as the one that acts. Dropout,
+    BatchNormalization and other layers with a training mode therefore always run in
+    inference mode. A `SpectralNormalization` layer normalizes its kernel once at the end
+    of each update.
 
-    Dropout, BatchNormalization and other layers with a training mode always run in
-    inference mode, because the policy that is trained must be the one that acts.
-    `SpectralNormalization` normalizes its kernel once at the end of each update.
+    Like most implementations, the default settings leave out the factor γᵗ that the
+    gradient of the expected discounted return has at step t. With γ < 1, the result is
+    then not the gradient of any function. If you need an unbiased estimate of the
+    gradient of the expected discounted return, set `gamma=1`, `discount_states=True` or
+    `returns="whole"`, and use no option that `docs/estimators.md` calls biased.
 
     Args:
         policy: Keras model that returns P outputs for each of N observations, `[N, P]`,
@@ -303,7 +305,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
     ) -> tuple[list, list, dict[str, tf.Tensor]]:
         """Returns the policy gradient of a batch of episodes, without an update.
 
-        Returns, baseline and values count as constants.
+        The returns, the baseline and the values count as constants when the loss is
+        differentiated.
 
         Args:
             episodes: `Episodes`. An agent with a head need not be built before.
@@ -323,9 +326,10 @@ class Reinforce(compilation.FixedArguments, keras.Model):
     ) -> list[tf.Tensor]:
         """Returns each episode's gradient of the policy loss, without an update.
 
-        Advantages come from the whole batch. So the mean over episodes is the batch's
-        gradient, and the variance over them measures its noise. Entropy bonus,
-        regularizers and the value loss of shared layers are left out.
+        The variance of these gradients over the episodes shows how noisy the gradient of
+        the batch is. Their mean is the gradient of the batch, because the advantages are
+        computed from all episodes together. The entropy bonus, regularizers and the value
+        loss of shared layers are left out.
 
         Args:
             episodes: `Episodes`.
@@ -342,7 +346,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
     def step_statistics(self, episodes: records.Episodes) -> Any:
         """Returns every step's return, advantage, log-probability and entropy.
 
-        They are those of an update from `episodes`, which is not made.
+        An update from the same `episodes` would use these numbers, but no update is made.
 
         Args:
             episodes: `Episodes`.
@@ -358,8 +362,9 @@ class Reinforce(compilation.FixedArguments, keras.Model):
     def update(self, episodes: records.Episodes, seed: int = 0) -> dict[str, float]:
         """Makes one update from a batch of whole episodes.
 
-        It computes the gradients, checks that they are finite, makes the optimizer step,
-        and then updates the baseline and the observation normalizer.
+        An update first computes the gradients and checks that they are finite. The
+        optimizer then changes the weights, and at the end, the baseline and the
+        observation normalizer are updated too.
 
         Args:
             episodes: `Episodes` to learn from.
@@ -414,7 +419,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
     ) -> keras.callbacks.History:
         """Trains on an environment: one epoch is one update from whole episodes.
 
-        The preset passed to `for_env` replaces arguments that are `None`.
+        Arguments that are `None` take their values from the preset that was passed to
+        `for_env`.
 
         Args:
             env: Environment id (also `module:Id-v0`), `EnvSpec`, callable,
@@ -554,9 +560,9 @@ class Reinforce(compilation.FixedArguments, keras.Model):
     ) -> dict[str, float]:
         """Evaluates the policy on whole episodes, without an update.
 
-        All episodes that start are finished and counted, so short ones get no more
-        weight. Evaluation, training and validation use different random numbers even with
-        equal seeds.
+        Every episode that starts is played to its end and counted, so that short episodes
+        get no more weight than long ones. Even if you pass the seed of the training, the
+        evaluation uses other random numbers than the training and its validation.
 
         Args:
             env: Environment, in any form that `fit` accepts.
@@ -682,13 +688,17 @@ class Reinforce(compilation.FixedArguments, keras.Model):
     def export(self, filepath: str | os.PathLike, format: str = "tf_saved_model") -> None:
         """Writes the policy in a format that needs only TensorFlow, ONNX or LiteRT.
 
-        The functions are `act(observation) -> action`,
-        `distribution(observation) -> parameters` and
-        `sample(observation, seed) -> action, raw_action` (ONNX and LiteRT take noise
-        instead of the seed). A SavedModel also has
-        `log_prob(observation, raw_action) -> log_prob`. A raw action is the head's sample
-        before clipping or rounding. All of them normalize observations as the agent does,
-        accept any batch size, and take each array of a nested observation as an argument.
+        The exported files contain a function for each of these tasks:
+
+        - `act(observation) -> action` returns the most likely actions.
+        - `distribution(observation) -> parameters` returns for example probabilities.
+        - `sample(observation, seed) -> action, raw_action` draws random actions. In ONNX
+          and LiteRT, the function takes noise instead of the seed.
+        - `log_prob(observation, raw_action) -> log_prob` exists only in a SavedModel.
+
+        A raw action is the sample of the head before it is clipped or rounded. All
+        functions normalize observations as the agent does, and accept any batch size. If
+        observations are nested, each of their arrays is an argument of its own.
         `docs/export.md` describes the files.
 
         Args:
@@ -710,8 +720,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
     def jit_compile(self) -> bool | str:
         """Returns the argument `jit_compile` of `compile`: True, False or `"auto"`.
 
-        Without a GPU, Keras would replace `"auto"` by False, although XLA makes updates
-        of many gradient steps several times faster.
+        Keras would replace `"auto"` by False on a machine without a GPU. This property
+        keeps it, because XLA makes updates of many gradient steps several times faster.
         """
         return "auto" if self._jit_compile is None else self._jit_compile
 
@@ -754,8 +764,9 @@ class Reinforce(compilation.FixedArguments, keras.Model):
     def trainer(self) -> trainers.Trainer:
         """Returns the `engine.trainer.Trainer` of a built agent.
 
-        It is renewed when a constant of its traced programs has changed, for example by
-        calling `adapt` of a normalization layer of the policy.
+        The traced programs of a trainer contain constants. If one of them has changed,
+        for example because `adapt` of a normalization layer was called, the trainer is
+        renewed.
         """
         self._trainer = self._trainer.current()
         return self._trainer
@@ -854,8 +865,9 @@ class Reinforce(compilation.FixedArguments, keras.Model):
     ) -> None:
         """Writes the agent to a `.keras` file, with all weights and optimizer states.
 
-        An error leaves an existing file unchanged. Of the `env_kwargs` of `for_env`, only
-        numbers and booleans are stored; pass others to `fit` again after loading.
+        If writing fails, an existing file stays unchanged. Only numbers and booleans of
+        the `env_kwargs` of `for_env` are stored, so other values must be passed to `fit`
+        again after loading.
 
         Raises:
             ValueError: If the file name does not end in `.keras`, or the agent is not

@@ -1,8 +1,9 @@
 """Atari games with small gray images, from which policies learn quickly.
 
-Each game of the Arcade Learning Environment gets an environment, for example
-`SmallPong-v0` for Pong. Gymnasium imports this module when the id names it:
-`gymnasium.make("tf_reinforce.atari:SmallPong-v0")`. The extra `[atari]` is required.
+Each game of the Arcade Learning Environment has an environment in this module, for
+example `SmallPong-v0` for Pong. To make it, put the name of the module into the id, as in
+`gymnasium.make("tf_reinforce.atari:SmallPong-v0")`. The games require the extra
+`[atari]`.
 """
 
 import gymnasium as gym
@@ -23,8 +24,9 @@ _NOOP_MAX = 30  # an episode begins after 1 to 30 frames without an action
 class _KeepGameLoaded(gym.Wrapper):
     """Seeds an Atari environment without loading its game again.
 
-    `AtariEnv.reset(seed=…)` reloads it, which takes as long as 200 steps. Only the
-    emulator's own sticky actions need the new seed, and they are turned off.
+    With a seed, `AtariEnv.reset` would load the game again, which takes as long as 200
+    steps. Only the emulator's own sticky actions need the new seed, and these are turned
+    off.
     """
 
     def reset(self, *, seed=None, options=None):
@@ -45,8 +47,8 @@ def make(
     """Makes an Atari game whose observations are the last few gray images.
 
     Each step repeats its action for four frames and returns the sum of their rewards,
-    unclipped. The image is the maximum over the last two frames, because some games draw
-    an object only in every second one.
+    which are not clipped. Some games draw an object only in every second frame, so an
+    image is the maximum over the last two frames.
 
     Args:
         game: Name in Gymnasium's ids, for example `"Pong"` for `ALE/Pong-v5`.

@@ -32,8 +32,8 @@ def load(
 ) -> "agent.Reinforce":
     """Loads an agent that `agent.save` wrote.
 
-    The file may come from a stranger: loading runs no code from it, and reads no other
-    file.
+    You can load a file from someone whom you do not know, because loading runs no code
+    from the file and reads no other file.
 
     Args:
         path: Path of the `.keras` file.
@@ -71,8 +71,8 @@ def _named(path):
 def read(path: str, max_bytes: int = MAX_BYTES) -> dict:
     """Returns the current configuration in a `.keras` file.
 
-    It needs no TensorFlow, and raises the errors of `load` if Keras cannot have written
-    the file.
+    TensorFlow is not needed. A file that Keras cannot have written raises the errors of
+    `load`.
     """
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no file {path}.")

@@ -1,7 +1,8 @@
 """Advice from the reports of `Diagnostics`: one sentence for each cause.
 
-Each function reads all reports so far, and returns a sentence or `None`. `CAUSES` lists a
-cause before those that follow from it; only the first one that applies is printed.
+Each function reads all reports so far, and returns a sentence, or `None` if its cause
+does not apply. The order of `CAUSES` matters, because only the first cause that applies
+is printed. A cause therefore comes before those that follow from it.
 """
 
 import itertools

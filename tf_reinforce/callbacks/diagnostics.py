@@ -24,13 +24,13 @@ _PRINTED = (
 class Diagnostics(episode_callbacks.EpisodeCallback):
     """Measures updates in detail, and prints advice on how to improve the training.
 
-    It makes a report at the first update and then at every `every`-th: it analyses the
-    gradient of each episode, with and without the baseline, and compares the policy
-    before and after the update. This takes about as long as a few updates, and does not
-    change the training by a single bit. See `docs/diagnostics.md` for formulas, sources
-    and thresholds.
+    A report is made at the first update and then at every `every`-th. For a report, the
+    gradient of each episode is computed with and without the baseline, and the policy
+    before the update is compared with the one after it. This takes about as long as a few
+    updates, and does not change the result of the training. The formulas, sources and
+    thresholds are in `docs/diagnostics.md`.
 
-    A report is a dict of floats, with NaN for what is unknown or undefined:
+    Each report is a dict of floats, in which NaN stands for what is unknown or undefined:
 
     - `update`: number of the update, from 0 over all calls of `fit`.
     - `episodes`: number of episodes.
@@ -41,12 +41,13 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     - `gradient_variance_removed`: share of the variance that the baseline removes.
     - `return_variance_removed`: the same for the returns.
     - `explained_variance`: share of the returns' variance that the values explain.
-    - `kl`: KL divergence from the policy before the gradient steps to that after.
+    - `kl`: KL divergence from the policy before the gradient steps to that after, in nats
+      per step.
     - `effective_sample_size`: of importance sampling with the new policy, a share.
-    - `entropy_share`: entropy divided by that of a uniform choice.
+    - `entropy_share`: entropy divided by that of a uniform choice, NaN for real actions.
     - `spread`: standard deviation of real actions, in half widths of their bounds.
     - `at_bounds`: share of real numbers that reach the environment at a bound.
-    - `bounded_logits`: share of [0, 1] that the logits cover.
+    - `bounded_logits`: share of [0, 1] that the logits cover, zero if a logit is outside.
     - `return_size`: root mean square, after `scale_rewards`.
     - `advantage_size`: root mean square, after `scale_advantages`.
     - `stepping_share`: share of the time since the last report, including tracing.
@@ -56,11 +57,9 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     - `value_scale`: `scale` of a `Value` baseline.
     - `value_shared`, `rewards_scaled`, `vector_env`: flags, 1 or 0.
 
-    A `signal` of zero or less is smaller than its error. Removed shares are below zero if
-    the baseline adds variance. `kl` is in nats per step; for it and the effective sample
-    size, both policies normalize observations as during the collection. `entropy_share`
-    is NaN for real actions. `bounded_logits` is zero if a logit is outside of [0, 1], and
-    one after softmax.
+    The estimate of `signal` can be zero or negative, which means that it is smaller than
+    its error. A removed share of the variance is negative if the baseline adds variance
+    instead.
 
     Args:
         every: Positive int, the number of updates from one report to the next.

@@ -20,14 +20,15 @@ COLUMNS = ("episode", "update", "episode_return", "episode_length", "terminated"
 class EpisodeCallback(keras.callbacks.Callback):
     """A Keras callback that also receives the episodes of an update.
 
-    `on_episodes_collected` is called before the update. After it, `on_episode_end` is
-    called once for each episode, in the order in which they started, and then
-    `on_train_batch_end`.
+    The method `on_episodes_collected` is called before the update. After the update,
+    `on_episode_end` is called once for each episode, in the order in which the episodes
+    started, followed by `on_train_batch_end`.
 
-    To be part of the checkpoints of `fit(..., resume=...)`, define `get_state()` and
-    `set_state(state)`, with a state of dicts, lists, numbers, strings and NumPy arrays.
-    `set_state` is called after `on_train_begin`. With only one of the two methods,
-    `resume` raises an error before the training.
+    If your callback has a state that an interrupted training needs to continue, define
+    the methods `get_state()` and `set_state(state)`. The checkpoints of `fit(...,
+    resume=...)` then contain the state, which may consist of dicts, lists, numbers,
+    strings and NumPy arrays. When the training continues, `set_state` is called after
+    `on_train_begin`.
 
     Example:
 
@@ -67,9 +68,9 @@ class EpisodeCallback(keras.callbacks.Callback):
 class EpisodeLogger(EpisodeCallback):
     """Writes one CSV row per episode.
 
-    The columns are `episode`, `update`, `episode_return`, `episode_length` and
-    `terminated`. An update's rows are written together, and the file is closed between
-    updates.
+    The file has the columns `episode`, `update`, `episode_return`, `episode_length` and
+    `terminated`. All rows of an update are written together, and the file is closed
+    between updates.
 
     Args:
         filename: Path of the CSV file.
@@ -130,10 +131,10 @@ class StopAtReturn(keras.callbacks.Callback):
 class ProgressLine(keras.callbacks.Callback):
     """Shows progress: a live display in a terminal or in a notebook, else plain lines.
 
-    The live display has a bar over the budget with the remaining time, the history of the
-    mean returns as a line of blocks, and facts of the last update. It also announces
-    evaluations. The first update does not count for the remaining time, because
-    TensorFlow functions are compiled then. A resumed training says where it continues.
+    The live display has a bar that shows the used part of the budget and the remaining
+    time. The mean returns of all updates so far appear as a line of blocks, next to facts
+    about the last update. The first update is slow, because TensorFlow compiles its
+    functions then, so the remaining time is estimated from the later ones.
 
     Args:
         every: Float ≥ 0, the minimum number of seconds between two plain lines. With 0,

@@ -13,10 +13,12 @@ _STATE = ("best_return", "evaluated_update", "evaluations")
 class EvaluationCallback(keras.callbacks.Callback):
     """Evaluates an agent regularly, saves the best one, and stops at a target return.
 
-    With `every=10`, it evaluates after every tenth update; with a `target`, also when the
-    mean return of an update's training episodes reaches it. Each evaluation uses new
-    episodes. The result is logged as `val_episode_return`, which is NaN after other
-    updates.
+    With `every=10`, for example, the agent is evaluated after every tenth update. If
+    there is a `target`, the agent is also evaluated when the mean return of the training
+    episodes reaches the target. Each evaluation uses new episodes.
+
+    The result is logged as `val_episode_return`. After an update without an evaluation,
+    the logged value is NaN.
 
     Args:
         env: Environment in any form that `Reinforce.evaluate` accepts.

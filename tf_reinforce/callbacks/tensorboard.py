@@ -18,16 +18,16 @@ SUFFIX = ".tf_reinforce"  # of the event files that the callback writes
 class TensorBoardLogger(episode_callbacks.EpisodeCallback):
     """Writes the logs of each update for TensorBoard; the x axis is environment steps.
 
-    With `keras.callbacks.TensorBoard`, which works too, it is the number of updates. Each
-    log key becomes a scalar of that name. Values that are not finite are left out, for
-    example `val_episode_return` without an evaluation.
+    Each log key becomes a scalar of the same name. Values that are not finite are left
+    out, for example `val_episode_return` after an update without an evaluation. You can
+    also use `keras.callbacks.TensorBoard`, but then the x axis is the number of updates.
 
-    With `histograms`, there are also histograms of all weights (`weights/…`), and of the
-    update's actions as the policy sampled them (`actions`; with several arrays,
-    `actions/0`, `actions/1`, …).
+    Histograms show how the numbers in an array are distributed. With `histograms=True`,
+    they are written for all weights, under names that begin with `weights/`, and for the
+    actions that the policy sampled for the update, under the name `actions`.
 
     When `fit(..., resume=...)` continues a training, the updates after the checkpoint are
-    written again, with the same values at the same steps.
+    made again and also written again, with the same values at the same steps.
 
     Args:
         log_dir: Path of the folder of event files. It may contain other files.

@@ -8,15 +8,18 @@ def signal_and_noise(gradients, group_size=1):
 
         signal = |ḡ|² - noise,    noise = tr S / E,    S = Σₑ (gₑ - ḡ)(gₑ - ḡ)ᵀ / (E - 1)
 
-    Here gₑ is the gradient of episode e, ḡ their mean over E episodes, and S their
-    covariance. The noise is subtracted because the expected |ḡ|² exceeds the true squared
-    length by it. Both estimates are unbiased if the gₑ are independent, and the signal
-    may then be negative. For a signal-to-noise ratio, average both over batches before
-    dividing.
+    Here gₑ is the gradient of episode e, ḡ is the mean of these gradients over E
+    episodes, and S is their covariance. The expected |ḡ|² exceeds the true squared length
+    by the noise, which is therefore subtracted.
 
-    With a leave-one-out or mean baseline, an episode's gradient contains the returns of
-    the others, which biases both. In a batch of E one-step episodes, the signal is larger
-    and the noise smaller by exactly 1 / (E - 1)² of the true signal.
+    If the gradients of the episodes are independent, both estimates are unbiased, and the
+    signal may be negative. To compute a signal-to-noise ratio, average the signal and the
+    noise over several batches before you divide them.
+
+    With a leave-one-out or mean baseline, the gradients are not independent, because an
+    episode's gradient contains the returns of the other episodes. The signal is then
+    estimated too large and the noise too small. In a batch of E one-step episodes, the
+    difference is exactly 1 / (E - 1)² of the true signal.
 
     Args:
         gradients: List of arrays `[E, …]`, one for each weight, with a row for each
@@ -55,8 +58,9 @@ def explained_variance(targets, predictions):
 
         1 - Var(G - v) / Var(G)
 
-    It is one if the predictions are exact up to a constant, zero if they are no better
-    than a constant, negative if they are worse, and NaN if the targets do not vary.
+    The share is one if the predictions are exact up to a constant, and zero if they are
+    no better than a constant. Predictions that are worse than a constant have a negative
+    share. If all targets are equal, the result is NaN.
 
     Args:
         targets, predictions: `[N]` float arrays, the targets G and the predictions v of N
@@ -79,9 +83,10 @@ def policy_change(before, after):
 
         KL ≈ 1/N Σₙ (ρₙ - 1 - ln ρₙ),    ESS = (Σ ρₙ)² / (N Σ ρₙ²),    ρₙ = π'(aₙ) / π(aₙ)
 
-    The N actions aₙ were sampled from π, the policy before an update; π' is the one
-    after. The KL estimate, from π to π', is never negative, and unbiased if π' does not
-    depend on these actions. ESS is one if all ρₙ are equal.
+    Here π is the policy before an update, from which the N actions aₙ were sampled, and
+    π' is the policy after it. The estimate of the KL divergence from π to π' is never
+    negative, and it is unbiased if π' does not depend on these actions. The effective
+    sample size is one if all ratios ρₙ are equal.
 
     Args:
         before, after: `[N]` float, the log-probabilities of the actions under both
@@ -113,9 +118,9 @@ def ratio_of_means(numerators, denominators):
 
         r = Σₖ aₖ / Σₖ bₖ,    error² = (K - 1) / K Σₖ (r₋ₖ - r̄₋)²,    r₋ₖ without the k-th
 
-    Here r₋ₖ is the ratio without the k-th of K pairs (aₖ, bₖ), and r̄₋ the mean of all
-    r₋ₖ. The quotients aₖ / bₖ are not averaged: their mean may differ from zero even if
-    that of all aₖ is zero.
+    Here r₋ₖ is the ratio without the k-th of K pairs (aₖ, bₖ), and r̄₋ is the mean of all
+    r₋ₖ. It would be wrong to average the quotients aₖ / bₖ instead, because their mean
+    may differ from zero even if the mean of all aₖ is zero.
 
     Args:
         numerators: `[K]` float, the aₖ, with K at least 2.
@@ -141,8 +146,9 @@ def ratio_of_means(numerators, denominators):
 def bounded_width(logits):
     """Returns the share of the interval [0, 1] that the logits of a policy cover.
 
-    Softmax and sigmoid at the end of a policy bound its logits to [0, 1]. Small logits of
-    a new policy may lie there too, but cover only a small part.
+    A policy should not end in a softmax or sigmoid, because these bound the logits to
+    [0, 1]. A large share is a sign of this mistake. The small logits of a new policy may
+    lie between 0 and 1 too, but they cover only a small part of the interval.
 
     Args:
         logits: `[N, L]` float, the L logits of each of N steps.

@@ -22,8 +22,8 @@ class Interval(NamedTuple):
 def iqm(values, axis=0):
     """Returns the interquartile mean: the mean without the lowest and highest quarters.
 
-    It leaves out floor(n / 4) of n values on each side, so it is the plain mean of fewer
-    than four (Agarwal et al. 2021, section 4.3).
+    Of n values, floor(n / 4) are left out on each side, so the result for fewer than four
+    values is their plain mean (Agarwal et al. 2021, section 4.3).
     """
     return extras.load("scipy.stats", "plot").trim_mean(values, 0.25, axis=axis)
 
@@ -76,9 +76,9 @@ def compare(runs):
     - `evaluation`: mean return in the evaluation after training.
     - `difference`: how much the evaluation exceeds that of the first run.
 
-    If a run was not evaluated for every seed, its `evaluation` is `None`, and all
-    differences compare `last_return` instead. The first run has no difference, nor do
-    runs in another environment.
+    If a run was not evaluated for every seed, its `evaluation` is `None`. All differences
+    then compare `last_return` instead. The first run has no difference, and neither has a
+    run in another environment.
     """
     complete = [len(run.evaluations) == len(run.curves) for run in runs]
     lasts = [[_last_return(curve) for curve in run.curves] for run in runs]

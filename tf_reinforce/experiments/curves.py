@@ -120,7 +120,8 @@ def read(folder):
 def read_all(folders):
     """Reads several folders like `read`, and skips those without a log.
 
-    A pattern such as `runs/*` also selects runs that wrote none, for example searches.
+    A folder without a log can be selected by a pattern such as `runs/*`, for example if
+    it contains a search.
 
     Returns:
         List of `Run`s, and list of the skipped folders.

@@ -75,15 +75,14 @@ def train_seeds(
 ) -> SeedResults:
     """Trains one agent per seed, all at once on all cores.
 
-    The agents act together: their weights are stacked, and one batched matrix product
-    computes the outputs of all policies. Updates are separate. Each result equals
-    `make(seed).fit(env, epochs=…, seed=seed)` up to the rounding of batched matrix
-    products.
+    Training many agents at once is faster because they act together: their weights are
+    stacked, and one batched matrix product computes the outputs of all policies. Each
+    agent is still updated separately. Its result equals that of `make(seed).fit(env,
+    epochs=…, seed=seed)`, except for the rounding of batched matrix products.
 
-    Training is faster with one thread per TensorFlow operation, because every core runs
-    its
-    own program: call `tf.config.threading.set_intra_op_parallelism_threads(1)` when the
-    process starts.
+    Call `tf.config.threading.set_intra_op_parallelism_threads(1)` when the process
+    starts. The training is then faster, because every core runs its own program and needs
+    only one thread for each TensorFlow operation.
 
     Args:
         make: Function from a seed to a compiled `Reinforce`. The agents may differ only
@@ -244,8 +243,9 @@ def _partition(seeds, checkpoint):
 class _SeedProgram:
     """The stacked weights of `K` agents, and the program that trains them.
 
-    The traced function contains only the first agent's variables. To update another
-    agent, it copies that agent's weights into them, and back afterwards.
+    The traced function contains only the variables of the first agent. To update another
+    agent, the function copies that agent's weights into these variables, and back
+    afterwards.
     """
 
     def __init__(self, batched_env, make, seeds, num_episodes):
@@ -278,7 +278,8 @@ class _SeedProgram:
     def trace(self):
         """Traces the training program, which takes seconds.
 
-        All agents must have been made and checked before, so an invalid one fails early.
+        All agents must have been made and checked before, so that an invalid agent fails
+        early.
         """
         num_agents = self.rollout.num_agents
         keys = tf.TensorSpec((None, num_agents, 4, 2), tf.uint32)

@@ -18,8 +18,9 @@ _MAX_LINES = 2  # more seeds are drawn as an interval
 def draw(runs, keys=("episode_return",), axis="steps", window=None):
     """Draws learning curves, one panel per log key and one line per run.
 
-    With three or more seeds, the line is their interquartile mean, inside its 95 %
-    bootstrap interval. One or two seeds are drawn separately.
+    If a run has three or more seeds, its line shows the interquartile mean over the
+    seeds, and the area around the line is the 95 % bootstrap interval. One or two seeds
+    are drawn as separate lines.
 
     Args:
         runs: List of `curves.Run`s.

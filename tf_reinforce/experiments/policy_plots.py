@@ -31,15 +31,17 @@ _SAMPLES = 256  # for the mean and deviation of a real action
 def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
     """Draws an agent's policy.
 
-    A `Discrete` observation, or a `Box` of one or two numbers, gives a map of the whole
-    space. If actions are discrete, its color shows the most likely one, the stronger the
-    more likely; if they are real, it shows their means. Where the space has no bound, the
-    map covers the range that ten episodes with sampled actions visit.
+    If an observation is a category or consists of one or two numbers, the result is a map
+    of the policy over all observations. For discrete actions, the color shows the most
+    likely action, and it is stronger if the action is more likely. For real actions, the
+    map shows their means. If an observation has no bounds, the map covers the range that
+    ten episodes with sampled actions visit.
 
-    For other observations, recurrent policies and action masks in `info`, the result is
-    the policy along the first 200 steps of one episode with sampled actions, above its
-    rewards and its return. Panels show the probabilities of discrete actions; for real
-    ones, mean and standard deviation with the numbers taken.
+    Other observations are too large for a map, so the result shows the policy along the
+    first 200 steps of one episode with sampled actions, together with its rewards and its
+    return. The panels show the probabilities of discrete actions, or the mean and
+    standard deviation of real ones. Recurrent policies and policies with action masks in
+    `info` are drawn this way too.
 
     Args:
         agent: `Reinforce`.
@@ -198,8 +200,9 @@ def _is_small(space):
 def find_axes(space, visited):
     """Returns one or two `Axis`, one for each number of an observation.
 
-    They end at the bounds of the space. If these are infinite or more than 1e6 apart, the
-    ends come from the range of `visited`, widened by a twentieth on each side.
+    Each axis ends at the bounds of the space. If the bounds are infinite or more than 1e6
+    apart, the axis covers the range of `visited` instead, widened by a twentieth on each
+    side.
 
     Args:
         space: `Discrete`, or a `Box` of one or two numbers.
@@ -279,9 +282,9 @@ class Numbers(NamedTuple):
 def describe(head, outputs, actions=None):
     """Returns the parts of the action distribution, a list of `Choices` and `Numbers`.
 
-    Each categorical or binary action gives one `Choices`, which for a `Multinomial` holds
-    the expected shares of its categories. All other heads give one `Numbers` per number,
-    estimated from 256 samples with the same noise at all observations.
+    Each categorical or binary action gives one `Choices`. That of a `Multinomial`
+    contains the expected shares of its categories. For all other heads, each number of
+    the action gives one `Numbers`, which is estimated from 256 samples.
 
     Args:
         head: A built `heads.Head`.

@@ -37,8 +37,9 @@ def record(
 ):
     """Plays episodes and writes an MP4 video of each, one picture per step.
 
-    The episodes are the first ones of `Reinforce.evaluate` with the same seed. If one
-    fails, existing files stay unchanged.
+    To see the episodes of an evaluation, pass its seed: the videos show the first
+    episodes of `Reinforce.evaluate` with the same seed. If one of them fails, existing
+    files stay unchanged.
 
     Args:
         agent: `Reinforce`.

@@ -81,7 +81,8 @@ def write(directory, content):
 def read(directory):
     """Returns the content of `config.json`, or an empty dict without the file.
 
-    It may come from an untrusted source: only the tables are checked, to be dicts.
+    The file may come from an untrusted source. The only check is that its tables are
+    dicts.
 
     Raises:
         ValueError: If the file is not a JSON object, or a table is not a dict.
@@ -121,9 +122,10 @@ def flat(content, prefix=""):
 def read_env(run, env_kwargs=None):
     """Returns the environment id and the evaluation options of a run.
 
-    The file may come from an untrusted source. An id `module:Id` is therefore not
-    returned, because making the environment would import the module, and environment
-    arguments must be numbers or booleans, except those that the user passes as well.
+    The file may come from an untrusted source, so some of its content is not used. An id
+    in the form `module:Id` is not returned, because making such an environment would
+    import the module. Environment arguments must be numbers or booleans, unless the user
+    passes the same arguments.
 
     Args:
         run: Path of the run directory.
@@ -148,8 +150,8 @@ def read_env(run, env_kwargs=None):
 def read_training(directory, env_kwargs=None, fit=None):
     """Returns all settings of a training in `config.json`, checked.
 
-    The file may come from an untrusted source: environment arguments must be numbers or
-    booleans, except those that the user also passes.
+    The file may come from an untrusted source. Environment arguments must therefore be
+    numbers or booleans, unless the user passes the same arguments.
 
     Args:
         directory: Path of the run directory.
@@ -216,9 +218,9 @@ def check_settings(settings, place=""):
 def resume_command(directory, config):
     """Returns the command that continues a run, quoted for a shell.
 
-    It repeats what `read_training` accepts only from the user: an id `module:Id`,
-    environment arguments that are neither finite numbers nor booleans, and the address of
-    a Ray cluster.
+    For safety, `read_training` accepts some settings only from the user, so the command
+    must contain them. These are an id in the form `module:Id`, environment arguments that
+    are neither finite numbers nor booleans, and the address of a Ray cluster.
 
     Args:
         directory: Path of the run directory.

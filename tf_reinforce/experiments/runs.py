@@ -44,8 +44,8 @@ _FIRST_FILES = run_config.FILE_NAME, _VERSIONS, _COMMAND, _LOG, _EPISODES
 def new_directory(path, env, seed):
     """Yields the folder of a new run.
 
-    If the run fails before the end of its first update, the files it wrote are removed,
-    and so is the folder if it is empty then.
+    If the run fails before the end of its first update, the files that it wrote are
+    removed. The folder is then removed too, unless it contains other files.
 
     Args:
         path: Path of a new or empty folder, or `None` for `runs/ENV/DATE_seedN` with the
@@ -96,9 +96,10 @@ def train(
 ):
     """Trains and evaluates an agent, and saves its best and its last state.
 
-    If the folder contains checkpoints of this training, it continues from the newest.
-    SIGINT and SIGTERM end it after the current update and a last checkpoint. With several
-    learner processes, all train and evaluate, but only the chief writes files.
+    If the folder contains checkpoints of this training, the training continues from the
+    newest one. After SIGINT or SIGTERM, it finishes the current update, writes a last
+    checkpoint and ends. When several learner processes train the agent together, all of
+    them train and evaluate, but only the chief writes files.
 
     Args:
         agent: A compiled `Reinforce`.
@@ -176,10 +177,9 @@ def _signals(result):
 def _checkpoints(directory, config, command, is_chief=True):
     """Yields the open `Checkpoints` of a run, after the chief wrote its first files.
 
-    `config.json` comes first, because a run can be resumed as soon as it exists. It does
-    not
-    name workers on a cluster: a file from a stranger must not choose a server to connect
-    to.
+    A run can be resumed as soon as `config.json` exists, so this file is written first.
+    It does not name workers on a cluster, because a file from a stranger must not choose
+    a server to connect to.
     """
     folder = checkpoints.Checkpoints(
         directory, agent_path=directory / "last.keras", **config.get("checkpoint", {})
@@ -217,8 +217,9 @@ def write_config(directory, config, command=None, **versions):
 def _finish(agent, evaluator, result):
     """Saves the best agent, and evaluates it unless a signal ended the training.
 
-    The metrics become `result["evaluation"]`. In a continued run, the agent's file may
-    come from an untrusted source, so its size is limited by that of the trained agent.
+    The metrics become `result["evaluation"]`. The agent's file of a continued run may
+    come from an untrusted source, so it must not be larger than expected for the trained
+    agent.
     """
     path, options = evaluator.path, evaluator.options
     if not result["exit_code"] and evaluator.evaluated_update != agent.updates:
@@ -242,7 +243,8 @@ def _finish(agent, evaluator, result):
 def train_seeds(make, env, directory, settings, twin, seeds, *, command=None):
     """Trains many seeds at once, evaluates each agent, and saves the best.
 
-    If the folder contains checkpoints of this training, it continues from the newest.
+    If the folder contains checkpoints of this training, the training continues from the
+    newest one.
 
     Args:
         make: Function from a seed to a compiled agent.

@@ -1,6 +1,7 @@
 """The ranges from which a search draws settings.
 
-A range belongs to a setting in the table `agent` or `fit` of a preset. In a TOML file:
+A range belongs to a setting in the table `agent` or `fit` of a preset. In a TOML file,
+ranges look like this:
 
     [ranges.agent]
     learning_rate = {low = 1e-4, high = 1e-1, log = true}
@@ -174,9 +175,9 @@ def _parse_table(path, table):
 def default_ranges(settings):
     """Returns ranges around the settings of a training, for a search that names none.
 
-    Learning rates vary by a factor of ten in both directions, episodes or steps per
-    update by four. The discount and the hidden layers are choices, including the
-    training's own.
+    A learning rate may be up to ten times smaller or larger than in the settings, and the
+    number of episodes or steps per update up to four times. The discount and the hidden
+    layers are chosen from a list that includes the values in the settings.
 
     Args:
         settings: Dict with the tables `agent` and `fit`.
@@ -211,9 +212,9 @@ def check(ranges, settings):
 def start_trials(ranges, settings):
     """Returns the parameters of the first trials, which stay close to the settings.
 
-    Good settings are more often found there than elsewhere in the ranges. The first trial
-    has the settings themselves. Each other one moves one number halfway to an end of its
-    range.
+    Good settings are more often found near the given ones than elsewhere in the ranges.
+    The first trial therefore uses the given settings, and each further one changes a
+    single number, by half of its distance to an end of its range.
 
     Returns:
         List of dicts, empty if a setting is outside of its range.

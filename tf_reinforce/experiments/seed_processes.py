@@ -20,8 +20,8 @@ _SIGNALS = signal.SIGINT, signal.SIGTERM
 def prepare(directory, config, seeds, command=None):
     """Creates the run directories `seed_N`, each with the configuration of its training.
 
-    The folder appears as a whole. If the process is killed, there are either no trainings
-    to continue, or all.
+    The folder appears as a whole, so if the process is killed, either all trainings can
+    be continued or none.
 
     Args:
         directory: `pathlib.Path` of a new or empty folder.
@@ -69,8 +69,8 @@ def has_ended(folder):
 def run(commands, folders, jobs, report):
     """Runs the trainings of several seeds, at most `jobs` at the same time.
 
-    SIGINT and SIGTERM are passed on to the trainings, which end after their current
-    update and a last checkpoint. No further training starts then.
+    SIGINT and SIGTERM are passed on to the trainings. Each of them finishes its current
+    update, writes a last checkpoint and ends, and no further training starts.
 
     Args:
         commands: Dict from seeds to arguments of `tf-reinforce`, lists of strings.

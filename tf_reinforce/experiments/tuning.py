@@ -49,8 +49,8 @@ INDEX, ERROR = "index", "error"
 def open_search(directory, config):
     """Yields the `Search` in a folder, a new one or one to continue.
 
-    Only one process at a time can open it. Trials that were running when the last process
-    ended are tried again.
+    Only one process at a time can open a search. If a process has ended in the middle of
+    trials, these trials are tried again.
 
     Args:
         directory: Path of a new or empty folder, or of a search with the same config.
@@ -74,9 +74,9 @@ def open_search(directory, config):
 def _repair(directory):
     """Repairs the journal after processes of the search were killed.
 
-    Optuna appends whole lines while it holds a lock, a link beside the journal. A killed
-    process can leave the lock behind, or part of a line, which would make later ones
-    unreadable.
+    Optuna appends whole lines while it holds a lock, which is a link beside the journal.
+    A killed process can leave the lock behind. It can also leave a part of a line, which
+    would make later lines unreadable.
     """
     path = directory / JOURNAL
     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
@@ -104,7 +104,7 @@ def _expect_same_search(directory, config):
 class Search:
     """A search in a folder; an Optuna study stores its trials.
 
-    Trials are named by their index. One that is tried again keeps it.
+    Trials are named by their index. A trial that is tried again keeps its index.
 
     Args:
         directory: `pathlib.Path` of the folder.
@@ -135,8 +135,10 @@ class Search:
     def _sampler(self, index):
         """Returns the sampler of a trial, seeded by its index.
 
-        An interrupted search in one process therefore continues with the settings that an
-        uninterrupted one would try. The parameters of the first trials are not drawn.
+        The parameters of the first trials are given, and those of all later ones are
+        drawn from the sampler. Because the seed depends only on the index, an interrupted
+        search in one process continues with the settings that an uninterrupted one would
+        try.
         """
         seed = int(seeding.generator(self.config.seed, "tuning", index).integers(2**32))
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_NUM_RANDOM)
@@ -189,8 +191,9 @@ class Search:
     def confirm(self, notify):
         """Trains the best trials with further seeds, except those already confirmed.
 
-        Being selected as the best of many makes a trial's value look better than its
-        settings are. The further trainings are free of this bias.
+        The best of many trials has a good value partly by chance, so its settings look
+        better than they are. The further trainings were not part of the selection and do
+        not have this bias.
 
         Args:
             notify: Function that is called with the index of each confirmed trial.
@@ -215,7 +218,7 @@ class Search:
     def confirmed(self, index):
         """Returns a trial's mean value over all trainings, once `confirm` has trained it.
 
-        It is `None` before, and if one of these trainings failed.
+        The result is `None` before `confirm`, or if one of these trainings failed.
         """
         values = self.confirmation(index)
         if not isinstance(values, list):

@@ -102,8 +102,9 @@ class SearchConfig:
     def missed(self, best_return):
         """Returns the value for `"steps"` if no evaluation has reached the target.
 
-        It grows with the distance from the best mean return to the target, from one
-        budget up to two, and so is comparable with all other values.
+        The value grows with the distance between the best mean return and the target,
+        from one budget up to two. Trainings that miss the target can therefore be
+        compared with each other and with those that reach it.
         """
         distance = max(0.0, self.target - best_return) / max(1.0, abs(self.target))
         share = 1.0 if math.isinf(distance) else distance / (1.0 + distance)
@@ -113,8 +114,8 @@ class SearchConfig:
 class TrialCallback(keras.callbacks.Callback):
     """Reports the value of a training at fixed environment steps, and can end it early.
 
-    It ends when `report` returns True, or when an evaluation reaches the target of the
-    objective `"steps"`.
+    The training ends when `report` returns True. With the objective `"steps"`, it also
+    ends when an evaluation reaches the target.
 
     Args:
         config: `SearchConfig`.
@@ -183,8 +184,8 @@ class TrialCallback(keras.callbacks.Callback):
 def run(config, trial, index):
     """Trains once for each seed of a trial, and returns the mean of the values.
 
-    During a training, the mean over its current value and those of earlier trainings is
-    reported to Optuna, whose pruner may end the trial.
+    During each training, Optuna receives the mean of its current value and the values of
+    the earlier trainings. Optuna's pruner may then end the trial.
 
     Args:
         config: `SearchConfig`.
@@ -216,7 +217,7 @@ def run(config, trial, index):
 def confirm(config, settings):
     """Trains with `config.confirm` further seeds, and returns the list of values.
 
-    They are the same for all settings, and no trial uses them.
+    The further seeds are the same for all settings, and no trial uses them.
 
     Raises:
         FloatingPointError, EnvironmentFault, ValueError: If a training fails.

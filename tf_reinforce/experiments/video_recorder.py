@@ -13,9 +13,9 @@ from tf_reinforce.support import validation
 class VideoRecorder(keras.callbacks.Callback):
     """Records a video before the first update, and after every `every` updates.
 
-    The video after 100 updates is `update_000100.mp4`. By default, all show the most
-    likely actions in an episode with the same reset seed, so they can be compared. The
-    result of the training stays the same.
+    The file name contains the number of updates, for example `update_000100.mp4`. By
+    default, all videos show the most likely actions in an episode with the same reset
+    seed, so you can compare them. Recording does not change the result of the training.
 
     Args:
         env: As for `recording.record`.
