@@ -1,8 +1,11 @@
 """Baselines, which are subtracted from returns to reduce the gradient's variance.
 
-The expected gradient stays the same if a step's baseline does not depend on the actions
-and rewards from that step on. `Baseline.estimate` returns the values to subtract. A
-baseline that learns also implements `apply_gradients`, and `gradients` if it has a loss.
+Subtracting a baseline does not change the expected gradient, provided that the baseline
+of a step does not depend on the actions and rewards from that step on.
+
+The method `Baseline.estimate` returns the values to subtract. A baseline that learns also
+implements `apply_gradients`. If it learns by minimizing a loss, it implements `gradients`
+as well.
 """
 
 from tf_reinforce.baselines.base import Baseline

@@ -69,12 +69,14 @@ class BaselineBatch(NamedTuple):
 class Baseline(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     """An estimate of the return that does not depend on the action.
 
-    A subclass implements `estimate`, and creates weights, if any, in `build` with
-    `add_weight`. `gradients` returns the gradients of its loss; the agent calls
-    `apply_gradients` at the end of an update, unless one of its values is NaN or
-    infinite. TensorFlow traces all of these, so they must change nothing but the
-    baseline's weights. `examples/your_own_parts.py` has an example, and
-    `tfr.testing.check_gradient` checks a baseline.
+    A subclass implements `estimate`. If the baseline has weights, it creates them in
+    `build` with `add_weight`, and if it has a loss, `gradients` returns the gradients of
+    this loss. The agent calls `apply_gradients` at the end of each update, unless a value
+    of the update is NaN or infinite.
+
+    TensorFlow traces these methods, so they must change nothing but the baseline's
+    weights. The file `examples/your_own_parts.py` contains an example, and
+    `tfr.testing.check_gradient` tells you whether your own baseline biases the gradient.
 
     Attributes:
         is_value_function: Bool, whether it predicts the value of an observation. Only
@@ -156,14 +158,15 @@ class LeaveOneOut(Baseline):
 
         bᵢₜ = Σ_{j≠i} Gⱼₜ / (nₜ - 1),    nₜ episodes active at t;  0 if nₜ = 1
 
-    It does not depend on the episode that it is subtracted from, so the expected gradient
-    stays the same if the number of episodes is fixed in advance.
+    The baseline of an episode does not depend on that episode, so subtracting it leaves
+    the expected gradient unchanged. This requires that the number of episodes is fixed in
+    advance.
 
-    With `group_size=K`, the mean is taken within groups of K episodes, which the agent
-    starts with the same reset seed, and so from the same observation; the environment
-    draws the same random numbers in each. Adding a constant to a group's returns leaves
-    its advantages unchanged. The gradient stays unbiased, because given these numbers,
-    the actions of different episodes are independent.
+    With `group_size=K`, the mean is taken within groups of K episodes. The agent starts
+    the episodes of a group with the same reset seed, so they begin with the same
+    observation, and the environment draws the same random numbers in each. The gradient
+    stays unbiased, because given these numbers, the actions of different episodes are
+    independent.
 
     Args:
         group_size: Int of at least 2, or `None` for one group of all episodes. Each K
@@ -219,8 +222,9 @@ class Mean(Baseline):
 
         b = Σₜᵢ Gₜᵢ / N,    N steps in all episodes of the batch
 
-    The mean includes the return that it is subtracted from. With B episodes of one step,
-    the expected gradient is multiplied by exactly (B - 1) / B.
+    The gradient is biased because the mean includes the return that it is subtracted
+    from. For example, with B episodes of one step, the expected gradient is multiplied by
+    (B - 1) / B.
 
     Example:
 
@@ -243,8 +247,8 @@ class MovingAverage(Baseline):
 
         b = Σᵢ dᵏ⁻ⁱ mᵢ / Σᵢ dᵏ⁻ⁱ,    mᵢ the mean return of a step in batch i = 1 … k
 
-    Only earlier batches count, so the expected gradient stays the same. The average is
-    zero before the first update.
+    Only earlier batches count, so the expected gradient stays the same. Before the first
+    update, the average is zero.
 
     Args:
         decay: Float in [0, 1], the factor d by which each update multiplies the weights
@@ -306,10 +310,10 @@ class TimeStep(MovingAverage):
 
         bₜ = Σᵢ dᵏ⁻ⁱ mᵢₜ / Σᵢ dᵏ⁻ⁱ,    mᵢₜ the mean return at step t in batch i = 1 … k
 
-    If no episode of a batch reaches step t, the batch does not change the average of step
-    t. The average of a step is zero until an episode has reached the step. `TimeStep`
-    does not bias the policy gradient, because the averages do not depend on the batch
-    from whose returns they are subtracted.
+    The averages do not depend on the batch from whose returns they are subtracted, so
+    `TimeStep` does not bias the policy gradient. The average of a step is zero until an
+    episode has reached the step. A batch in which no episode reaches a step does not
+    change the average of that step.
 
     Args:
         horizon: Int, the number of averages, one average per time step. Step

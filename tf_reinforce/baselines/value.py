@@ -23,9 +23,10 @@ class Value(base.Baseline):
 
         b(s) = v(s),    trained to predict the returns of a batch after its update
 
-    With a model of its own, it has its own optimizer. Without one, the policy must return
-    a dict of `"outputs"` and `"values"`, and the agent's optimizer minimizes the policy
-    loss plus `loss_weight` times the value loss.
+    Pass a `model` to train a separate value network with an optimizer of its own. If no
+    model is given, the values come from the policy network, which must then return a dict
+    with `"outputs"` and `"values"`. In this case, the agent's optimizer minimizes the
+    policy loss plus `loss_weight` times the value loss.
 
     Args:
         model: Keras model from `N` observations `[N, …]` to values `[N, 1]`, or `None`
@@ -201,9 +202,10 @@ class Value(base.Baseline):
     ) -> None:
         """Makes a gradient step from each minibatch of each pass.
 
-        With `offsets`, minibatches are padded, see `Minibatches.minibatch`. Unless the
-        batch's gradient `is_checked`, a gradient of the first pass that is not finite
-        makes the weights NaN, and the agent refuses the update.
+        With `offsets`, the minibatches are padded as described in
+        `Minibatches.minibatch`. Unless the batch's gradient `is_checked`, a gradient of
+        the first pass that is not finite turns the weights into NaN, so that the agent
+        refuses the update.
         """
         unchecked = 0 if is_checked else batches.count
 

@@ -1,9 +1,12 @@
 """Finds, checks and flattens masks of legal actions, without TensorFlow.
 
-An environment returns a mask with every observation, in the observation or in `info`. It
-is flattened to `[..., M]` int8, with the M entries that the policy's head expects. Zero
-marks an illegal choice; for `MultiBinary` actions, 0 or 1 is the flag's only legal value,
-and 2 allows both.
+An environment with illegal actions returns an action mask with every observation, either
+as a part of the observation or in `info`. The mask is flattened to `[..., M]` int8, with
+the M entries that the policy's head expects.
+
+A zero in the mask marks an illegal choice. The masks of `MultiBinary` actions are
+different: an entry of 0 or 1 is the only legal value of the flag, and 2 allows both
+values.
 """
 
 from collections.abc import Mapping

@@ -14,9 +14,9 @@ from tf_reinforce.functional import shapes
 class Episodes(NamedTuple):
     """`B` whole episodes of at most `T` steps, one episode per column.
 
-    It holds recorded data only, nothing computed such as returns. Rows after an episode's
-    last step are padding, which never changes an update or a statistic, even if it is
-    NaN.
+    `Episodes` holds only what was recorded, and nothing that is computed later, such as
+    returns. The rows after the last step of an episode are padding. The padding never
+    changes an update or a statistic, even if it is NaN.
 
     Example:
 
@@ -175,8 +175,9 @@ def specs(observation_spec, action_spec, mask_size):
 def validate(episodes, observation_spec, action_spec, mask_size=0):
     """Returns `Episodes` as NumPy arrays of the expected types, or raises an error.
 
-    Every shape is compared with the specs, because TensorFlow broadcasts without a
-    warning: actions `[T, B, 1]` instead of `[T, B]` could cause a wrong update.
+    Every shape is compared with the specs, because TensorFlow broadcasts wrong shapes
+    without a warning. For example, actions `[T, B, 1]` instead of `[T, B]` could cause a
+    wrong update.
 
     Args:
         episodes: `Episodes` of arrays or tensors.

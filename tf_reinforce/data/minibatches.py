@@ -55,9 +55,10 @@ class Minibatches(NamedTuple):
     def offsets(self):
         """Returns `[C]` int64, the numbers from 0 to C - 1, for `minibatch`.
 
-        C is at least the size of each minibatch, and a multiple of a power of two, so
-        that
-        similar sizes share it: minibatches of 63 to 66 steps all have C = 68.
+        The number C is at least the size of each minibatch, and it is a multiple of a
+        power of two. Minibatches of similar sizes therefore share the same C, so XLA does
+        not compile a program for each size. For example, minibatches of 63 to 66 steps
+        all have C = 68.
         """
         largest = -(-self.num_steps // self.count)
         unit = compilation.power_of_two(tf.maximum(largest // 24, 1))
@@ -83,8 +84,9 @@ def call_repeatedly(times, body):
 def call_on_rows(function, inputs):
     """Calls a function on a batch of N rows, also if N is zero.
 
-    With no rows, TensorFlow's convolutions can return a wrong shape. So an empty batch is
-    replaced by a row of zeros, which is removed from the result.
+    TensorFlow's convolutions can return a wrong shape for a batch without rows. An empty
+    batch is therefore replaced by a row of zeros, and this row is removed from the
+    result.
 
     Args:
         function: Function from a structure of `[N, …]` tensors to another, which may

@@ -1,13 +1,14 @@
 """Derives random numbers from a seed, a purpose, and the numbers of update and episode.
 
-Every purpose has a name in `SUBSTREAMS`, for example `"training/action"`: first the
-stream (training, validation, evaluation), then what the numbers are for. The key of a
-random number is the seed, this name, and counters such as update and episode. Numbers
-with different keys are independent.
+Every random number has a purpose, which is a name in `SUBSTREAMS` such as
+`"training/action"`. The first part of the name is the stream (training, validation or
+evaluation), and the second part says what the numbers are for. The number is determined
+by the seed, the name of its purpose, and counters such as the update and the episode. If
+any of these differ, the numbers are independent.
 
-No global generator is seeded, and no generator lives longer than an episode or a call.
-That is why a resumed run draws the numbers of an uninterrupted one: it needs only the
-seed and the counters.
+No global generator is seeded, and no generator lives longer than an episode or a call. A
+resumed run therefore draws the same numbers as an uninterrupted run, because it needs
+only the seed and the counters.
 """
 
 import dataclasses
@@ -93,8 +94,8 @@ def generator(seed, substream, *counters):
 class EpisodeSeeds:
     """Reset seeds and action noise for the episodes of one update or evaluation.
 
-    The seeds of 16 episodes are computed together: a seed sequence for each would take as
-    long as three steps of CartPole.
+    The seeds of 16 episodes are computed together, because a separate seed sequence for
+    each episode would be slow.
 
     Args:
         seed: Int, the agent's master seed.

@@ -258,8 +258,8 @@ def check_same_spaces(agent_spaces, environment_spaces):
 def sample_observations(space, float_dtype, count, rng, scales=(1.0,)):
     """Returns random observations without extreme values, in stacked arrays.
 
-    Floats are standard normal numbers, clipped to the space's bounds; integers of a `Box`
-    are at most 255 above the lower bound.
+    Floats are standard normal numbers that are clipped to the bounds of the space.
+    Integers of a `Box` are at most 255 above the lower bound.
 
     Args:
         space: A Gymnasium observation space.

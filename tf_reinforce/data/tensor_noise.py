@@ -27,12 +27,13 @@ def stateless_noise(seed, kind, shape, dtype, part=0):
 def counter_noise(key, parts, episodes, step, dtype):
     """Returns the noise of episodes at one step, from keys and episode numbers.
 
-    An episode's noise does not depend on the rest of the batch. Uniform noise has the
-    same bits in eager mode, in a graph and under XLA; normal noise may differ in the last
-    bits under XLA, which computes `erfinv` in another way. TensorFlow's own generators do
-    not
-    serve: philox returns other numbers under XLA than in eager mode, and threefry exists
-    only under XLA.
+    The noise of an episode does not depend on the other episodes in the batch. Uniform
+    noise has the same bits in eager mode, in a graph and under XLA, while normal noise
+    may differ in the last bits under XLA.
+
+    TensorFlow's own generators are not used because they depend on XLA. The philox
+    generator returns other numbers under XLA than in eager mode, and the threefry
+    generator exists only under XLA.
 
     Args:
         key: `[2]` uint32 for all episodes, or `[B, 2]` with one key for each.
@@ -80,7 +81,8 @@ def counter_noise(key, parts, episodes, step, dtype):
 def uniform_from_words(high, low, dtype):
     """Returns k / 2ⁿ in [0, 1), with random integers k of n bits.
 
-    n is 24 for 32-bit floats and 53 for 64-bit floats, the bits of their significands.
+    The number n of bits is that of the significand, which is 24 for 32-bit floats and 53
+    for 64-bit floats.
 
     Args:
         high: uint32 tensor, random words with the higher bits of k.
@@ -97,8 +99,8 @@ def uniform_from_words(high, low, dtype):
 def normal_from_words(high, low, dtype):
     """Returns standard normal numbers; takes the arguments of `uniform_from_words`.
 
-    Each is the inverse distribution function at p = (k + 1/2) / 2ⁿ⁻¹ for a random integer
-    k of n - 1 bits. It is always finite, because p is never 0 or 1.
+    Each number is the inverse distribution function at p = (k + 1/2) / 2ⁿ⁻¹, where k is a
+    random integer of n - 1 bits. The number is always finite, because p is never 0 or 1.
     """
     if low is None:
         doubled = (tf.cast(_right_shift(high, 9), dtype) + 0.5) * 2.0**-22

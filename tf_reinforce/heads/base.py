@@ -30,11 +30,13 @@ class Support:
 class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     """Turns the outputs of a policy model into a distribution over actions.
 
-    A sample is a function of policy outputs and noise, so equal inputs give equal actions
-    in eager mode, compiled programs and exports. TensorFlow Probability computes
-    log-probability and entropy. What it samples is the *raw* action, before clipping,
-    rounding and offsets: the agent records it and takes its log-probability, and
-    `to_environment` converts it to what the environment receives.
+    A sampled action is a function of the policy outputs and of random noise that the head
+    receives as an argument. Because a head draws no random numbers itself, equal inputs
+    give equal actions in eager mode, in compiled programs and in exported policies.
+
+    The head samples a *raw* action, which has not yet been clipped, rounded or shifted.
+    The agent records the raw action and takes its log-probability. The method
+    `to_environment` converts the raw action to the action that the environment receives.
 
     A head computes in the number type of the policy outputs.
 
@@ -89,9 +91,11 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         """Returns the `tfd.Distribution` over raw actions.
 
-        Its `log_prob` and `entropy` return one number per action: wrap it in
-        `tfd.Independent` to sum over an action's axes. Call it inside the gradient tape;
-        gradients flow from the log-probabilities to the outputs and the head's weights.
+        The distribution's `log_prob` and `entropy` must return one number per action. If
+        an action consists of several numbers, wrap their distribution in
+        `tfd.Independent`, which sums over the axes of the action. Call this method inside
+        the gradient tape, because gradients flow from the log-probabilities to the policy
+        outputs and to the weights of the head.
 
         Args:
             outputs: `[..., P]` float tensor.
@@ -107,17 +111,18 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         """Returns d ln π(a|s) / d outputs, the eligibility of each policy output.
 
-        Our heads have closed forms; a head of your own that does not override this uses
-        automatic differentiation.
+        The heads of this package compute the eligibility in closed form. A custom head
+        that does not override this method uses automatic differentiation.
 
         Args:
             outputs: `[..., P]` float tensor.
             actions: `[..., *action_shape]` raw actions.
 
         Returns:
-            `[..., P]` float. Times the advantage, it is the gradient that REINFORCE
-            back-propagates into the policy outputs; its expectation under the policy is
-            zero (Williams 1992, section 4).
+            `[..., P]` float. The product of the eligibility and the advantage is the
+            gradient that REINFORCE back-propagates into the policy outputs. The
+            expectation of the eligibility under the policy is zero (Williams 1992,
+            section 4).
         """
         outputs = tf.convert_to_tensor(outputs)
         with tf.GradientTape() as tape:

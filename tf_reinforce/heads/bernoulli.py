@@ -23,8 +23,9 @@ class Bernoulli(base.Head):
 
         π(a|s) = Πₖ pₖ^aₖ (1 - pₖ)^(1 - aₖ),    p = 1 / (1 + exp(-z))
 
-    Given the observation, they are independent. A mask has one entry for each: 0 allows
-    only the action 0, 1 only the action 1, and 2 allows both.
+    Given the observation, the actions are independent of each other. An action mask has
+    one entry for each action: 0 allows only the action 0, 1 allows only the action 1, and
+    2 allows both.
 
     Args:
         n: Positive int, the number of binary actions.

@@ -23,12 +23,12 @@ class Beta(box.BoxHead):
 
         y ~ Beta(α, β),    α = 1 + softplus(z),    a = low + (high - low) y
 
-    The first `A` policy outputs z determine α, the others β, by the same formula. Both
-    are above one, so the density has a single peak away from the bounds; α - 1 and β - 1
-    stay between 1e-6 and 1e6. Outputs far below zero give a nearly uniform action.
+    The policy returns `A` outputs z for α, followed by `A` outputs for β, and the formula
+    for β is the same as that for α. Because α and β are above one, the density has a
+    single peak away from the bounds. Outputs far below zero give a nearly uniform action.
 
-    The raw action is y, inside (0, 1): samples that would round to 0 or 1 become the
-    nearest number inside. `log_prob` is the log-density of y.
+    The raw action is y, and `log_prob` is the log-density of y. Samples that would be
+    rounded to exactly 0 or 1 are replaced by the nearest number inside the interval.
 
     Args:
         size: Positive int, `A`.
@@ -107,19 +107,19 @@ class Beta(box.BoxHead):
 def sample_beta(a: Any, b: Any, noise: Any) -> Any:
     """Samples from Beta(α, β) by rejection from a logistic distribution of the log-odds.
 
-    A uniform u gives the proposal V = λ ln(u / (1 - u)), for the sample y with log-odds
-    ln(y / (1 - y)) = V + ln(α / β). A second uniform w accepts it if
+    A uniform number u gives the proposal V = λ ln(u / (1 - u)), and the proposed sample y
+    has the log-odds ln(y / (1 - y)) = V + ln(α / β). A second uniform number w decides
+    whether the proposal is accepted, which is the case if
 
         (α + β) [ln(p e^V + 1 - p) - p V] ≤ -ln(4 u (1 - u) w),    p = α / (α + β),
         λ² = (α + β - 2) / (2 α β - α - β).
 
-    This is Cheng's algorithm, in which α is the smaller parameter. If β is smaller, the
-    two are exchanged, and the sample is 1 - y. The formulas lose no digits when α and β
-    are near one or large.
+    In Cheng's algorithm, α is the smaller parameter. If β is smaller, the two parameters
+    are exchanged, and the sample is 1 - y.
 
-    A proposal is rejected with a probability of at most 1 - e / 4. `Beta` draws 31 of
-    them, which are all rejected with a probability below 5e-16; then the first one is
-    returned.
+    Each proposal is rejected with a probability of at most 1 - e / 4. `Beta` draws 31
+    proposals, so the probability that all of them are rejected is below 5e-16. If this
+    happens, the first proposal is returned.
 
     Args:
         a: `[...]` float above zero, α - 1.

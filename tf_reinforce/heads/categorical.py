@@ -39,9 +39,12 @@ class Categorical(LogitsHead):
 
         π(a|s) = exp(zₐ) / Σₖ exp(zₖ),    a = arg maxₖ [zₖ - log(-log uₖ)]
 
-    A sample takes one uniform number uₖ for each logit zₖ (Gumbel-max trick). The outputs
-    are logits, not probabilities: the gradient of log π with respect to them, one-hot
-    action minus probabilities, stays accurate even for probabilities close to 0 or 1.
+    To sample an action, one uniform random number uₖ is converted to noise for each logit
+    zₖ, and the action with the largest sum is taken (Gumbel-max trick).
+
+    The policy outputs are logits instead of probabilities. The gradient of log π with
+    respect to the logits is the one-hot action minus the probabilities, which stays
+    accurate even for probabilities close to 0 or 1.
 
     Args:
         size: Positive int, `K`.
@@ -107,8 +110,8 @@ class Categorical(LogitsHead):
 def mask_logits(logits: Any, illegal: Any) -> Any:
     """Returns finite logits that give illegal actions the probability 0.
 
-    The probabilities of the others keep their ratios and sum to one. An illegal action
-    adds nothing to the entropy, and its logit has gradient zero.
+    The probabilities of the legal actions keep their ratios and sum to one. An illegal
+    action adds nothing to the entropy, and the gradient of its logit is zero.
 
     Args:
         logits: `[..., K]` float tensor.
@@ -128,9 +131,9 @@ def center_logits(logits: Any) -> Any:
 def gumbel(noise: Any) -> Any:
     """Converts uniform random numbers u to finite Gumbel noise.
 
-    u = 0 would give -∞ and exclude an action even of probability one; u = 1, to which a
-    float64 number may round in float32, would give ∞ and select an illegal one. Both are
-    replaced by the nearest number between.
+    A uniform number of exactly 0 or 1 would make the noise infinite, which could exclude
+    a certain action or select an illegal one. Such numbers are therefore replaced by the
+    nearest number inside the interval.
     """
     limits = np.finfo(tf.as_dtype(noise.dtype).as_numpy_dtype)
     noise = tf.clip_by_value(noise, limits.tiny, 1.0 - limits.epsneg)

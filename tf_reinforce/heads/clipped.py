@@ -24,16 +24,17 @@ class ClippedGaussian(gaussian.GaussianHead):
         π(a|s) = Φ((low - μ) / σ) at low,    Φ((μ - high) / σ) at high,
                  N(a; μ, σ²) between
 
-    All samples beyond a bound have the same effect, so an action at the bound has their
-    total probability. The policy gradient has the same expectation as with `Gaussian`,
-    and never a larger variance.
+    All samples beyond a bound have the same effect on the environment, so the probability
+    of an action at the bound is the total probability of these samples. Compared with
+    `Gaussian`, the policy gradient has the same expectation, and its variance is never
+    larger.
 
-    The raw action is the clipped sample. The environment receives it as it is, or rounded
-    if `integer=True`. Bounds are rounded inwards to the action's number type.
+    The raw action is the clipped sample. The environment receives this sample unchanged,
+    or rounded if `integer=True`.
 
     The `mode` is the clipped mean, which is the median of the action. A most likely
-    action does not exist, because bounds have probabilities and numbers between them have
-    densities.
+    action does not exist, because the bounds have probabilities while the numbers between
+    them have densities.
 
     Args:
         size: Positive int, `A`.

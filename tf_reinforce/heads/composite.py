@@ -21,10 +21,13 @@ class Composite(base.Head):
 
         π(a|s) = Π_leaves π_leaf(a_leaf|s)
 
-    Given the observation, their actions are independent. The policy returns the outputs
-    for all heads, concatenated in the order of `keras.tree.flatten`, which sorts keys;
-    flat action masks follow the same order. Raw actions, noise and the environment's
-    actions are nested like the heads.
+    Given the observation, the actions of the heads are independent of each other. Raw
+    actions, noise and the environment's actions have the same nested structure as the
+    heads.
+
+    The policy returns the outputs for all heads in one vector. The vector follows the
+    order of `keras.tree.flatten`, which sorts the keys of dicts, and flat action masks
+    follow the same order.
 
     Args:
         heads: Tuple or dict of heads, nested to any depth. Keys are strings without "/".

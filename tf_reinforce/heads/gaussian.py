@@ -22,13 +22,15 @@ _MAX_LOG_RATIO = math.log(100.0)  # L, the largest |log σ - log σ₀|
 class GaussianHead(box.BoxHead):
     """A head for a `Box` that samples x = μ(s) + σ ε with normal noise ε.
 
-    The policy returns the mean μ(s) of each of the `A` numbers; each has one log σ, a
-    weight of the head. With `state_dependent_scale=True`, the head has no weights: the
-    policy returns `2 A` numbers, the means and then z, with
+    The policy returns the mean μ(s) of each of the `A` numbers, and a weight of the head
+    holds log σ for each of them. With `state_dependent_scale=True`, the policy determines
+    σ as well, so the head has no weights. The policy then returns `2 A` numbers, which
+    are the means followed by a number z for each σ:
 
         log σ = log σ₀ + L tanh(z / L),    L = ln 100
 
-    so a z near zero multiplies σ₀ by about e^z, and σ stays within a factor of 100.
+    A z near zero multiplies the initial standard deviation σ₀ by about e^z. Whatever the
+    policy returns, σ stays within a factor of 100 of σ₀.
 
     Args:
         size, low, high, shape, integer: As for `BoxHead`.
@@ -73,9 +75,9 @@ class GaussianHead(box.BoxHead):
     def from_space(cls, space: Any, **options: Any) -> Any:
         """Returns a head with the bounds, shape and type of a `Box`.
 
-        The initial standard deviation is a quarter of the distance between the bounds, or
-        1 if that is 1e7 or more. For integers it is at least 1/2, so that samples round
-        to more than one of them.
+        The initial standard deviation is a quarter of the distance between the bounds. If
+        this distance is 1e7 or more, the initial standard deviation is 1. For integers,
+        it is at least 1/2, so that samples are rounded to more than one integer.
         """
         if cls.in_action_units and "initial_scale" not in options:
             low, high = (np.ravel(x).tolist() for x in (space.low, space.high))
@@ -109,8 +111,8 @@ class GaussianHead(box.BoxHead):
     def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns offsets and scales that map [-1, 1] to the bounds.
 
-        If a bound is infinite, or they are 1e7 or more apart, the scale is 1, and the
-        offset is the number between them nearest to zero.
+        If a bound is infinite, or the bounds are 1e7 or more apart, the scale is 1. The
+        offset is then the number between the bounds that is nearest to zero.
         """
         offsets, scales = super().output_scaling()
         if not self.in_action_units:
@@ -161,10 +163,10 @@ class Gaussian(GaussianHead):
 
         a = μ(s) + σ ε,    ε ~ N(0, 1),    log σ is learned and does not depend on s
 
-    The raw action is the unclipped sample, and `log_prob` its log-density; only the
-    environment receives the clipped action. Taking the density at the clipped action
-    instead would bias the gradient. For a distribution of the clipped action, use
-    `ClippedGaussian`.
+    The raw action is the sample before clipping, and `log_prob` is its log-density. Only
+    the environment receives the clipped action. Taking the density at the clipped action
+    instead would bias the gradient, so use `ClippedGaussian` if you need a distribution
+    of the clipped action.
 
     Args:
         size: Positive int, `A`.

@@ -23,7 +23,7 @@ class MultiCategorical(categorical.LogitsHead):
 
         π(a|s) = Π_d softmax(z_d)[a_d],    z = (z_1, …, z_D), concatenated
 
-    Given the observation, they are independent.
+    Given the observation, the actions are independent of each other.
 
     Args:
         sizes: `D` positive ints, the number of categories of each action.

@@ -109,9 +109,9 @@ class Multinomial(categorical.LogitsHead):
 class _MultinomialWithEntropy(tfp.distributions.Multinomial):
     """TFP's Multinomial with an entropy, integer counts, and -∞ for invalid ones.
 
-    The count nₖ of a category is binomial, so with the probabilities p the entropy is H =
-    -ln N! - N Σ p ln p + Σₖ E[ln nₖ!], in which each expectation sums over N + 1 counts.
-    The terms nearly cancel, and are therefore summed in float64.
+    The count nₖ of each category is binomial. The entropy of N choices with probabilities
+    p is therefore H = -ln N! - N Σ p ln p + Σₖ E[ln nₖ!], where each expectation is a sum
+    over N + 1 counts. The terms nearly cancel each other, so they are summed in float64.
     """
 
     def __init__(self, trials: int, logits: tf.Tensor) -> None:

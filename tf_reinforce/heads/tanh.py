@@ -24,17 +24,19 @@ class TanhGaussian(gaussian.GaussianHead):
         x = μ(s) + σ ε,    y = tanh x,    a = low + (high - low) (1 + y) / 2
         ln π(y|s) = ln N(x; μ, σ²) - ln(1 - y²)
 
-    The raw action is x, and is never computed from y: near a bound, many x round to the
-    same y. `log_prob` takes x and returns the log-density of y, which does not depend on
-    the bounds; that of the environment's action a is smaller by Σ ln((high - low) / 2).
-    The term ln(1 - y²) = 2 (ln 2 - x - softplus(-2 x)) is accurate for every x.
+    The raw action is x. It cannot be recovered from y, because near a bound many
+    different x are rounded to the same y.
 
-    The `entropy` of y has no closed form. A numerical integral with fixed nodes gives it
-    and its gradients, with an error of 1e-13 in float64 for every μ and σ.
+    The method `log_prob` takes x and returns the log-density of y, which does not depend
+    on the bounds. The log-density of the environment's action a is smaller by Σ ln((high
+    - low) / 2).
 
-    The `mode` is the most likely x, the mean, whose action in the environment is the
-    median. The density of y may be largest near ±1, but a bound would be a poor greedy
-    action.
+    The `entropy` of y has no closed form. The head computes the entropy and its gradients
+    with a numerical integral, whose error is 1e-13 in float64 for every μ and σ.
+
+    The `mode` is the mean of x, which is the most likely x. In the environment, this
+    action is the median. The density of y may be largest near ±1, but a bound would be a
+    poor greedy action.
 
     Args:
         size: Positive int, `A`.
@@ -88,9 +90,10 @@ class _TanhNormal(gaussian.TransformedNormal):
     def _expected_log_cosh(self) -> Any:
         """Returns E[ln cosh x] for a normal x, by the trapezoid rule.
 
-        For σ below 1, it integrates over the normal noise. For larger σ, it uses ln cosh
-        x = E|x + t| - ln 2 with a logistic t of density sech²(t) / 2: given t, the mean
-        of |x + t| over x is that of a folded normal distribution.
+        For σ below 1, the integral runs over the normal noise. For larger σ, the method
+        uses the identity ln cosh x = E|x + t| - ln 2, in which t is logistic with the
+        density sech²(t) / 2. Given t, the mean of |x + t| over x is that of a folded
+        normal distribution.
         """
         weights = _STEP * np.exp(-(_NORMAL_NODES**2) / 2) / math.sqrt(math.tau)
         scale = tf.minimum(self.scale, 1.0)[..., None]
