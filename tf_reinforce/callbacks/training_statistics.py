@@ -17,9 +17,9 @@ def signal_and_noise(gradients, group_size=1):
     noise over several batches before you divide them.
 
     With a leave-one-out or mean baseline, the gradients are not independent, because an
-    episode's gradient contains the returns of the other episodes. The signal is then
-    estimated too large and the noise too small. In a batch of E one-step episodes, the
-    difference is exactly 1 / (E - 1)² of the true signal.
+    episode's gradient contains the returns of the other episodes. Both estimates are then
+    biased. In a batch of E one-step episodes, for example, the signal is too large and
+    the noise too small by exactly 1 / (E - 1)² of the true signal.
 
     Args:
         gradients: List of arrays `[E, …]`, one for each weight, with a row for each

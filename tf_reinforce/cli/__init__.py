@@ -1,7 +1,8 @@
 """The command line: `tf-reinforce`, also `python -m tf_reinforce`.
 
-`entry.py` parses the arguments and calls the command's function. TensorFlow is imported
-inside functions only, which keeps `--help` fast.
+The module `entry` parses the arguments and calls the function of the command. Importing
+TensorFlow takes seconds, so it is imported only inside the functions that need it, which
+keeps `--help` fast.
 """
 
 from tf_reinforce.cli.entry import main

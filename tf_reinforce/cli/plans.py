@@ -1,7 +1,7 @@
 """Plans a training from the options of `train` or `tune`, and checks the plan.
 
-TensorFlow is not imported, unless the environment needs a module, so a mistake is
-reported within a second.
+A mistake in the options should be reported within a second. The plan is therefore made
+without importing TensorFlow, unless the environment needs a module that does.
 """
 
 import dataclasses
@@ -73,8 +73,8 @@ class Plan:
     def in_one_program(self):
         """Returns whether one program may train all seeds of `--seeds`, in a twin.
 
-        That needs `epochs`, and excludes callbacks, linear learning rates and options of
-        the host engine.
+        One program needs `epochs`. It cannot use callbacks, linear learning rates or
+        options of the host engine.
         """
         agent = self.settings["agent"]
         value = default_settings.value_network(agent["baseline"]) or {}
@@ -185,7 +185,8 @@ def _default_preset(name, space, limit, is_compiled):
 def _resumed(options):
     """Makes the plan that a run's `config.json` describes.
 
-    For safety, `module:Id` is not taken from the file; the user must pass it as ENV.
+    For safety, an id in the form `module:Id` is not taken from the file, so the user must
+    pass it as ENV.
     """
     check_resume_options(options)
     explicit = cli_options.explicit_settings(options)

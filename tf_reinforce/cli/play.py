@@ -50,8 +50,8 @@ class RecordOptions(cli_options.PlayOptions):
 def record(options: RecordOptions):
     """Record videos of a trained agent.
 
-    Plays the first episodes of `evaluate` with the same seed, and writes each as an MP4
-    video. No display is needed.
+    Plays the first episodes of `evaluate` with the same seed, and writes each of them as
+    an MP4 video. No display is needed.
     """
     from tf_reinforce.experiments import recording
 
@@ -142,8 +142,8 @@ def export(
 def info(run: str, *, json: bool = False, max_bytes: Count = saving.MAX_BYTES):
     """Print settings, last log row and evaluation of a run.
 
-    The log row has the last number in each column. Of an agent file, only the settings
-    are printed. TensorFlow is not imported.
+    The log row contains the last number in each column. For an agent file, only the
+    settings are printed. The command starts fast, because TensorFlow is not imported.
 
     Args:
         json: Print JSON.

@@ -49,10 +49,12 @@ _FOR_POLICIES = "env", "env_arg", "seed", "max_episode_steps", "max_bytes"
 def plot(options: PlotOptions):
     """Draw the learning curves of runs, or the policy of one run.
 
-    Each run is a line. With three or more seeds, the line is their interquartile mean,
-    and the area around it the 95 % bootstrap interval. --policy draws the policy of one
-    run: over all observations if they have one or two numbers, else along one episode
-    with sampled actions.
+    Each run is a line. If a run has three or more seeds, its line shows their
+    interquartile mean, and the area around the line is the 95 % bootstrap interval.
+
+    With --policy, the policy of one run is drawn instead. If observations have one or two
+    numbers, the plot shows the policy over all observations. Otherwise, it shows the
+    policy along one episode with sampled actions.
     """
     from tf_reinforce.experiments import plots
 
@@ -88,8 +90,8 @@ def _draw_policy(options, out):
 def compare(runs: list[str], *, out: str | None = None):
     """Compare runs in a table, and draw their curves.
 
-    For each run, prints the interquartile mean over its seeds with a 95 % bootstrap
-    interval, and the difference to the first run.
+    The table shows the interquartile mean over the seeds of each run with a 95 %
+    bootstrap interval, and the difference from the first run.
 
     Args:
         runs: Run directory, or a folder with a run directory for each seed.

@@ -22,9 +22,10 @@ def check_env(
 ):
     """Check an environment, and explain what to correct.
 
-    Collects episodes with a random policy, as in training, and prints errors, warnings
-    and notes. The last notes state the cost of a step, and recommend --num-envs and
-    --workers. The exit code is 1 after an error. docs/environments.md lists the rules.
+    Collects episodes with a random policy, as a training does, and prints errors,
+    warnings and notes. The last notes say how long a step takes, and recommend values for
+    --num-envs and --workers. The exit code is 1 if there is an error.
+    docs/environments.md lists the rules.
 
     Args:
         env: Environment id, also module:Id-v0.
@@ -60,9 +61,12 @@ def explain(
 ):
     """Print the gradient of one action's log-probability.
 
-    Prints the characteristic eligibility, d log-probability / d parameter, in closed form
-    and by automatic differentiation. Give --probs or --logits with --action or --counts,
-    or --mean, --std and --sample. With --counts alone, all probabilities are equal.
+    This gradient is the characteristic eligibility, d log-probability / d parameter. It
+    is computed twice, in closed form and by automatic differentiation.
+
+    For categories, give --probs or --logits together with --action or --counts. If you
+    give only --counts, all probabilities are equal. For a Gaussian, give --mean, --std
+    and --sample.
 
     Args:
         probs: Relative probabilities.
@@ -84,8 +88,8 @@ def explain(
 def presets(name: str | None = None, *, json: bool = False):
     """List the presets and the returns that they reach.
 
-    The returns are those measured in docs/presets.md and docs/results.md. With NAME,
-    prints the settings in the form of a preset file.
+    The returns were measured as described in docs/presets.md and docs/results.md. With
+    NAME, the settings of this preset are printed in the form of a preset file.
 
     Args:
         name: Name of a preset.

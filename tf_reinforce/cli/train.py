@@ -56,11 +56,14 @@ class TrainOptions(cli_options.TaskOptions):
 def train(options: TrainOptions):
     """Train an agent on an environment.
 
-    Without a budget from --epochs, --steps or a preset, training ends when an evaluation
-    over 100 episodes reaches the target return, or after 300 updates. With one, the
-    target is only reported. docs/presets.md lists the settings without a preset. If
-    TF_CONFIG describes several learner processes, they train one agent together; only the
-    chief writes files and prints.
+    Use --epochs, --steps or a preset to set a budget. Without a budget, training ends
+    when an evaluation over 100 episodes reaches the target return, or after 300 updates.
+    With a budget, training uses all of it and only reports whether the target was
+    reached.
+
+    docs/presets.md lists the settings that are used without a preset. If TF_CONFIG
+    describes several learner processes, they train one agent together, and only the chief
+    writes files and prints.
     """
     cluster = startup.learner_cluster(os.environ)
     if cluster is None or cluster.number == 0:
@@ -270,8 +273,8 @@ def _start_processes(options, plan, twin):
 def _resume_processes(options):
     """Continues the seeds of a folder in processes, and returns the exit code.
 
-    The folder may come from a stranger. Each process checks the files of its own run
-    directory; everything else comes from the command's options.
+    The folder may come from a stranger. Each process therefore checks the files of its
+    own run directory, and everything else comes from the options of the command.
     """
     plans.check_resume_options(options)
     explicit = {"env": options.env or "", "env_kwargs": dict(options.env_arg)}

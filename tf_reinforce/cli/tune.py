@@ -63,9 +63,9 @@ class TuneOptions(cli_options.TaskOptions):
 def tune(options: TuneOptions):
     """Search settings for a training.
 
-    Trains with different settings, and writes the best as a preset. The first trial uses
-    --preset and the options as they are. Repeat an interrupted command with its --run-dir
-    to continue the search.
+    Trains with different settings, and writes the best ones as a preset. The first trial
+    uses --preset and the options as they are. To continue an interrupted search, repeat
+    the command with its --run-dir.
     """
     plan, ranges = _check(options)
     startup.import_tensorflow()

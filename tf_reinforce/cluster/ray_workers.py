@@ -1,7 +1,8 @@
 """Starts workers on the machines of a Ray cluster, and relays their messages.
 
-Ray places one actor per worker. The actor starts the worker as a process of its own,
-which can be watched, named and ended like one on this machine.
+Ray places one actor for each worker on a machine. The actor starts the worker as a
+process of its own. This process can be watched, named and ended like a worker on the
+local machine.
 """
 
 import contextlib
@@ -123,8 +124,8 @@ class RayLauncher:
 class RayWorker:
     """A worker process that a Ray actor holds.
 
-    While the pool waits for it, one call of `WorkerActor.exchange` is outstanding, which
-    delivered all messages sent before.
+    While the pool waits for the worker, one call of `WorkerActor.exchange` is
+    outstanding. This call has delivered all messages that were sent before.
 
     Args:
         launcher: `RayLauncher`.
@@ -187,8 +188,8 @@ class RayWorker:
     def check_progress(self):
         """Raises `HostLost` if the actor does not answer.
 
-        While it waits for a machine, raises `TimeoutError` if no actor has answered for
-        300 s.
+        While the worker still waits for a machine, the method raises `TimeoutError` if no
+        actor has answered for 300 s.
         """
         now, launcher = time.monotonic(), self._launcher
         seconds = launcher.options.worker_health_probe_timeout_s
@@ -282,7 +283,7 @@ _users = {"count": 0, "address": None}  # of the connection that this module has
 def hold_connection(address):
     """Connects to a cluster in a `with` block; several pools may share the connection.
 
-    The last one closes it, unless the program itself has called `ray.init`.
+    The last pool closes the connection, unless the program itself has called `ray.init`.
     """
     ray = extras.load("ray", "ray")
     with _lock:

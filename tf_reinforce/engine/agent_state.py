@@ -24,8 +24,8 @@ def optimizers(agent):
 def signature(agent):
     """Returns the properties of an agent that do not change in training, as a dict.
 
-    Agents with equal signatures differ at most in the values of their variables, in
-    names, and in seeds and initializers of layers.
+    If two agents have equal signatures, they differ at most in the values of their
+    variables, in names, and in the seeds and initializers of layers.
     """
     parts = {"policy": agent.policy, "head": agent.head, "baseline": agent.baseline}
     settings = {name: getattr(agent, name) for name in config.AGENT_OPTIONS}

@@ -213,8 +213,8 @@ def start_trials(ranges, settings):
     """Returns the parameters of the first trials, which stay close to the settings.
 
     Good settings are more often found near the given ones than elsewhere in the ranges.
-    The first trial therefore uses the given settings, and each further one changes a
-    single number, by half of its distance to an end of its range.
+    The first trial therefore uses the given settings, and each further one moves a
+    single number halfway to an end of its range.
 
     Returns:
         List of dicts, empty if a setting is outside of its range.

@@ -1,8 +1,8 @@
 """All settings of agents and training runs, each declared once.
 
-From these classes follow the checks, presets, `config.json`, the command line, search
-spaces and docs/options.md (see `schema`). TensorFlow is not imported here, so the command
-line starts fast.
+Checks, presets, `config.json`, the command line, search spaces and docs/options.md all
+follow from these classes (see `schema`), so a new setting needs only one declaration.
+TensorFlow is not imported here, because the command line should start fast.
 """
 
 import dataclasses
@@ -211,12 +211,13 @@ def learning_rates(setting):
 class RayWorkers:
     """Collects episodes on the machines of a Ray cluster: `fit(workers=RayWorkers(…))`.
 
-    A Ray actor on each machine holds worker processes like those of `workers=N`, which
-    need no TensorFlow. Episodes, weights and logs equal those of one process to the bit,
-    if all machines compute the same results from the same package versions.
+    If one machine is too slow to collect the episodes, a cluster can share the work. The
+    result of the training stays the same, to the bit, provided that all machines have the
+    same package versions and compute the same results from them.
 
-    This machine must belong to the cluster and have Ray: `pip install
-    "tf-reinforce[ray]"`. All machines need tf-reinforce and the environment's packages.
+    The machine that trains must belong to the cluster and have Ray, which `pip install
+    "tf-reinforce[ray]"` installs. All machines need tf-reinforce and the packages of the
+    environment. TensorFlow is not needed to collect episodes.
 
     Args:
         num_workers: Positive int, the number of workers.
@@ -264,7 +265,8 @@ class RayWorkers:
     def launcher(self, step_timeout: float) -> Any:
         """Returns the launcher that starts a pool's workers in the cluster.
 
-        The engine is a lower layer, so it receives the launcher from here.
+        The engine is a lower layer and must not import the cluster, so it receives the
+        launcher from here.
 
         Args:
             step_timeout: Float, the argument of `fit`.
@@ -282,7 +284,8 @@ def number_of_workers(workers):
 class EnvSettings:
     """What environments receive before each update's episodes.
 
-    Each may also be a function that returns the dict, given the number of updates so far.
+    Each argument may also be a function that returns the dict, given the number of
+    updates so far.
 
     Args:
         reset_options: Dict for the argument `options` of each reset, or `None`.
@@ -320,9 +323,10 @@ class EnvSettings:
 class FitOptions:
     """Options of `Reinforce.fit` for the budget and the environments.
 
-    One of `epochs` and `steps` is set, the other is `None`; the same holds for
-    `episodes_per_epoch` and `steps_per_epoch`. The upper limits bound what a stranger's
-    preset, agent file or `config.json` can start.
+    The budget is given by `epochs` or by `steps`, and the other one of the two is `None`.
+    The size of an update is given by `episodes_per_epoch` or by `steps_per_epoch` in the
+    same way. All numbers have upper limits, because the options may come from a preset,
+    an agent file or a `config.json` of a stranger.
 
     Attributes:
         epochs: Number of updates.
@@ -405,8 +409,9 @@ _ALTERNATIVES = ("epochs", "steps"), ("episodes_per_epoch", "steps_per_epoch")
 def merge_options(defaults, options):
     """Fills in defaults where options of `fit` are `None`.
 
-    `epochs` and `steps` replace each other, and so do `episodes_per_epoch` and
-    `steps_per_epoch`.
+    An option for `steps` also replaces a default for `epochs`, because both set the
+    budget. In the same way, `steps_per_epoch` replaces `episodes_per_epoch`. Each pair
+    also works the other way round.
 
     Example:
 

@@ -61,7 +61,7 @@ def head_settings(setting, action_space):
 def gamma(max_episode_steps):
     """Returns a discount whose horizon 1 / (1 - γ) is a fifth of the time limit.
 
-    It is clipped to [0.95, 0.995], a horizon of 20 to 200 steps.
+    The discount is clipped to [0.95, 0.995], which is a horizon of 20 to 200 steps.
 
     Example:
 
@@ -102,8 +102,9 @@ def for_task(space, max_episode_steps, in_graph=False):
 def merge(preset, arguments, envs, has_quantities):
     """Returns all arguments of `Reinforce.for_env`, and the defaults of `fit`.
 
-    The user's arguments win over the preset, and the preset over the defaults. Without a
-    preset, `baseline="value"` takes its place with the settings of `for_task`.
+    The arguments of the user take precedence over the preset, and the preset takes
+    precedence over the defaults. If there is no preset, `baseline="value"` replaces it by
+    the settings of `for_task`.
 
     Args:
         preset: Dict from `toml_files.read_for_env`.

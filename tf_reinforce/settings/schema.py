@@ -1,8 +1,9 @@
 """Checks settings by their type hints, and reads them from text.
 
-A class of settings declares its fields with hints, defaults and docstrings. Hints may
-combine `int`, `float`, `bool`, `str`, `None`, `Literal`, tuples, unions, classes, tables
-(`TypedDict`), and `Annotated` with a `Range` or a function of name and value.
+A class of settings declares its fields with type hints, defaults and docstrings. Most
+hints are basic types or a combination of them, such as `int | None`, a tuple, a
+`Literal` or a `TypedDict`. For further restrictions, use `Annotated` with a `Range` or
+with a function that checks a name and a value.
 """
 
 import contextlib
@@ -57,7 +58,8 @@ def hints(cls):
 def help_texts(owner):
     """Reads help texts by name from the docstring of a class or function.
 
-    They stand in `Args` and `Attributes`, also those of base classes.
+    The texts are read from the sections `Args` and `Attributes`, also from those of base
+    classes.
     """
     texts = {}
     for part in reversed(getattr(owner, "__mro__", [owner])):

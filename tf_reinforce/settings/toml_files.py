@@ -134,7 +134,8 @@ def _without_none(settings):
 def read_for_env(name: str | None, env: Any) -> dict[str, Any]:
     """Returns a preset's settings for an environment; without a preset, no settings.
 
-    A preset fits a callable and any other environment without a Gymnasium id.
+    A preset is meant for the environment that it names. An environment without a
+    Gymnasium id, for example a callable, may be used with any preset.
 
     Raises:
         ValueError: If the preset is invalid, or is for another environment.
@@ -156,7 +157,7 @@ def read_for_env(name: str | None, env: Any) -> dict[str, Any]:
 def safe_defaults(defaults):
     """Returns the defaults of `fit` to store in an agent file.
 
-    These are whole numbers, and the `env_kwargs` that a file may contain.
+    Only whole numbers are stored, and those `env_kwargs` that a file may contain.
     """
     fit = {name: x for name, x in defaults.items() if name in _FIT_DEFAULTS}
     return {**fit, "env_kwargs": safe(defaults.get("env_kwargs") or {})}
@@ -224,8 +225,10 @@ def is_safe(value):
 def parse_setting(text):
     """Parses an override `NAME=VALUE`.
 
-    NAME is a setting, with its table or without, and may continue with a key of a setting
-    that is a table itself. VALUE is JSON, TOML or text.
+    NAME is the name of a setting, such as `gamma`, and may begin with its table, as in
+    `agent.gamma`. If the setting is a table itself, NAME can continue with one of its
+    keys, as in `baseline.passes`. VALUE may be written in JSON or TOML, and anything else
+    is taken as text.
 
     Returns:
         The path, a tuple of strings from the table to the innermost key, and the value.
@@ -256,8 +259,9 @@ def parse_setting(text):
 def override(settings, path, value):
     """Returns a copy of a training's settings with one of them replaced.
 
-    In `fit`, `steps` also replaces `epochs`, and `steps_per_epoch` replaces
-    `episodes_per_epoch`, and vice versa.
+    Some settings of `fit` exclude each other, so setting `steps` also removes `epochs`,
+    and setting `steps_per_epoch` removes `episodes_per_epoch`. Each pair also works the
+    other way round.
 
     Args:
         settings: Dict of the tables `agent`, `fit` and `evaluation`.

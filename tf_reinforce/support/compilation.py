@@ -1,7 +1,8 @@
 """Prepares gradient steps for XLA, and cleans up after tracing.
 
-XLA compiles a program for each combination of shapes. Every update has another number of
-steps, so arrays over steps are padded to a power of two.
+XLA compiles a program for each combination of shapes, but every update has another number
+of steps. Arrays over steps are therefore padded to a power of two, so that few shapes
+occur.
 """
 
 import functools
@@ -19,8 +20,9 @@ def obstacle(call, model, observation_spec, is_requested):
     """Returns why XLA should not compile a model's gradient steps, `""` if it should.
 
     On a CPU, XLA runs the gradients of convolutions several times slower than TensorFlow,
-    and all other layers at least as fast. Measuring instead could choose differently in
-    two equal trainings, so the model's operations decide.
+    and all other layers at least as fast. The decision therefore depends on the
+    operations of the model. Measured times would not do, because they could lead to
+    different decisions in two equal trainings.
 
     Args:
         call: Function of a batch of observations that calls the model.
@@ -54,7 +56,8 @@ def compiled(function):
 def has_losses_of_inputs(model):
     """Returns whether a model's last call added losses other than weight regularizers.
 
-    They come from `add_loss` or an `activity_regularizer` and depend on the inputs.
+    Such losses depend on the inputs, and come from `add_loss` or an
+    `activity_regularizer`.
     """
     regularized = [v for v in model.trainable_variables if v.regularizer is not None]
     return len(model.losses) > len(regularized)
@@ -63,7 +66,8 @@ def has_losses_of_inputs(model):
 def padded_rows(count):
     """Returns the smallest power of two above `count`, as a scalar int32.
 
-    It is never `count` itself: at least one row of padding remains, at index `count`.
+    The result is never `count` itself, so at least one row of padding remains, at the
+    index `count`.
     """
     return tf.cast(power_of_two(tf.cast(count, tf.int64)), tf.int32)
 
@@ -89,10 +93,10 @@ def count_steps(array, is_padding):
 def release(graph):
     """Lets a traced graph be freed together with its function.
 
-    Two caches would otherwise keep it: TensorFlow's registry for `tf.custom_gradient`,
-    which Keras optimizers and TensorFlow Probability use, and Probability's bijectors,
-    which store symbolic tensors. A gradient tape can no longer differentiate through the
-    function.
+    Two caches would otherwise keep the graph in memory. The first is the registry of
+    TensorFlow for `tf.custom_gradient`, which Keras optimizers and TensorFlow Probability
+    use. The second belongs to the bijectors of TensorFlow Probability and stores symbolic
+    tensors. A gradient tape can no longer differentiate through the function.
 
     Args:
         graph: `tf.Graph` of a concrete function, already containing every gradient that
@@ -119,9 +123,9 @@ def release(graph):
 class FixedArguments:
     """Base of Keras layers that refuse to change constructor arguments once built.
 
-    Traced programs contain these arguments as constants: old programs would keep the old
-    value, and new ones would use the new value. Weights, `trainable` and `optimizer` may
-    change.
+    Traced programs contain the arguments as constants. If an argument could change,
+    programs that were traced before would go on with the old value, and others would use
+    the new one. Weights and the attributes `trainable` and `optimizer` may change.
     """
 
     def __setattr__(self, name, value):

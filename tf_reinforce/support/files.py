@@ -28,8 +28,9 @@ _PREVIOUS = "before"  # in a temporary folder, the folder that is being replaced
 def atomic_write(path, overwrite=True):
     """Yields a temporary path to write to, then moves the file to `path`.
 
-    An exception, a full disk or a killed process leaves an existing file unchanged. The
-    next call for the same path removes what a killed process left behind.
+    An existing file stays unchanged if an exception occurs, the disk is full or the
+    process is killed. What a killed process has left behind is removed by the next call
+    for the same path.
 
     Args:
         path: Path of the file; its folder is created if necessary.
@@ -101,8 +102,9 @@ def atomic_model_file(filepath, overwrite, ending, what, model=None):
 def atomic_folder(path):
     """Yields a new empty folder to write to, then renames it to `path`.
 
-    An existing folder first moves to `.NAME.*.tmp/before`. After an exception it moves
-    back at once, and if the process was killed, at the next write to `path`.
+    An existing folder first moves to `.NAME.*.tmp/before`. If an exception occurs, it
+    moves back at once. If the process is killed, it moves back at the next write to
+    `path`.
 
     Args:
         path: Path of the folder. The caller makes sure that it may be replaced.
@@ -133,8 +135,8 @@ def atomic_folder(path):
 def remove_folder(path):
     """Removes a folder whole: a killed process never leaves only a part of it.
 
-    It first moves to a temporary folder, which the next write to the same path removes if
-    this process is killed.
+    The folder first moves into a temporary folder. If this process is killed, the next
+    write to the same path removes the temporary folder.
     """
     path = os.path.abspath(path)
     with _temporary_folder(path) as temporary_folder:
@@ -144,7 +146,8 @@ def remove_folder(path):
 def remove_leftovers(folder):
     """Removes temporary folders that killed processes have left in a folder.
 
-    On file systems without locks they stay, because a process could still write there.
+    On file systems without locks, these folders stay, because a process could still write
+    there.
     """
     for name in os.listdir(folder):
         if _TEMPORARY_NAME.fullmatch(name):
@@ -203,8 +206,8 @@ def explain_failed_write(
 ):
     """Adds the path and a remedy to errors of the operating system.
 
-    Some libraries raise them without a path. Errors with the attribute `explained` pass
-    unchanged.
+    Some libraries raise these errors without a path. An error with the attribute
+    `explained` is passed on unchanged.
 
     Args:
         path: Path of the file or folder.
@@ -236,8 +239,9 @@ def explain_failed_write(
 def atomic_replace_folder(path):
     """Yields a path at which to make a folder, then replaces an earlier export by it.
 
-    The old folder must be empty or contain nothing but unchanged files from an earlier
-    call, listed in `EXPORT_MARK` with their SHA-256 digests.
+    To protect other files, an old folder is only replaced if it is empty or contains
+    nothing but unchanged files of an earlier call. These files are listed in
+    `EXPORT_MARK` with their SHA-256 digests.
 
     Args:
         path: Path of the folder, as in `atomic_folder`.

@@ -137,9 +137,9 @@ os.register_at_fork(after_in_child=_note_fork)
 def kept(*, at_once=True):
     """Keeps Ctrl-C from being lost or changed to another error in a `with` block.
 
-    Python raises `KeyboardInterrupt` between any two instructions. While TensorFlow
-    traces a function, it would become a `TypeError`, and some modules discard it when
-    they are imported.
+    Python raises `KeyboardInterrupt` between any two instructions. If that happens while
+    TensorFlow traces a function, the exception becomes a `TypeError`. Some modules even
+    discard the exception when they are imported.
 
     Args:
         at_once: Bool, whether the handler of SIGINT runs when the signal arrives; an

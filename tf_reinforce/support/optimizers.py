@@ -8,9 +8,10 @@ def build(optimizer, variables):
 
     Raises:
         ValueError: If a decay rounds to 1 in the type of a weight, as Adam's
-            `beta_2=0.999` does in bfloat16: averages of gradients would stay at zero. Or
-            if the optimizer divides by average squared gradients and a weight is float16,
-            in which squares of small gradients are zero and steps would be enormous.
+            `beta_2=0.999` does in bfloat16, because averages of gradients would then stay
+            at zero. Also if the optimizer divides by average squared gradients and a
+            weight is float16, in which the squares of small gradients are zero and steps
+            would be enormous.
     """
     if optimizer.built:
         return
@@ -37,8 +38,8 @@ def step_count(optimizer):
 def finalize(optimizer):
     """Replaces weights by their averages, if the optimizer keeps them (`use_ema`).
 
-    Keras' own `fit` does the same at its end. Frozen weights stay, and so do all weights
-    before the first step, because averages start at zero.
+    The method `fit` of Keras does the same at its end. Frozen weights stay as they are.
+    Before the first step, all weights stay as they are, because averages start at zero.
     """
     inner, steps = step_count(optimizer)
     if inner.use_ema and steps > 0:
@@ -67,8 +68,8 @@ def strategy_of(variables):
 def sum_over_replicas(strategy, function):
     """Returns Σᵣ wᵣ xᵣ over all replicas r = 0 … R - 1.
 
-    Each replica computes its weight wᵣ and tensors xᵣ on its own device. With a weight of
-    zero it adds zero, even if its tensors are NaN.
+    Each replica computes its weight wᵣ and its tensors xᵣ on its own device. A replica
+    whose weight is zero adds zero, even if its tensors are NaN.
 
     Args:
         strategy: `tf.distribute.Strategy` with R replicas.

@@ -1,7 +1,7 @@
 """Imports TensorFlow without its messages, and reads `TF_CONFIG`.
 
-TensorFlow, CUDA and LiteRT print some messages before they read the log level, so no
-level suppresses these. They are filtered out of file descriptor 2, the standard error.
+TensorFlow, CUDA and LiteRT print some messages before they read the log level, so no log
+level can suppress them. These messages are filtered out of the standard error instead.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ _UNUSED = ("matplotlib", "IPython", "cv2", "scipy", "sklearn", "pandas")
 def import_tensorflow():
     """Imports TensorFlow and TensorFlow Probability, without start-up messages.
 
-    To save time, optional packages such as SciPy are not imported with them; they can be
-    imported later. From then on TensorFlow prints errors only, unless the user has set
-    `TF_CPP_MIN_LOG_LEVEL`. With level 0, all messages are printed.
+    To save time, optional packages such as SciPy are not imported with them, but they can
+    be imported later. After the import, TensorFlow prints errors only, unless you have
+    set another level in `TF_CPP_MIN_LOG_LEVEL`. Level 0 shows all messages.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules:
@@ -90,9 +90,8 @@ def _without_packages(names):
 def without_messages(pattern=_STARTUP_MESSAGE):
     """Removes matching lines from the standard error of a `with` block.
 
-    All others are printed when the block ends, even by an exception, but are lost if the
-    process dies. If blocks overlap, also across threads, only the first removes lines.
-    Nothing is removed with `TF_CPP_MIN_LOG_LEVEL=0`.
+    All other lines are printed when the block ends. If the process dies inside the block,
+    these lines are lost. With `TF_CPP_MIN_LOG_LEVEL=0`, nothing is removed.
 
     Args:
         pattern: Pattern of bytes. Use `ANY_MESSAGE` only for libraries that also raise an
@@ -141,8 +140,8 @@ class LearnerCluster(NamedTuple):
 def learner_cluster(environ):
     """Returns the cluster described by `TF_CONFIG`, or `None` for a single process.
 
-    TensorFlow can parse the variable too, but the command line needs it before the
-    import.
+    TensorFlow could parse this variable too, but the command line needs it before
+    TensorFlow is imported.
 
     Raises:
         ValueError: If `TF_CONFIG` is invalid, or has jobs other than chief and worker.

@@ -1,9 +1,11 @@
 """Presets: TOML files with the settings to train an agent on an environment.
 
-A file names the environment and has the tables `[agent]` (arguments of
-`Reinforce.for_env`), `[fit]` (arguments of `fit`) and `[evaluation]`. You can pass the
-same settings as Python arguments. Both accept these values for a baseline, a head and a
-learning rate:
+A file names the environment. Its table `[agent]` contains arguments of
+`Reinforce.for_env`, and its table `[fit]` contains arguments of `fit`. A third table,
+`[evaluation]`, says how the agent is evaluated.
+
+You can also pass the same settings as Python arguments. A preset and Python accept these
+values for a baseline, a head and a learning rate:
 
     baseline       "leave_one_out", "mean", "moving_average", "time_step", "none", or a
                    value network:
