@@ -84,6 +84,18 @@ def test_options_override_the_settings_of_the_environment():
     assert found["evaluation"] == {"every": 7}
 
 
+def test_settings_given_by_set_choose_the_other_settings_as_options_do():
+    for words, name in (
+        ("Pendulum-v1 {} baseline=mean", "baseline"),
+        ("Pendulum-v1 {} fit.max_episode_steps=50", "max-episode-steps"),
+        ("CartPole-v1 {} baseline=value", "baseline"),
+    ):
+        value = words.partition("=")[2]
+        option = [*words.split(" {}")[0].split(), f"--{name}", value]
+        found, expected = settings(*words.format("--set").split()), settings(*option)
+        assert found["agent"] == expected["agent"] and found["fit"] == expected["fit"]
+
+
 def test_compiled_engine_gets_no_number_of_steps():
     assert settings("Pendulum-v1", "--engine", "compiled")["fit"] == {"num_envs": 8}
 

@@ -40,6 +40,9 @@ def test_alternatives_of_fit_replace_each_other():
     for name, gone in ("steps", "epochs"), ("episodes_per_epoch", "steps_per_epoch"):
         expected = {key: x for key, x in fit.items() if key != gone} | {name: 2}
         assert toml_files.override(settings, ("fit", name), 2)["fit"] == expected
+    assert toml_files.override(settings, ("fit", "num_envs"), None)["fit"] == {
+        name: fit[name] for name in ("epochs", "steps_per_epoch")
+    }
     with pytest.raises(ValueError, match=r"`gamma` must be a table.* gamma=0\.9"):
         toml_files.override(settings, ("agent", "gamma", "first"), 1)
 

@@ -29,9 +29,10 @@ class EvaluationCallback(keras.callbacks.Callback):
         every: Int, the number of updates between two evaluations.
         target: Float, the mean return of an evaluation at which training stops, or
             `None`.
+        announce: Function that is called before each evaluation during training.
     """
 
-    def __init__(self, env, options, seed, path, *, every, target):
+    def __init__(self, env, options, seed, path, *, every, target, announce=lambda: None):
         super().__init__()
         self.env = env
         self.options = options
@@ -39,6 +40,7 @@ class EvaluationCallback(keras.callbacks.Callback):
         self.path = path
         self.every = every
         self.target = target
+        self.announce = announce
         self.best_return = -math.inf
         self.evaluated_update = None  # number of the last evaluated update
         self.evaluations = 0
@@ -64,6 +66,7 @@ class EvaluationCallback(keras.callbacks.Callback):
         logs["val_episode_return"] = math.nan
         reached = self.target is not None and logs["episode_return"] >= self.target
         if reached or (epoch + 1) % self.every == 0:
+            self.announce()
             self.evaluate(logs)
 
     def evaluate(self, logs):

@@ -12,8 +12,6 @@ from tf_reinforce.data import spaces
 from tf_reinforce.support import files
 from tf_reinforce.support import validation
 
-SUFFIX = ".tf_reinforce"  # of the event files that the callback writes
-
 
 class TensorBoardLogger(episode_callbacks.EpisodeCallback):
     """Writes the logs of each update for TensorBoard; the x axis is environment steps.
@@ -70,9 +68,7 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
         written = "Events that were written before are unchanged."
         with files.explain_failed_write(self.log_dir, written):
             if self._writer is None:
-                self._writer = tf.summary.create_file_writer(
-                    os.fspath(self.log_dir), filename_suffix=SUFFIX
-                )
+                self._writer = tf.summary.create_file_writer(os.fspath(self.log_dir))
             with self._writer.as_default(step=int(logs["env_steps"])):
                 for name, value in logs.items():
                     if math.isfinite(value):

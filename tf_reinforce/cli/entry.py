@@ -26,6 +26,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, allow_abbrev=False, **kwargs)
+        # argparse takes `-1e3` for an option in Python 3.11 to 3.13.
+        self._negative_number_matcher = re.compile(r"-\.?\d[\d._]*(e[+-]?\d+)?$", re.I)
 
     def parse_known_args(self, args=None, namespace=None):
         """Parses arguments; unlike in argparse, a command names its unknown ones."""

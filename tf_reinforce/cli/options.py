@@ -148,6 +148,10 @@ def explicit_settings(options):
     if (address := getattr(options, "ray", None)) is not None:
         cores = options.num_cpus_per_worker
         cores = 1 if cores is None else cores
+        if "workers" not in fit:
+            raise ValueError(
+                "`--ray` runs the workers of `--workers N` on a cluster: add it"
+            )
         fit["workers"] = config.RayWorkers(
             fit.get("workers"), address, num_cpus_per_worker=cores
         )

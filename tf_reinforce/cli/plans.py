@@ -135,12 +135,14 @@ def _new(options):
     env_kwargs = {**preset["env_kwargs"], **dict(options.env_arg)}
     space = agent_files.action_space(env, env_kwargs)
     explicit = cli_options.explicit_settings(options)
-    baseline = explicit["agent"].get("baseline")
+    given = dict(options.set)
+    baseline = given.get(("agent", "baseline"), explicit["agent"].get("baseline"))
     # A compiled twin makes many updates per second, so plain REINFORCE trains well.
     is_plain = env in config.TWINS and type(space).__name__ == "Discrete"
     is_value = baseline == "value" or (baseline is None and not is_plain)
     if options.preset is None and is_value:
         limit = explicit["fit"].get("max_episode_steps")
+        limit = given.get(("fit", "max_episode_steps"), limit)
         chosen = _default_preset(name, space, limit, options.engine == "compiled")
         preset = {**preset, **chosen}
     fit = config.merge_options(preset["fit"], explicit["fit"])

@@ -1,6 +1,7 @@
 """The commands without a run: `check-env`, `explain`, `presets`."""
 
 import json as json_
+import pathlib
 
 from tf_reinforce.cli import agent_files
 from tf_reinforce.cli.options import EnvArguments
@@ -100,7 +101,9 @@ def presets(name: str | None = None, *, json: bool = False):
     if json:
         print(json_.dumps(found if name is None else found[name], indent=2))
     elif name is not None:
-        print((toml_files.FOLDER / f"{name}.toml").read_text("utf-8").rstrip())
+        is_ours = name in toml_files.names()
+        path = toml_files.FOLDER / f"{name}.toml" if is_ours else pathlib.Path(name)
+        print(path.read_text("utf-8").rstrip())
     else:
         width = max(map(len, found))
         print(f"{'preset':<{width}}  mean return of the trained policy")

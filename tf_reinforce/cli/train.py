@@ -75,13 +75,16 @@ def train(options: TrainOptions):
 
 def _train(options, cluster):
     """Trains in the current process, and returns the exit code."""
+    cores = options.num_cpus_per_worker
+    cli_options.expect_effect("--ray", options.ray, num_cpus_per_worker=cores)
+    if options.export:
+        files.expect_no_pattern(options.export)
+        files.expect_replaceable_folder(options.export)
     if options.resume is not None and seed_processes.folders(options.resume):
         return _resume_processes(options)
     if options.run_dir is not None:
         files.expect_empty_folder(pathlib.Path(options.run_dir))
     strategy = None if cluster is None else _strategy(options, cluster)
-    cores = options.num_cpus_per_worker
-    cli_options.expect_effect("--ray", options.ray, num_cpus_per_worker=cores)
     plan = plans.make(options)
     cli_options.expect_effect("--seeds", plan.num_seeds, jobs=options.jobs)
     if options.require_target and plan.target is None:
@@ -101,6 +104,11 @@ def _train(options, cluster):
         )
     if plan.num_seeds is None:
         return _train_agent(options, plan, strategy, twin, cluster)
+    if options.resume is not None and not plan.in_one_program:
+        raise ValueError(
+            "`--resume` continues seeds that train in one program without callbacks. "
+            f"Omit the options that add some. Received: {plan.settings['callbacks']}"
+        )
     if twin is None or not plan.in_one_program:
         return _start_processes(options, plan, twin)
     return _train_seeds(options, plan, twin)
@@ -229,8 +237,8 @@ def _report(options, plan, directory, result):
 def _export(options, directory):
     """Writes the best policy of a run as a SavedModel if `--export` was passed."""
     if options.export is not None:
-        folder = options.export or directory / "policy"
-        saving.load(directory / "agent.keras").export(folder)
+        folder, path = options.export or directory / "policy", directory / "agent.keras"
+        saving.load(path, max_bytes=path.stat().st_size).export(folder)
         print(f"exported to {folder}")
 
 
@@ -340,7 +348,7 @@ def _report_seeds(options, env, directory, result, target):
         f"returns over new episodes: minimum {min(returns):.4g}, median {median:.4g}, "
         f"maximum {max(returns):.4g}{reached}\nsaved in {directory}"
     )
-    _export(options, directory)
+    _export(options, seed_processes.folders(directory).get(best, directory))
     return int(options.require_target and target is not None and median < target)
 
 

@@ -126,8 +126,8 @@ def _constant(value, parents):
     `parents` holds the ids of the objects around it. At an object that contains itself,
     they end the recursion.
     """
-    opaque = tf.Module, tf.Variable, keras.Variable, types.ModuleType
-    if callable(value) or isinstance(value, opaque):
+    opaque = tf.Module, tf.Variable, keras.Variable, keras.Layer, types.ModuleType
+    if isinstance(value, (type, types.FunctionType, *opaque)):
         return _Identity(value)
     if id(value) in parents:
         return "parent", parents.index(id(value))
@@ -136,6 +136,8 @@ def _constant(value, parents):
         return "dict", *((key, _constant(part, parents)) for key, part in value.items())
     if isinstance(value, (list, tuple)):
         return type(value).__name__, *(_constant(part, parents) for part in value)
+    if isinstance(value, (set, frozenset)):
+        return "set", frozenset(_constant(part, parents) for part in value)
     if isinstance(value, (np.ndarray, np.generic, tf.Tensor)):
         array = np.asarray(value)
         return array.dtype.str, array.shape, array.tobytes()

@@ -130,6 +130,7 @@ def train(
     config = {"env": env, "engine": engine, "seed": seed, "target_return": target}
     config |= settings
     is_chief = learner_processes.get(agent._distribute_strategy).is_chief
+    progress = callbacks.ProgressLine()
     evaluator = evaluation.EvaluationCallback(
         env,
         evaluation_options(settings),
@@ -137,12 +138,13 @@ def train(
         directory / "agent.keras" if is_chief else None,
         every=settings["evaluation"].get("every", EVALUATION_FREQ),
         target=None if has_budget else target,
+        announce=progress.on_test_begin if is_chief else lambda: None,
     )
     logger = keras.callbacks.CSVLogger(os.fspath(directory / _LOG))
     fit = {**({} if has_budget else {"epochs": MAX_UPDATES}), **fit}
     fit |= {"env_kwargs": settings["env_kwargs"], "seed": seed, "verbose": 0}
     fit["callbacks"] = [evaluator, logger, callbacks.EpisodeLogger(directory / _EPISODES)]
-    fit["callbacks"] += [*run_callbacks, *([callbacks.ProgressLine()] * is_chief)]
+    fit["callbacks"] += [*run_callbacks, *([progress] * is_chief)]
     result = {"exit_code": 0, "evaluation": None}
     with _checkpoints(directory, config, command, is_chief) as folder:
         start = time.perf_counter()

@@ -243,7 +243,7 @@ def parse_setting(text):
     ((('agent', 'gamma'), 0.9), (('agent', 'baseline', 'passes'), 4))
     """
     name, equals, value = text.partition("=")
-    table, *keys = name.split(".")
+    table, *keys = name.strip().split(".")
     if table not in config.PRESET_TABLES:
         tables = [x for x in config.PRESET_TABLES if table in config.TABLES[x]]
         table, keys = tables[0] if len(tables) == 1 else "", [table, *keys]
@@ -293,6 +293,7 @@ def override(settings, path, value):
             raise ValueError(f"{text} Received: {key}={node.get(key)!r}")
         node = node[key]
     if table == "fit":
+        node.pop(last, None)
         settings[table] = config.merge_options(node, {last: value})
     else:
         node[last] = value
