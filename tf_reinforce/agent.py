@@ -784,9 +784,12 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             env: Object with `observation_space` and `action_space`.
 
         Raises:
-            ValueError: If the agent is not compiled, or was built for other spaces.
+            ValueError: If the agent is not compiled, was built for other spaces, or the
+                environment has none.
         """
         self._require_optimizer()
+        if not hasattr(env, "action_space"):
+            raise ValueError(f"`env` must have spaces. Received: env={env!r}")
         self.build_for_spaces(env.observation_space, env.action_space)
         self._build_optimizers()
 
