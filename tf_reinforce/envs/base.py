@@ -17,22 +17,25 @@ class TensorEnv(abc.ABC):
         s₀ = initial(noise),   aₜ ~ π(· | observation(sₜ)),
         sₜ₊₁ = transition(sₜ, aₜ, noise),   rₜ = reward(sₜ, aₜ, sₜ₊₁)
 
-    The functions process `B` independent episodes at once: the first axis of every tensor
-    is the batch, and all others have a fixed size. An episode terminates when `terminal`
-    is True for its new state, and is truncated at the time limit. The state sₜ holds all
-    that is kept between steps, and all randomness comes from `noise`, so training runs
-    entirely in TensorFlow and is repeatable. No function may change its arguments.
+    All functions process `B` independent episodes at once. The first axis of every tensor
+    is the batch, and all other axes have a fixed size. An episode terminates when
+    `terminal` is True for its new state, and it is truncated at the time limit.
 
-    A state is a tensor or a structure of tensors (tuple, dict) of your choice. `action`
-    holds `B` actions aₜ in environment units, nested like the action space: integers in
-    the space's type, reals in `dtype`. An agent's actions lie within the bounds of a
-    `Box`; those that a user passes to the `VectorEnv` of `as_gymnasium` may not.
+    The state sₜ holds everything that is kept between steps, and all randomness comes
+    from `noise`. Training therefore runs entirely in TensorFlow and is repeatable. The
+    functions must not change their arguments.
 
-    Attributes are constants in the compiled programs that step the environment. A changed
-    one takes effect when these are compiled again: at the next update of `fit`, call of
-    `evaluate` or `collect`, or `reset` of a `VectorEnv` from `as_gymnasium`. Store values
-    that change often in a `tf.Variable`. Environments of one class with equal attributes
-    share an agent's programs.
+    A state is a tensor, or a tuple or dict of tensors. The argument `action` holds `B`
+    actions in environment units, nested like the action space, with integers in the type
+    of the space and real numbers in `dtype`. An agent's actions always lie within the
+    bounds of a `Box`, but actions that a user passes to the `VectorEnv` of `as_gymnasium`
+    may lie outside.
+
+    The attributes of an environment are constants in the compiled programs that step it,
+    so a changed attribute takes effect only when these are compiled again. This happens
+    at the next update of `fit`, at the next call of `evaluate` or `collect`, or at the
+    next `reset` of a `VectorEnv` from `as_gymnasium`. Store values that change often in a
+    `tf.Variable`.
 
     Args:
         dtype: `"float32"` or `"float64"`, the number type of the computations.
@@ -85,17 +88,19 @@ class TensorEnv(abc.ABC):
     def action_mask(self, state: Any) -> Any:
         """Returns the masks of legal actions of `B` states, or `None` without masks.
 
-        There are none by default. Agents with `action_mask="info/action_mask"` need them
-        and sample legal actions only; others ignore them. A mask has type bool or int,
-        and depends on the action space:
+        By default, an environment has no masks. An agent with
+        `action_mask="info/action_mask"` needs them and samples legal actions only, while
+        other agents ignore them. A mask has type bool or int, and its shape depends on
+        the action space:
 
         - `Discrete` with n actions: `[B, n]`, with zeros for illegal ones.
         - `MultiDiscrete`: `[B, M]`, M the sum of `nvec`: all choices in a row.
         - `MultiBinary` with n flags: `[B, n]`, the only legal value, or 2 if both are.
 
-        For a nested space, the masks are nested alike. A part may be `None` if all its
-        actions are legal; that of a `Box` of reals must be. Where an agent acts, each
-        choice needs a legal action; the mask of a terminal state is ignored.
+        If the action space is nested, the masks are nested in the same way. The mask of a
+        part may be `None` if all actions of this part are legal, and it must be `None`
+        for a `Box` of reals. Each choice needs at least one legal action, except in a
+        terminal state, whose mask is ignored.
         """
         return None
 

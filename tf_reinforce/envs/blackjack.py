@@ -13,11 +13,13 @@ class Blackjack(base.TensorEnv):
     """Gymnasium's Blackjack-v1: draw a card (action 1), or let the dealer draw (0).
 
     The observation is the value of the player's hand, the dealer's visible card, and
-    whether an ace of the player counts eleven. The reward is 1 for a better hand than the
-    dealer's, -1 for a worse one or a value above 21, and 0 otherwise. An ace and a ten as
-    the first two cards win unless the dealer has the same.
-    `gymnasium.make("Blackjack-v1")` follows the same rules, which are those of the
-    reference. There is no time limit; every episode ends.
+    whether an ace of the player counts eleven. The reward is 1 if the player's hand is
+    better than the dealer's, -1 if it is worse or its value is above 21, and 0 otherwise.
+    If the player's first two cards are an ace and a ten, the player wins unless the
+    dealer has the same.
+
+    The rules are those of the reference, which `gymnasium.make("Blackjack-v1")` follows
+    too. There is no time limit, because every episode ends.
 
     Reference:
         Sutton & Barto (2018), Reinforcement learning: an introduction, example 5.1.

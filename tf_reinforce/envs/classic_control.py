@@ -20,9 +20,9 @@ TRACK_END, MAX_ANGLE = 2.4, 12 * 2 * math.pi / 360
 class CartPole(base.TensorEnv):
     """Gymnasium's CartPole-v1: the reward is 1 for every step until the pole falls.
 
-    The state equals the observation, `[B, 4]`: position and velocity of the cart, angle
-    and angular velocity of the pole. The step in which the pole falls or the cart leaves
-    the track is also rewarded.
+    The state equals the observation. It is a tensor `[B, 4]` with the position and
+    velocity of the cart, and the angle and angular velocity of the pole. The step in
+    which the pole falls or the cart leaves the track is also rewarded.
 
     Reference:
         Barto, Sutton & Anderson (1983), Neuronlike adaptive elements that can solve
@@ -72,12 +72,13 @@ MAX_VELOCITIES = 4 * math.pi, 9 * math.pi
 class Acrobot(base.TensorEnv):
     """Gymnasium's Acrobot-v1: the reward is -1 for every step until the links are up.
 
-    An episode ends, with reward 0, when the tip of the second link is more than one link
-    length above the fixed joint. Both links have length, mass and moment of inertia 1,
-    and their centre of mass in the middle. States are `[B, 4]`: two angles in [-π, π),
-    the first from the downward vertical and the second relative to the first link, and
-    two angular velocities. A step is integrated by the Runge-Kutta method of fourth
-    order.
+    An episode ends when the tip of the second link is more than one link length above the
+    fixed joint. The last step has the reward 0.
+
+    The state is a tensor `[B, 4]` with two angles in [-π, π), followed by the two angular
+    velocities. The first angle is measured from the downward vertical, and the second
+    angle is relative to the first link. Both links have length, mass and moment of
+    inertia 1, and their centre of mass is in the middle.
 
     Reference:
         Sutton (1996), Generalization in reinforcement learning: successful examples
@@ -146,8 +147,9 @@ _HIGH = np.array([MAX_POSITION, MAX_SPEED], "float32")
 class MountainCar(base.TensorEnv):
     """Gymnasium's MountainCar-v0: the reward is -1 for every step until the goal.
 
-    The state equals the observation, `[B, 2]`: position and velocity of the car. The goal
-    is on the right side of the valley; a wall at the left end stops the car.
+    The state equals the observation. It is a tensor `[B, 2]` with the position and
+    velocity of the car. The goal is on the right side of the valley, and a wall at the
+    left end stops the car.
 
     Reference:
         Moore (1990), Efficient memory-based learning for robot control. PhD thesis,
@@ -179,7 +181,8 @@ class MountainCarContinuous(MountainCar):
     """Gymnasium's MountainCarContinuous-v0: the action is a real number, the force.
 
     The reward is minus the cost of the force, plus 100 at the goal. The force that moves
-    the car is clipped to [-1, 1]; the cost is that of the force before clipping.
+    the car is clipped to [-1, 1], but the cost is computed from the force before
+    clipping.
     """
 
     max_episode_steps, reward_threshold = 999, 90.0
@@ -212,9 +215,9 @@ PENDULUM_TIME_STEP, PENDULUM_GRAVITY, MAX_TURN_SPEED, MAX_TORQUE = 0.05, 10.0, 8
 class Pendulum(base.TensorEnv):
     """Gymnasium's Pendulum-v1: the reward is minus a cost of angle, velocity and torque.
 
-    An episode has 200 steps. The state is `[B, 2]`: the angle from upright, in [-π, π),
-    and the angular velocity. Torques are clipped to [-2, 2], both for the dynamics and
-    for the cost.
+    The state is a tensor `[B, 2]` with the angle from upright, in [-π, π), and the
+    angular velocity. Torques are clipped to [-2, 2], and both the dynamics and the cost
+    use the clipped torque. An episode has 200 steps.
     """
 
     max_episode_steps = 200

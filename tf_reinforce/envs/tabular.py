@@ -16,9 +16,9 @@ from tf_reinforce.support import validation
 class Tabular(base.TensorEnv):
     """A Markov decision process with S states and A actions, given as a table.
 
-    The observation is the number of the state. Each action has a list of outcomes, of
-    which one is drawn. The attribute `P` of Gymnasium's tabular tasks has the form of
-    `transitions`.
+    The observation is the number of the state. For each action in a state, the table
+    lists the possible outcomes, of which one is drawn at random. Gymnasium's tabular
+    tasks store their table in the same form, as their attribute `P`.
 
     Args:
         transitions: List or dict of S states. `transitions[state][action]` is a list of
@@ -121,8 +121,8 @@ class _Registered(Tabular):
 class CliffWalking(_Registered):
     """Gymnasium's CliffWalking-v1: a walk of 13 steps along a cliff.
 
-    The reward is -1 for every step, and -100 for one off the cliff, which leads back to
-    the start. The best return is -13. There is no time limit.
+    Every step has the reward -1, except that a step off the cliff has the reward -100 and
+    leads back to the start. The best return is therefore -13. There is no time limit.
 
     Reference:
         Sutton & Barto (2018), Reinforcement learning: an introduction, example 6.6.
@@ -134,8 +134,9 @@ class CliffWalking(_Registered):
 class FrozenLake(_Registered):
     """Gymnasium's FrozenLake-v1: a walk over slippery ice, with 4 × 4 cells.
 
-    Two steps in three slip to one side. The reward is 1 at the goal, and 0 for every
-    other step. An episode ends at the goal, in a hole, or after 100 steps.
+    Because the ice is slippery, two steps in three slip to one side on average. The
+    reward is 1 at the goal and 0 for every other step. An episode ends when the agent
+    reaches the goal or falls into a hole, and at the latest after 100 steps.
     """
 
     id, reward_threshold = "FrozenLake-v1", 0.70
@@ -144,9 +145,9 @@ class FrozenLake(_Registered):
 class Taxi(_Registered):
     """Gymnasium's Taxi-v4: a taxi picks up a passenger, and drives to the destination.
 
-    The reward is -1 for every step, -10 for a wrong attempt to pick up or drop off, and
-    20 for the passenger at the destination. The action mask allows only actions that
-    change the state.
+    The reward is -1 for an ordinary step, -10 for an attempt to pick up or drop off the
+    passenger in the wrong place, and 20 when the passenger is dropped off at the
+    destination. The action mask allows only actions that change the state.
 
     Reference:
         Dietterich (2000), Hierarchical reinforcement learning with the MAXQ value
@@ -214,8 +215,9 @@ def _distribution(name, probs, shape):
 def _bounds(probs):
     """Returns the numbers in [0, 1] between K outcomes, `[…, K - 1]`.
 
-    Outcome k is drawn if uniform noise is at least k of them. After the last outcome of
-    probability above zero, they are larger than all noise.
+    Outcome k is drawn if the uniform noise is at least as large as k of these numbers.
+    The numbers after the last outcome of probability above zero are larger than all
+    noise.
     """
     sums = np.cumsum(probs, axis=-1)
     later = np.cumsum(probs[..., ::-1], axis=-1)[..., ::-1]

@@ -53,8 +53,9 @@ class Bandit(base.TensorEnv):
 class Corridor(base.TensorEnv):
     """A corridor with its goal at the right end: the reward is -1 for every step.
 
-    Action 1 moves the agent one cell to the right, and action 0 to the left, except in
-    the leftmost cell. The time limit is four times the distance from start to goal.
+    Action 1 moves the agent one cell to the right. Action 0 moves the agent one cell to
+    the left, except in the leftmost cell. The time limit is four times the distance from
+    the start to the goal.
 
     Args:
         length: Int, at least 2, the number of cells.
@@ -99,9 +100,9 @@ class Catch(base.TensorEnv):
     """A paddle catches a falling ball; the observation is an image.
 
     The board has 7 × 7 cells of 12 × 12 pixels. The ball starts in a random column of the
-    highest row and falls one cell per step. The paddle starts in the middle of the lowest
-    row and moves by at most one cell per step. After six steps, the reward is 1 if the
-    paddle catches the ball, else -1; all earlier rewards are zero.
+    highest row and falls one cell per step, while the paddle starts in the middle of the
+    lowest row and moves by at most one cell per step. After six steps, the reward is 1 if
+    the paddle catches the ball, and -1 if not. All earlier rewards are zero.
 
     Attributes:
         optimum: Float, the return of the best policy.

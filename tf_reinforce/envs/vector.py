@@ -17,10 +17,12 @@ from tf_reinforce.support import validation
 class TensorVectorEnv(gym.vector.VectorEnv):
     """A batch of tensor environments, stepped by one XLA program.
 
-    After the end of an episode, the next step resets the environment and ignores the
-    action (`AutoresetMode.NEXT_STEP`). `info["action_mask"]` contains the action mask of
-    each environment, if they have any. After `reset(seed=7)`, environment i uses seed
-    7 + i, as in Gymnasium's vector environments; a list gives each its own seed.
+    When an episode has ended, the next step resets its environment and ignores the
+    action. This is Gymnasium's `AutoresetMode.NEXT_STEP`. If the environments have action
+    masks, they are returned as `info["action_mask"]`.
+
+    Seeds work as in Gymnasium's vector environments. After `reset(seed=7)`, environment i
+    uses the seed 7 + i, and a list gives each environment its own seed.
 
     Args:
         env: `TensorEnv` to present as a `VectorEnv`.

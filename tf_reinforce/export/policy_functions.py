@@ -29,23 +29,24 @@ class PolicyFunctions:
       recurrent policies have it.
 
     If the policy reads action masks from `info`, all functions of `observation` also take
-    `action_mask`, `[N, M]` int8. If the policy is recurrent, their last argument is
-    `state`, a dict of the states `state_0`, `state_1`, …, and they return the next states
-    as well.
+    an argument `action_mask`, `[N, M]` int8. If the policy is recurrent, the last
+    argument of these functions is `state`, a dict of the states `state_0`, `state_1`, …,
+    and the functions return the next states as well.
 
     Parts of a nested action are returned by name, for example `action_arm` for the part
-    `arm`. A part of the observation gets the prefix `observation_` if its name is taken
-    by another argument or a result (`observation_seed`), or if TensorFlow refuses or
-    changes it (`observation_self`).
+    `arm`. The parts of a nested observation are passed by name as well. The prefix
+    `observation_` is added to a name if it is already taken, as in `observation_seed`, or
+    if TensorFlow refuses or changes it, as in `observation_self`.
 
-    Only a SavedModel can draw random numbers. In other formats, the function
-    `sample(observation, noise)` replaces the one with a seed, and `log_prob` and
-    `initial_state` are missing. The noise is nested like `head.noise`, and each part is
-    an argument, for example `noise_arm`, a float array `[N, …]`. The noise that a seed
-    would draw gives the same actions as the seed. The next states are returned as
-    `next_state_0`, …, because the arguments and results of an ONNX file need different
-    names. LiteRT cannot subtract in float64, so observations are rounded to float32
-    before they are normalized.
+    Only a SavedModel can draw random numbers. In other formats, `sample(observation,
+    noise)` receives the noise instead of a seed, and `log_prob` and `initial_state` are
+    missing. The noise is nested like `head.noise`, and each part is an argument, for
+    example `noise_arm`, a float array `[N, …]`. The noise that a seed would draw gives
+    the same actions as the seed.
+
+    The arguments and results of an ONNX file need different names, so these formats
+    return the next states as `next_state_0`, …. LiteRT cannot subtract in float64, so
+    observations are rounded to float32 before they are normalized.
 
     Args:
         actor: `actor.ActorPolicy`.

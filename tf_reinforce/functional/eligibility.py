@@ -1,12 +1,13 @@
 """Characteristic eligibilities, d ln π / d parameter, in closed form.
 
 The eligibility of a sampled action is the derivative of its log-probability ln π with
-respect to a parameter of the distribution. REINFORCE multiplies it by return minus
-baseline, and back-propagates the product. `docs/eligibility.md` derives every formula.
+respect to a parameter of the distribution. REINFORCE multiplies the eligibility by the
+return minus the baseline, and back-propagates the product. The guide
+`docs/eligibility.md` derives every formula.
 
-All functions compute in the float type of their first argument, or in float64 if it has
-none. They take any leading axes, do not broadcast, and let gradients flow through. Shapes
-are always checked, values in eager mode only; XLA drops assertions.
+All functions take any leading axes, do not broadcast, and let gradients flow through.
+They compute in the float type of their first argument, or in float64 if this argument has
+none. Shapes are always checked, but values are checked in eager mode only.
 
 Reference:
     Williams (1992), Simple statistical gradient-following algorithms for connectionist
@@ -144,9 +145,9 @@ def categorical_probs(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
 
         d ln π / dpₖ = [k = a] / pₐ - 1 / Σp,    with  π(a) = pₐ / Σp
 
-    Dividing by the sum leaves only the ratios of p to matter. So a category that was not
-    sampled has the negative eligibility -1 / Σp: making it likelier makes the sampled one
-    less likely. Multiplying all of p by c divides the eligibility by c.
+    Because p is divided by its sum, only the ratios of p matter. Making one category
+    likelier therefore makes all others less likely, so a category that was not sampled
+    has the negative eligibility -1 / Σp.
 
     Args:
         probs: `[..., K]` float, relative probabilities p of K categories, not negative,
@@ -175,10 +176,10 @@ def categorical_simplex(probs: ArrayLike, actions: ArrayLike) -> tf.Tensor:
 
         d ln π / dpₖ = [k = a] / pₐ,    with  π(a) = pₐ
 
-    This is the derivative for changes of p that keep Σp = 1. Its expectation over random
-    actions is a vector of ones, which points out of the simplex; if p comes from a
-    softmax, the softmax's gradient removes that component, and `categorical_simplex` and
-    `categorical_probs` back-propagate the same to the logits.
+    This derivative is meant for changes of p that keep Σp = 1. Its expectation over
+    random actions is a vector of ones, which points out of the simplex. If p comes from a
+    softmax, the gradient of the softmax removes this component, so `categorical_simplex`
+    and `categorical_probs` back-propagate the same gradient to the logits.
 
     Args:
         probs: `[..., K]` float, probabilities p of K categories, not negative, of sum
@@ -238,7 +239,7 @@ def multinomial_probs(
 
         d ln π / dpₖ = nₖ / pₖ - N / Σp
 
-    It is the sum of `categorical_probs` over the N choices.
+    The eligibility of the counts is the sum of `categorical_probs` over the N choices.
 
     Args:
         probs: `[..., K]` float, relative probabilities p of K categories, not negative,
@@ -273,7 +274,7 @@ def multinomial_simplex(
 
         d ln π / dpₖ = nₖ / pₖ
 
-    It is the sum of `categorical_simplex` over the N choices.
+    The eligibility of the counts is the sum of `categorical_simplex` over the N choices.
 
     Args:
         probs: `[..., K]` float, probabilities p of K categories, not negative, of sum
@@ -316,9 +317,10 @@ def gaussian(mean: ArrayLike, std: ArrayLike, samples: ArrayLike) -> GaussianEli
         d ln π / dμ = (y - μ) / σ²,    d ln π / dσ = ((y - μ)² - σ²) / σ³,
         d ln π / d ln σ = ((y - μ)² - σ²) / σ²
 
-    The derivative by the mean points towards the sample. That by σ is positive if the
-    sample lies further than σ from the mean, and negative otherwise. A diagonal
-    Gaussian's log-density is a sum, so each component has an eligibility of its own.
+    The derivative with respect to the mean points towards the sample. The derivative with
+    respect to σ is positive if the sample lies further than σ from the mean, and negative
+    otherwise. Each component has an eligibility of its own, because the log-density of a
+    diagonal Gaussian is a sum over the components.
 
     Args:
         mean: `[...]` float, μ.
@@ -359,10 +361,10 @@ def clipped_gaussian(
 
         d ln Φ(z) / dμ = ∓h(z) / σ,    d ln Φ(z) / d ln σ = -z h(z),    h = φ / Φ
 
-    φ and Φ are the density and distribution function of the standard normal. An action at
-    a bound means that x was there or beyond; its eligibility is the expectation over all
-    such x. The inverse Mills ratio h is exact even if reaching the bound is very
-    unlikely.
+    In these formulas, φ and Φ are the density and the distribution function of the
+    standard normal distribution. An action at a bound tells only that x was at the bound
+    or beyond it, so its eligibility is the expectation over all such x. The inverse Mills
+    ratio h is exact even if reaching the bound is very unlikely.
 
     Args:
         mean: `[...]` float, the mean μ of x.
@@ -411,8 +413,9 @@ def tanh_gaussian(
 
         ln π(a) = ln N(y; μ, σ) - ln(1 - a²),    y = artanh a
 
-    It equals that of y, because the term that tanh adds does not depend on μ and σ. Near
-    ±1, rounding makes artanh a inexact: if you have y, pass it to `gaussian` instead.
+    The action a has the same eligibility as the sample y, because the term that tanh adds
+    does not depend on μ and σ. If you know y, pass it to `gaussian` instead. Computing y
+    from an action near ±1 is inexact because of rounding.
 
     Args:
         mean: `[...]` float, the mean μ of y.
@@ -451,7 +454,7 @@ def beta(
 
         d ln π / dα = ln y - ψ(α) + ψ(α + β),    d ln π / dβ = ln(1 - y) - ψ(β) + ψ(α + β)
 
-    ψ is the digamma function; ψ(α) - ψ(α + β) is the expectation of ln y.
+    Here ψ is the digamma function, and ψ(α) - ψ(α + β) is the expectation of ln y.
 
     Args:
         concentration1: `[...]` float above zero, α.

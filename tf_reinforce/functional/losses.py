@@ -1,9 +1,9 @@
 """Policy-gradient losses: sums over steps, divided by the number of episodes.
 
-A mean over steps does not have the policy gradient. It divides by the mean episode
-length, which depends on the actions; with few episodes its expected gradient can even
-point the other way. So every loss here is a sum over the valid steps of a batch, divided
-by the number of *episodes*.
+Every loss in this module is a sum over the valid steps of a batch, divided by the number
+of *episodes*. A mean over steps would be wrong, because it divides by the mean episode
+length, which depends on the actions. With few episodes, the expected gradient of such a
+mean can even point the other way.
 """
 
 from collections.abc import Sequence
@@ -162,16 +162,16 @@ class Reinforce(keras.losses.Loss):
 
         Lₙ = - log π(aₙ|sₙ),    weighted by  sample_weight = advantages
 
-    `fit(observations, actions, sample_weight=advantages)` then follows the policy
-    gradient of the batch. Keras divides the loss by the number of steps; for the
-    estimator of `policy_gradient`, pass `reduction="sum"` and divide the advantages by
-    the number of episodes.
+    If you call `fit(observations, actions, sample_weight=advantages)`, the training
+    follows the policy gradient of the batch. Keras divides the loss by the number of
+    steps. To get the estimator of `policy_gradient` instead, pass `reduction="sum"` and
+    divide the advantages by the number of episodes.
 
-    `categorical_crossentropy(from_logits=True)` with one-hot labels times the return has
-    the same value, but a *different* and wrong gradient.
+    The loss `categorical_crossentropy(from_logits=True)` with one-hot labels times the
+    return is no substitute. It has the same value, but a *different* and wrong gradient.
 
-    Actions of a categorical head must be whole numbers. XLA, which drops assertions, does
-    not check this.
+    The actions of a categorical head must be whole numbers. This is not checked under
+    XLA, which drops assertions.
 
     Args:
         head: `tfr.heads.Head`, for example `tfr.heads.Gaussian(2)`. Its own weights are

@@ -1,8 +1,9 @@
 """Estimates a policy's value from decisions that another policy has made.
 
-A log holds contexts xₙ, actions aₙ, rewards rₙ and propensities pₙ = μ(aₙ|xₙ), the
-probabilities with which the logging policy μ chose the actions. The value of a policy π
-is its expected reward V = E[Σₐ π(a|x) r(x, a)].
+A log records decisions of a logging policy μ. Each decision has a context xₙ, an action
+aₙ, a reward rₙ and a propensity pₙ = μ(aₙ|xₙ), which is the probability with which μ
+chose the action. The functions in this module estimate the value of another policy π from
+such a log, that is, its expected reward V = E[Σₐ π(a|x) r(x, a)].
 """
 
 import tensorflow as tf
@@ -36,8 +37,9 @@ def top_k_multipliers(log_probs, k):
 
         λ(a) = d α(a) / d π(a) = K (1 - π(a|x))ᴷ⁻¹,    α(a) = 1 - (1 - π(a|x))ᴷ
 
-    α(a) is the probability that K independent samples contain the action, so the policy
-    learns to choose a set of K actions, of which the best counts.
+    With these factors, the policy learns to choose a set of K actions, of which the best
+    counts. For this purpose, α(a) takes the place of π(a). It is the probability that K
+    independent samples contain the action a.
 
     Args:
         log_probs: `[N]` float, log π(aₙ|xₙ), of a discrete distribution.
@@ -81,8 +83,9 @@ def snips(weights, rewards):
 
         V = Σₙ wₙ rₙ / Σₙ wₙ
 
-    The bias is of order 1/N, and the variance usually smaller than that of `ips`. A
-    constant added to all rewards is added to the estimate.
+    Dividing by the sum of the weights causes a bias of order 1/N, but the variance is
+    usually smaller than that of `ips`. If a constant is added to all rewards, the
+    estimate grows by this constant.
 
     Args:
         weights: `[N]` float, the importance weights, not all zero.
@@ -106,8 +109,8 @@ def doubly_robust(weights, rewards, predictions, expected_predictions):
 
         V = 1/N Σₙ [Σₐ π(a|xₙ) q(xₙ, a) + wₙ (rₙ - q(xₙ, aₙ))]
 
-    It is unbiased if the propensities are right and the weights not clipped, or if the
-    predictions q are the expected rewards.
+    The estimate is unbiased if the propensities are right and the weights are not
+    clipped. It is also unbiased if the predictions q are the expected rewards.
 
     Args:
         weights: `[N]` float, the importance weights.

@@ -25,9 +25,9 @@ def lambda_returns(
 
         Gₜ = rₜ + γₜ [(1 - λₜ) vₜ₊₁ + λₜ Gₜ₊₁],    with  G_T = v_T
 
-    With λ = 1 this is the Monte Carlo return of REINFORCE, with λ = 0 the one-step TD
-    target. Episodes that terminate have γₜ = 0 at their last step, truncated ones λₜ = 0,
-    so one recursion serves both.
+    With λ = 1, the result is the Monte Carlo return of REINFORCE, and with λ = 0, it is
+    the one-step TD target. The coefficients also tell how an episode ended. An episode
+    that terminates has γₜ = 0 at its last step, and a truncated episode has λₜ = 0 there.
 
     Args:
         rewards: `[T, B]` float, the reward rₜ for the action at step t of B episodes.

@@ -7,9 +7,9 @@ import tensorflow as tf
 def expect(arrays):
     """Raises an error if two arrays with the same axes differ in shape.
 
-    Sizes that are unknown while a graph is traced are compared when it runs.
-    `tf.debugging.assert_shapes` does the same, but its checks made up a quarter of the
-    operations in an update's graph.
+    Sizes that are unknown while a graph is traced are compared when the graph runs. The
+    function `tf.debugging.assert_shapes` does the same, but adds more operations to the
+    graph.
 
     Args:
         arrays: List of pairs: an array, and a string with a letter for each axis. Use

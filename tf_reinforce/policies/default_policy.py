@@ -93,18 +93,19 @@ def default_policy(
     - `Box` of uint8 or bools that is an image: scaled to [0, 1], then convolutions.
     - any other `Box` of integers: scaled from the bounds to [-1, 1].
 
-    Tanh layers learn best from inputs around zero; images keep their zero, which is
-    usually the value of borders and empty cells. Integers with infinite bounds, or bounds
-    at least 1e7 apart, stay unscaled: these are usually only the limits of the number
-    type.
+    Integers are scaled because tanh layers learn best from inputs around zero. Images are
+    scaled to [0, 1] instead, where zero is usually the value of borders and empty cells.
+    Integers with infinite bounds, or with bounds at least 1e7 apart, are not scaled,
+    because these bounds are usually only the limits of the number type.
 
     A `Box` of uint8 or bools counts as an image if its height H and width W are at least
-    7. Its shape may be `[H, W]`, `[H, W, C]` or `[C, H, W]` with C channels, or
-    `[S, H, W, C]` for a stack of S images with at most four channels. Gray frames from
-    Gymnasium's FrameStackObservation count as channels. If two adjacent axes of three are
-    equal, the third holds the channels; otherwise the smaller of the first and the last
-    does. After a first convolution, others with stride two follow until fewer than six
-    rows or columns remain.
+    7. Its shape may be `[H, W]`, `[H, W, C]` or `[C, H, W]` with C channels, or `[S, H,
+    W, C]` for a stack of S images with at most four channels. The gray frames of
+    Gymnasium's FrameStackObservation count as channels.
+
+    If an image has three axes, their sizes show which of them holds the channels. If two
+    adjacent axes are equal, the third one holds the channels. Otherwise, the smaller of
+    the first and the last axis does.
 
     Args:
         space: A Gymnasium observation space.
@@ -230,8 +231,9 @@ def _image_axes(shape):
 def _convolutions(space, x, axes, orthogonal):
     """Applies convolutions to N images until fewer than six rows or columns remain.
 
-    LiteRT selects actions one image at a time and reads all weights for each. A dense
-    layer on larger outputs would take it longer than the convolutions.
+    LiteRT selects actions one image at a time and reads all weights for each image. If
+    the outputs were larger, the following dense layer would take LiteRT longer than the
+    convolutions.
     """
     name, layers = spaces.safe_name(x.name), keras.layers
     height, width = (space.shape[axis - 1] for axis in axes[:2])

@@ -102,8 +102,9 @@ def warn_bounded_logits(policy, head):
 def normalized_arrays(space, keras_models, with_integers):
     """Returns a flag for each array of an observation: whether it is to be normalized.
 
-    Warns if a model has an integer input for one, which would round the normalized
-    numbers, and if there is no array to normalize.
+    A warning is issued if there is no array to normalize. Another is issued if a model
+    has an integer input for a normalized array, because this input would round the
+    normalized numbers.
 
     Args:
         space: Gymnasium observation space.

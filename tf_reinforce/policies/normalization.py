@@ -25,15 +25,18 @@ class RunningNormalization(compilation.FixedArguments, keras.layers.Layer):
 
         x' = clip((x - m) / √(v + ε), -c, c)
 
-    Each number of an observation has its own mean m and variance v; ε is `epsilon` and c
-    is `clip`. Both statistics are weights, so they are saved and exported. Only `update`
-    changes them. The agent calls it at the end of each of its own updates, so
-    normalization is constant within one. Before the first, observations are returned
-    unchanged and unclipped.
+    Each number of an observation has its own mean m and variance v, while ε is `epsilon`
+    and c is `clip`. The mean and the variance are weights, so they are saved and exported
+    with the layer.
 
-    Float64 numbers and integers are rounded to the layer's float type only after
-    subtracting the mean, so small differences between large numbers remain. To exclude an
-    array, for example an image, build the layer with the empty shape `()` for it.
+    The statistics are changed only by `update`, which the agent calls at the end of each
+    of its own updates. The normalization is therefore constant within an update of the
+    agent. Before the first call of `update`, observations are returned unchanged.
+
+    Float64 numbers and integers are rounded to the layer's float type only after the mean
+    has been subtracted, so small differences between large numbers remain. To exclude an
+    array from the normalization, for example an image, build the layer with the empty
+    shape `()` for this array.
 
     Args:
         epsilon: Positive float that is added to the variance.
@@ -172,12 +175,12 @@ class RunningScale(compilation.FixedArguments, keras.layers.Layer):
 
         x' = x / √(1/n Σᵢ (xᵢ - c)²),    c the mean, or zero
 
-    The xᵢ are all n samples that `update` has received, and c is their mean if
-    `centered`. The statistics are weights that only `update` changes, which the agent
-    calls at the end of each of its own updates. Before the first, the divisor is computed
-    from `samples`; after it, the divisor does not depend on the values to be divided. If
-    it would be zero, because all samples are equal or zero, values are returned
-    unchanged.
+    The samples xᵢ are all n numbers that `update` has received. The agent calls `update`
+    at the end of each of its own updates, so the divisor is constant within an update.
+    Before the first call, the divisor is computed from the argument `samples`.
+
+    If all samples are equal or zero, the divisor would be zero. In this case, the values
+    are returned unchanged.
 
     Args:
         centered: Bool, whether to divide by the standard deviation instead of the root

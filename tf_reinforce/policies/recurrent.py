@@ -1,9 +1,9 @@
 """Recurrent policies, which learn from whole episodes and act step by step.
 
-The policy is a Keras model from sequences of observations to sequences of outputs. An
-update calls it on whole episodes; to act, it runs on one observation at a time, and the
-recurrent state is passed from step to step. Both use the same layers and weights, without
-a copy.
+A recurrent policy is a Keras model that converts sequences of observations to sequences
+of outputs. In an update, the agent calls the model on whole episodes. To act, the agent
+runs it on one observation at a time and passes the recurrent state from step to step. The
+same layers and weights are used for learning and acting.
 """
 
 import contextvars
@@ -27,10 +27,10 @@ _CHECK_STEPS = 5  # episode length in `RecurrentPolicy.check`
 def is_recurrent(policy, observation_spec):
     """Returns whether a policy's outputs depend on earlier observations.
 
-    They do if it contains a `keras.layers.RNN` that runs over time. One that runs along
-    an axis of the observation itself, for example over a stack of frames, does not count;
-    that is assumed if the inputs have only the batch axis and at least two observation
-    axes.
+    A policy is recurrent if it contains a `keras.layers.RNN` that runs over time. An RNN
+    that runs along an axis of the observation itself, for example over a stack of frames,
+    does not count. The RNN is assumed to be of this kind if the inputs have only the
+    batch axis and at least two observation axes.
 
     Args:
         policy: Keras model.
@@ -75,10 +75,11 @@ def remove_time_axis(spec, policy):
 class RecurrentPolicy:
     """Runs a recurrent policy as a function of one observation and a state.
 
-    The state is a list of arrays from all recurrent layers, in the order of their calls;
-    a layer that is called twice in a step has two. Keras masks are not supported.
+    The recurrent state is a list of arrays from all recurrent layers, in the order in
+    which the layers are called. A layer that is called twice in a step has two states.
 
-    All layers run in inference mode, in which dropout and recurrent dropout are off.
+    All layers run in inference mode, so dropout and recurrent dropout are off. Keras
+    masks are not supported.
 
     Args:
         policy: Functional or Sequential Keras model from B sequences of T observations,
@@ -131,8 +132,9 @@ class RecurrentPolicy:
     def initial_state(self, batch_size):
         """Returns the recurrent state before the first observation of an episode.
 
-        It is zero for Keras' own cells. A custom cell may use a weight; call this again
-        after an update of the agent, which may have changed it.
+        The initial state is zero for Keras' own cells. A custom cell may instead take its
+        initial state from a weight, so call this method again after an update of the
+        agent, which may have changed the weight.
 
         Args:
             batch_size: Int or scalar int tensor, the number of episodes.
@@ -146,8 +148,8 @@ class RecurrentPolicy:
     def step(self, observations, states):
         """Returns the policy outputs for one observation per episode, and new states.
 
-        There is no loop inside, so it can be traced, converted to LiteRT, and run under a
-        `keras.StatelessScope`.
+        The method contains no loop, so it can be traced, converted to LiteRT, and run
+        under a `keras.StatelessScope`.
 
         Args:
             observations: Array `[N, …]`, or a structure of arrays, from N episodes.
@@ -162,10 +164,11 @@ class RecurrentPolicy:
     def check(self):
         """Raises an error if single steps and whole sequences give different outputs.
 
-        Both are computed for two random episodes of five steps. Single steps know only
-        the observation and the state, so if the two agree, no output depends on a later
-        observation. Noise is added to the weights, because with zeros in the last layer
-        all outputs would agree.
+        The policy runs step by step and on whole sequences, for two random episodes of
+        five steps. A single step knows only the observation and the state, so if the
+        outputs agree, no output depends on a later observation. Noise is added to the
+        weights for this check, because with zeros in the last layer all outputs would
+        agree.
 
         Raises:
             ValueError: If the outputs differ.

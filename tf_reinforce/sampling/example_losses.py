@@ -7,8 +7,9 @@ import tensorflow as tf
 def example_losses(loss, targets, outputs, sample_weight=None):
     """Returns the loss of each of N examples, `[N]`.
 
-    It is the mean over all axes after the first, without elements that the outputs' Keras
-    mask excludes. Several losses are added up.
+    The loss of an example is the mean over all axes after the first, without the elements
+    that the Keras mask of the outputs excludes. If there are several losses, they are
+    added up.
 
     Args:
         loss: A Keras loss or a function; or a list or dict of these with one entry for
@@ -77,8 +78,9 @@ def _mean_of_elements(loss, targets, outputs, sample_weight):
 def _elements(loss, targets, outputs):
     """Returns the unreduced loss, `[N, …]`.
 
-    As in Keras, a last axis of size one that only the targets or only the outputs have is
-    matched, and losses of half-precision outputs are computed in float32.
+    The loss is computed as in Keras. If only the targets or only the outputs have a last
+    axis of size one, the shapes are matched. Losses of half-precision outputs are
+    computed in float32.
     """
     outputs = tf.convert_to_tensor(outputs)
     if outputs.dtype in (tf.float16, tf.bfloat16):

@@ -165,15 +165,14 @@ def _scores(model, batch, options, training):
 def _terms(scored, batch, options):
     """Returns values, importance weights and advantages, `[N]` each.
 
-    The mean of the values estimates the value of the policy.
-
-    The gradient of an estimate V is that of REINFORCE with importance weights w:
+    The mean of the values is an estimate V of the policy's value. The gradient of V is
+    that of REINFORCE with importance weights w:
 
         ∇V = 1/N Σₙ wₙ Aₙ ∇ log π(aₙ|xₙ)
 
-    The advantage A depends on the estimator: with `"snips"` it is the reward minus V,
-    divided by the mean weight, else the reward minus its prediction. `"ips"` is `"dr"`
-    with predictions of zero.
+    The advantage A depends on the estimator. With `"snips"`, it is the reward minus V,
+    divided by the mean weight. With the other estimators, it is the reward minus its
+    prediction, and `"ips"` is the same as `"dr"` with predictions of zero.
     """
     log_probs = scored.log_probs
     rewards, propensities = (

@@ -53,20 +53,21 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
         ∇E[L] = E[ ∇L + (L - b) ∇ log p(z) ]
 
-    L is an example's loss, z are the samples that `tfr.layers.Sample` layers draw for it,
-    and b is the baseline. The first term back-propagates the loss through everything that
-    follows the samples. The second weights their log-probabilities with the loss minus
-    the baseline, and so trains the layers before them.
+    In this formula, L is the loss of an example, z are the samples that
+    `tfr.layers.Sample` layers draw for the example, and b is the baseline. The first term
+    back-propagates the loss through everything that follows the samples. The second term
+    trains the layers before the samples, because it weights the log-probabilities of the
+    samples with the loss minus the baseline.
 
-    The gradient is unbiased with every baseline except `"mean"` if an example's loss
-    depends on its own samples only. It is biased by a layer after the samples that mixes
-    examples, such as `BatchNormalization`, and by losses of layers (`add_loss`, activity
-    regularizers) that depend on samples. `tfr.testing.check_score_function` reveals such
-    a bias.
+    The gradient is unbiased if an example's loss depends on its own samples only, and the
+    baseline is not `"mean"`. It is biased if a layer after the samples mixes examples, as
+    `BatchNormalization` does, or if the losses of layers (`add_loss`, activity
+    regularizers) depend on samples. Use `tfr.testing.check_score_function` to find such a
+    bias in your model.
 
-    `fit`, `evaluate`, `predict`, `save` and `export` work as in Keras. Training draws
-    `samples` samples per example; `evaluate`, `predict` and `export` use the modes of the
-    distributions instead.
+    The methods `fit`, `evaluate`, `predict`, `save` and `export` work as in Keras. In
+    training, the model draws `samples` samples for each example. In `evaluate`, `predict`
+    and `export`, it uses the modes of the distributions instead.
 
     Args:
         model: Keras model that calls one or more `Sample` layers, functional or
@@ -164,9 +165,10 @@ class ScoreFunction(resumed_fit.TrainingModel):
     def from_agent(cls, agent: agents.Reinforce, **kwargs: Any) -> "ScoreFunction":
         """Makes a `ScoreFunction` that trains an agent's policy and head.
 
-        Both share their weights, so training one trains the other. Inputs are the agent's
-        observations, and outputs are actions. An observation normalizer is included, but
-        does not learn.
+        The agent and the `ScoreFunction` share their weights, so training one of them
+        trains the other as well. The inputs are the agent's observations, and the outputs
+        are actions. If the agent normalizes observations, the `ScoreFunction` normalizes
+        them too, but its training does not change the normalizer.
 
         Args:
             agent: `tfr.Reinforce` with a head, and with a functional or sequential
@@ -594,8 +596,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
             ∇V = 1/N Σₙ wₙ Aₙ ∇ log π(aₙ|xₙ),    wₙ = min(π(aₙ|xₙ) / pₙ, clip)
 
-        This maximizes V, the policy's estimated value, which is its expected reward. For
-        the estimators, see `functional.off_policy`.
+        Training maximizes V, an estimate of the policy's expected reward. The available
+        estimators are described in `functional.off_policy`.
 
         Args:
             contexts: `[N, …]` inputs of the model, or nested arrays.

@@ -56,8 +56,9 @@ class TrainingModel(keras.Model):
 class RecordedCallbacks(keras.callbacks.CallbackList):
     """Writes checkpoints, and calls callbacks from a restored step on.
 
-    Keras' loop always begins with its first epoch. Until the checkpoint is reached, steps
-    only read their data, so datasets and generators arrive at the same element as before.
+    Keras' training loop always begins with its first epoch. Until the checkpoint is
+    reached, the steps only read their data, so that datasets and generators arrive at the
+    same element as before.
 
     Args:
         model: Compiled `TrainingModel`.

@@ -134,9 +134,9 @@ class Sample(keras.layers.Layer):
 
         z ~ p(z|outputs)  if `training`,    z = arg max p(z|outputs)  otherwise
 
-    No gradient flows from a sample to the outputs, so Keras' own `fit` would not train
-    the layers before it. `tfr.ScoreFunction(model, …)` trains them with the gradient of
-    the samples' log-probabilities.
+    No gradient flows from a sample back to the outputs, so Keras' own `fit` would not
+    train the layers before this layer. Wrap the model in `tfr.ScoreFunction(model, …)`,
+    which trains these layers with the gradient of the samples' log-probabilities.
 
     Args:
         head: `tfr.heads.Head`, which makes the distribution from P numbers per sample.
@@ -227,8 +227,8 @@ class Sample(keras.layers.Layer):
     def _draw(self, rows, training, call):
         """Returns raw actions for outputs `[R, P]`: samples, or modes in inference.
 
-        The noise's key includes the number of the call in a forward pass, so two layers
-        with equal seeds draw independent samples in one model.
+        The key of the noise includes the number of the call in a forward pass. Two layers
+        with equal seeds therefore draw independent samples in one model.
         """
         if not training:
             return _constants(self.head.mode(rows))

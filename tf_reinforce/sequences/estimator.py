@@ -58,10 +58,10 @@ class SequenceEstimator:
 
         ∇J = E[ (R - b) ∇ log π(y|x) ],    R = r(x, y) - β log (π(y|x) / π_ref(y|x))
 
-    A completion y of a prompt x is one action, whose log-probability is the sum over its
-    sampled tokens. The baseline b is the mean of R over the prompt's other completions
-    (RLOO). This is an unbiased estimate of the gradient of E[r] - β KL(π ‖ π_ref),
-    because E[∇ log π] = 0.
+    A completion y of a prompt x is treated as one action, whose log-probability is the
+    sum over its sampled tokens. The baseline b of a completion is the mean of R over the
+    prompt's other completions, which is known as RLOO. The result is an unbiased estimate
+    of the gradient of E[r] - β KL(π ‖ π_ref), because E[∇ log π] = 0.
 
     Args:
         policy: `TokenPolicy`.
@@ -159,8 +159,9 @@ class SequenceEstimator:
     def _centered(self, rewards):
         """Returns rewards minus the first reward of the same prompt, `[R]`.
 
-        A number added to all rewards of a prompt changes no advantage. The difference is
-        exact in float64, so equal rewards have no effect and large ones lose no digits.
+        Adding a number to all rewards of a prompt changes no advantage, so the first
+        reward can be subtracted. The difference is exact in float64, which means that
+        equal rewards have no effect and large rewards lose no digits.
         """
         groups = tf.cast(rewards, tf.float64)
         groups = tf.reshape(groups, [-1, self.options.group_size])

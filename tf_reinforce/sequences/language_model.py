@@ -67,9 +67,9 @@ class TokenPolicy:
 
         π(token | earlier tokens) = softmax(logits / temperature)
 
-    Ids that the tokenizer cannot decode have probability zero. The model is always called
-    with `training=False`: without dropout, tokens follow exactly the distribution whose
-    log-probabilities are differentiated.
+    Token ids that the tokenizer cannot decode have probability zero. The model is always
+    called with `training=False`, which turns dropout off. The sampled tokens therefore
+    follow exactly the distribution whose log-probabilities are differentiated.
 
     Args:
         causal_lm: `keras_hub.models.CausalLM` or a Keras model with the same methods.
@@ -146,9 +146,9 @@ class TokenPolicy:
     def _continued(self, next, cache, index, rows, choose):
         """Samples tokens with a cache, one per row and step, until all rows end.
 
-        A row ends with an end token or at its limit; padding follows. KerasHub's samplers
-        do not fit: they stop if the padding is the end token, or do not sample from a
-        softmax.
+        A row ends with an end token or at its limit, and is then filled with padding.
+        KerasHub's own samplers are not used because they stop if the padding is the end
+        token, or do not sample from a softmax.
 
         Args:
             next: Function of KerasHub that computes the logits of the next token.
@@ -259,9 +259,10 @@ def _count(mask):
 class AdapterWeights(keras.layers.Layer):
     """Saves the weights of a language model's layers with adapters (LoRA).
 
-    When Keras saves such a layer, it adds the adapters to the kernel; the loaded adapters
-    are zeros, which would never learn again. Keras reads a model's attributes in
-    alphabetical order, and this one must come after the language model.
+    When Keras saves a layer with adapters, it adds the adapters to the kernel. After
+    loading, the adapters are zeros, which would never learn again, so this class saves
+    the weights of these layers itself. Keras reads a model's attributes in alphabetical
+    order, and the attribute with this object must come after the language model.
 
     Args:
         causal_lm: Keras model.

@@ -36,18 +36,19 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         ∇J = E[ (R - b) ∇ log π(y|x) ],    R = r(x, y) - β log (π(y|x) / π_ref(y|x))
 
     For each prompt x, the model samples `group_size` completions y, and reward functions
-    return a reward r for each. The baseline b of a completion is the mean of R over the
-    prompt's other completions (RLOO). The KL penalty compares with π_ref, the model as it
-    was at construction; it is part of the reward, so no gradient flows through it.
+    return a reward r for each completion. The baseline b of a completion is the mean of R
+    over the prompt's other completions, which is known as RLOO. The KL penalty keeps the
+    model close to π_ref, which is the model as it was at construction. The penalty is
+    part of the reward, so no gradient flows through it.
 
     With default options, the update is an unbiased estimate of the gradient of
     E[r] - β KL(π ‖ π_ref), as `tfr.testing.check_sequence_gradient` proves by
     enumeration.
 
-    Sampling uses the cache of KerasHub's models, but not the sampler of
-    `causal_lm.compile`. Tokens follow exactly the distribution that is scored:
-    softmax(logits / temperature) over all tokens, without dropout. Every random number is
-    a function of seed, update, completion and token.
+    Tokens are sampled from exactly the distribution that is scored, which is
+    softmax(logits / temperature) over all tokens, without dropout. The sampler of
+    `causal_lm.compile` is therefore not used. Every random number is a function of seed,
+    update, completion and token, so training can be repeated.
 
     Args:
         causal_lm: `keras_hub.models.CausalLM` on TensorFlow. Its trainable weights are

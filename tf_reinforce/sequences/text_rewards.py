@@ -15,10 +15,12 @@ from tf_reinforce.support import validation
 class TextRewards:
     """The weighted sum of the rewards from one or more functions.
 
-    They have the signature that TRL uses: `function(prompts, completions, completion_ids,
-    **columns)` returns a list of R floats, one for each completion. Arguments are lists
-    of R entries, passed by name, and only those that the function names, or all if it has
-    `**kwargs`. Coroutines (`async def`) run side by side.
+    Reward functions have the signature that TRL uses. `function(prompts, completions,
+    completion_ids, **columns)` returns a list of R floats, one for each completion. The
+    arguments are lists of R entries and are passed by name.
+
+    A function receives only the arguments that it names, or all of them if it has
+    `**kwargs`. Functions that are coroutines (`async def`) run side by side.
 
     Args:
         functions: A reward function, or a sequence of reward functions.

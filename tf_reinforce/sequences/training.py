@@ -132,9 +132,9 @@ def _to_text(value):
 class Means(keras.callbacks.Callback):
     """Averages logs over an epoch, weighted by the number of prompts in each batch.
 
-    Values that are not finite do not count, such as the gradient norm of a step that
-    mixed precision's loss scaling skipped. It must be the first callback, because it also
-    adds the logs of a validation.
+    Values that are not finite are left out of the averages. An example is the gradient
+    norm of a step that mixed precision's loss scaling has skipped. This callback must be
+    the first one, because it also adds the logs of a validation.
 
     Args:
         validate: Function of an epoch's number that returns further logs.

@@ -1,8 +1,9 @@
 """Checks heads, baselines and exported policies against expected values.
 
-`check_gradient` compares an agent's expected update with the exact gradient,
-`check_head` compares a head with the definition of a distribution, and `check_export`
-compares an exported policy with the agent that wrote it.
+Use these checks to test your own parts. `check_gradient` compares an agent's expected
+update with the exact gradient, which reveals a biased baseline. `check_head` tests
+whether a head follows the definition of a distribution, and `check_export` compares an
+exported policy with the agent that wrote it.
 """
 
 from tf_reinforce.testing.distributions import check_head

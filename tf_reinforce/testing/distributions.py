@@ -38,9 +38,11 @@ def check_head(
     """Checks that a head's methods agree with the definition of a distribution.
 
     Raw actions are the head's samples, before their conversion to environment units. If
-    they are integers, all of them are enumerated. For a continuous head, the sums over
-    actions become numerical integrals. The properties are checked in this order, and the
-    first failure is not a consequence of another:
+    the raw actions are integers, all of them are enumerated. For a continuous head, the
+    sums over actions become numerical integrals.
+
+    The properties are checked in the following order, which ensures that the first
+    failure is not a consequence of another:
 
     - `legality`: Legal actions have a positive probability, and illegal ones have zero.
       This is checked only with a mask. All other properties are then checked for the
@@ -134,8 +136,9 @@ def check_head(
 class _Check:
     """Measures how far a head is from a distribution, for one row of policy outputs.
 
-    A subclass provides N raw `actions` and their weights `measure`, `[N]` float. A sum
-    over the actions with these weights is the sum, or the integral, over all raw actions.
+    A subclass provides N raw `actions` and their weights `measure`, `[N]` float. Adding
+    up a function of the actions with these weights gives its sum, or its integral, over
+    all raw actions.
     """
 
     def __init__(self, head, row, rng):
@@ -270,9 +273,9 @@ class _IntegratedCheck(_Check):
 
         ∫ f(a) da = ∫ f(a(z)) |da/dz| dz
 
-    The actions are written as a function of real numbers z, and the trapezoid rule is
-    applied to these. If log_prob is smooth, its error decreases exponentially with the
-    number of points.
+    The actions are written as a function of real numbers z, over which the trapezoid rule
+    integrates. If log_prob is smooth, the error of this rule decreases exponentially with
+    the number of points.
     """
 
     def __init__(self, head, row, rng, *_):
@@ -350,9 +353,9 @@ def _powers(actions):
 def _quadrature(samples, low, high, atoms):
     """Returns points in an interval, densest near the samples, and their weights.
 
-    They are a grid on the real line, mapped to the interval. Applying sinh to the grid
-    makes the points sparse in the tails. A bound with positive probability (an atom) is a
-    point with weight 1.
+    The points are a grid on the real line that is mapped to the interval. Applying sinh
+    to the grid makes the points sparse in the tails. If a bound has a positive
+    probability, the bound itself is a point with weight 1.
     """
     bijector = _from_line(*map(np.float64, (low, high)))
     inside = bijector.inverse(samples[(samples > low) & (samples < high)]).numpy()

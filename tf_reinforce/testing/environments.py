@@ -60,10 +60,12 @@ def check_env(
 ) -> EnvReport:
     """Checks an environment by running episodes of a random policy.
 
-    They are collected as in training, so the rules in `docs/environments.md` apply. A
-    second collection with the same seed shows whether episodes can be repeated. The
-    report also covers the default head and policy, the time limit, action masks, how
-    long a step takes, and which `num_envs` and `workers` to use.
+    The episodes are collected as in training, so the rules in `docs/environments.md`
+    apply. They are then collected again with the same seed, which shows whether episodes
+    can be repeated.
+
+    The report also covers the default head and policy, the time limit and action masks.
+    It says how long a step takes, and which `num_envs` and `workers` to use.
 
     Args:
         env: An environment id, an `EnvSpec`, a callable that makes an environment, a

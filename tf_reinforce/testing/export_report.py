@@ -63,9 +63,9 @@ def check_export(
         difference = |x - y| / max(1, |y|),    for a result x, and y of the agent
 
     Rounding may change a result by more than the tolerance, for example when two actions
-    are equally likely. Such a result counts as a tie, and not as a difference, if the
-    agent also returns it after a change of policy outputs and noise by the tolerance.
-    The recurrent states of a policy are random.
+    are equally likely. The result then counts as a tie instead of a difference, provided
+    that the agent returns the same result after its policy outputs and noise are changed
+    by the tolerance. For a recurrent policy, the check uses random recurrent states.
 
     Args:
         agent: `Reinforce`, the agent that wrote the export.

@@ -53,19 +53,20 @@ def check_gradient(
 
         E[Δw] = ∇ Σ_τ P(τ; w) Σₜ γᵗ rₜ
 
-    Δw is the change of the weights w in one update, and τ is a trajectory of a small
-    task. The agent updates its weights on every possible batch of `batch_size` episodes,
-    and the updates are averaged with the probabilities of the batches. The right side, a
-    sum over all trajectories, is differentiated without the log-derivative trick. Nothing
-    is sampled, so any difference is a bias or a rounding error.
+    In this equation, Δw is the change of the weights w in one update, and τ is a
+    trajectory of a small task. To compute the left side, the agent updates its weights on
+    every possible batch of `batch_size` episodes, and the updates are averaged with the
+    probabilities of the batches. The right side is a sum over all trajectories, which is
+    differentiated without the log-derivative trick. Because nothing is sampled, any
+    difference between the two sides is a bias or a rounding error.
 
-    If an update makes several gradient steps (`minibatch_size`, `passes`), only the first
-    is compared, averaged over all possible first minibatches. Later steps are not
-    expected to be unbiased.
+    With minibatches or several passes, an update makes several gradient steps. Only the
+    first step is compared, averaged over all possible first minibatches, because later
+    steps are not expected to be unbiased.
 
-    The task has two states, at most three steps, random transitions, early termination,
-    and rewards that depend on state and action. An observation is the one-hot vector of
-    the state, and the policy is one dense layer. All numbers are float64.
+    The task has two states and at most three steps, with random transitions, early
+    termination, and rewards that depend on state and action. The policy is one dense
+    layer, which receives the one-hot vector of the state. All numbers are float64.
 
     Args:
         head: `tfr.heads.Head` with integer actions, by default `Categorical(2)`. If it

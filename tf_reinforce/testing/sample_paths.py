@@ -28,11 +28,12 @@ def check_score_function(
 
         E[g] = ∇ 1/N Σₙ Σ_z p(z|xₙ) L(xₙ, z)
 
-    `ScoreFunction.gradients` returns the gradient g for a batch of N examples xₙ, and z
-    runs over everything that the model can sample for an example. On the left, the
-    gradients for all combinations of samples are averaged with their probabilities. The
-    right side is differentiated without the log-derivative trick. Nothing is drawn, so
-    any difference is a bias or a rounding error.
+    In this equation, g is the gradient that `ScoreFunction.gradients` returns for a batch
+    of N examples xₙ, and z runs over everything that the model can sample for an example.
+    To compute the left side, the gradients for all combinations of samples are averaged
+    with their probabilities. The right side is differentiated without the log-derivative
+    trick. Because nothing is drawn at random, any difference between the two sides is a
+    bias or a rounding error.
 
     Args:
         score_function: `tfr.ScoreFunction` whose `Sample` layers have heads with integer
@@ -156,10 +157,10 @@ def check_logged_gradient(
 
         E[g] = ∇ 1/N Σₙ Σₐ π(a|xₙ) r(xₙ, a)
 
-    `ScoreFunction.fit_logged` trains with the gradient g on a log, which here has one
-    decision for each of N contexts. The expectation covers every log that the logging
-    policy can write. With `top_k=K`, α(a|x) = 1 - (1 - π(a|x))ᴷ replaces π(a|x) on the
-    right side.
+    In this equation, g is the gradient with which `ScoreFunction.fit_logged` trains on a
+    log with one decision for each of N contexts. The expectation on the left covers every
+    log that the logging policy can write. With `top_k=K`, the right side contains α(a|x)
+    = 1 - (1 - π(a|x))ᴷ in place of π(a|x).
 
     Args:
         score_function: `tfr.ScoreFunction` whose model is float64 and has one `Sample`

@@ -25,11 +25,13 @@ def check_sequence_gradient(
 
         E[g] = -∇ 1/P Σ_x Σ_y π(y|x) [r(x, y) - β log (π(y|x) / π_ref(y|x))]
 
-    `SequenceReinforce.gradients` returns the gradient g for a batch of P prompts x, each
-    with `group_size` completions y. On the left, the gradients for all combinations of
-    completions are averaged with their probabilities. The right side is differentiated
-    without the log-derivative trick. No token is drawn, but the completions pass through
-    the model's sampling with its cache, which reveals any difference between sampling and
+    In this equation, g is the gradient that `SequenceReinforce.gradients` returns for a
+    batch of P prompts x, each with `group_size` completions y. To compute the left side,
+    the gradients for all combinations of completions are averaged with their
+    probabilities. The right side is differentiated without the log-derivative trick.
+
+    No token is drawn at random. The completions nevertheless pass through the model's
+    sampling with its cache, so the check also reveals any difference between sampling and
     scoring.
 
     Args:
