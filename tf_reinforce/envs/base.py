@@ -25,11 +25,11 @@ class TensorEnv(abc.ABC):
     from `noise`. Training therefore runs entirely in TensorFlow and is repeatable. The
     functions must not change their arguments.
 
-    A state is a tensor, or a tuple or dict of tensors. The argument `action` holds `B`
-    actions in environment units, nested like the action space, with integers in the type
-    of the space and real numbers in `dtype`. An agent's actions always lie within the
-    bounds of a `Box`, but actions that a user passes to the `VectorEnv` of `as_gymnasium`
-    may lie outside.
+    A state is a tensor or a structure of tensors, such as a tuple or a dict. The argument
+    `action` holds `B` actions in environment units, nested like the action space. Its
+    integers have the type of the space, and its real numbers have the type `dtype`. An
+    agent's actions always lie within the bounds of a `Box`, but actions that a user
+    passes to the `VectorEnv` of `as_gymnasium` may lie outside.
 
     The attributes of an environment are constants in the compiled programs that step it,
     so a changed attribute takes effect only when these are compiled again. This happens

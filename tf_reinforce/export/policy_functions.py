@@ -38,15 +38,16 @@ class PolicyFunctions:
     `observation_` is added to a name if it is already taken, as in `observation_seed`, or
     if TensorFlow refuses or changes it, as in `observation_self`.
 
-    Only a SavedModel can draw random numbers. In other formats, `sample(observation,
-    noise)` receives the noise instead of a seed, and `log_prob` and `initial_state` are
-    missing. The noise is nested like `head.noise`, and each part is an argument, for
-    example `noise_arm`, a float array `[N, …]`. The noise that a seed would draw gives
-    the same actions as the seed.
+    Only a SavedModel can draw random numbers. In other formats, the function
+    `sample(observation, noise)` receives the noise instead of a seed, and `log_prob` and
+    `initial_state` are missing. The noise is nested like `head.noise`, and each part is
+    an argument, for example `noise_arm`, a float array `[N, …]`. The noise that a seed
+    would draw gives the same actions as the seed.
 
-    The arguments and results of an ONNX file need different names, so these formats
-    return the next states as `next_state_0`, …. LiteRT cannot subtract in float64, so
-    observations are rounded to float32 before they are normalized.
+    The arguments and results of an ONNX file need different names. For this reason, all
+    formats other than a SavedModel return the next states as `next_state_0`, …. In
+    LiteRT, which cannot subtract in float64, observations are rounded to float32 before
+    they are normalized.
 
     Args:
         actor: `actor.ActorPolicy`.

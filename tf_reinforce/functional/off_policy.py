@@ -38,7 +38,7 @@ def top_k_multipliers(log_probs, k):
         λ(a) = d α(a) / d π(a) = K (1 - π(a|x))ᴷ⁻¹,    α(a) = 1 - (1 - π(a|x))ᴷ
 
     With these factors, the policy learns to choose a set of K actions, of which the best
-    counts. For this purpose, α(a) takes the place of π(a). It is the probability that K
+    counts. For this purpose, π(a) is replaced by α(a), which is the probability that K
     independent samples contain the action a.
 
     Args:

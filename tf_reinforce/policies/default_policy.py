@@ -99,9 +99,9 @@ def default_policy(
     because these bounds are usually only the limits of the number type.
 
     A `Box` of uint8 or bools counts as an image if its height H and width W are at least
-    7. Its shape may be `[H, W]`, `[H, W, C]` or `[C, H, W]` with C channels, or `[S, H,
-    W, C]` for a stack of S images with at most four channels. The gray frames of
-    Gymnasium's FrameStackObservation count as channels.
+    7. Its shape may be `[H, W]`, `[H, W, C]` or `[C, H, W]` with C channels. A stack of S
+    images `[S, H, W, C]` is accepted too if each has at most four channels. The gray
+    frames of Gymnasium's FrameStackObservation count as channels.
 
     If an image has three axes, their sizes show which of them holds the channels. If two
     adjacent axes are equal, the third one holds the channels. Otherwise, the smaller of
