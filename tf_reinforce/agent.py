@@ -77,50 +77,53 @@ class Reinforce(compilation.FixedArguments, keras.Model):
     `returns="whole"`, and use no option that `docs/estimators.md` calls biased.
 
     Args:
-        policy: Keras model that returns P outputs for each of N observations, `[N, P]`,
-            or a dict of `"outputs"` and `"values"` if a `Value` baseline shares its
-            layers. A layer's Python attribute that changes after the first call has no
-            effect on acting: use a weight with `trainable=False`, and its `assign`.
+        policy: Keras model that returns P outputs for each of N observations, `[N, P]`.
+            If a `Value` baseline shares its layers, the model returns a dict of
+            `"outputs"` and `"values"`. A layer's Python attribute that changes after the
+            first call has no effect on acting, so use a weight with `trainable=False` and
+            its `assign` instead.
         head: `tfr.heads.Head`, which turns the outputs into a distribution over actions.
             By default, the standard head of the action space.
-        baseline: Baseline bₜ, subtracted from returns: `"leave_one_out"`, `"mean"`,
-            `"moving_average"`, `"time_step"`, `None` or a `tfr.baselines.Baseline`.
+        baseline: Baseline bₜ, which is subtracted from returns: `"leave_one_out"`,
+            `"mean"`, `"moving_average"`, `"time_step"`, `None` or a
+            `tfr.baselines.Baseline`.
         gamma: Float in [0, 1], the discount γ. With 0, the return is the next reward.
         gae_lambda: Float in [0, 1], the λ of generalized advantage estimation. Below 1,
-            it mixes returns with predictions of a value baseline: less variance, and a
-            bias unless they are exact.
-        returns: `"to_go"` weights each action by the return from its step on, `"whole"`
-            by that of the whole episode, G₀ (more variance).
+            it mixes returns with predictions of a value baseline. This reduces the
+            variance, and adds a bias unless the predictions are exact.
+        returns: `"to_go"` weights each action by the return from its step on. `"whole"`
+            weights it by the return of the whole episode, G₀, which has more variance.
         discount_states: Bool, whether `returns="to_go"` weights the step at time t by γᵗ.
         scale_advantages: `"batch"` divides advantages by their root mean square in the
-            batch (biased), `"running"` by that in all earlier batches, which keeps the
-            expected gradient's direction.
+            batch, which is biased. `"running"` divides them by that of all earlier
+            batches, which keeps the direction of the expected gradient.
         scale_rewards: Bool, whether to divide rewards by the running standard deviation
             of discounted returns.
         mean_over: `"episodes"` divides the sum of all steps' gradients by the number of
-            episodes, `"steps"` by the number of steps, which is biased, because it
-            depends on the actions.
+            episodes. `"steps"` divides it by the number of steps, which is biased,
+            because this number depends on the actions.
         on_truncation: `"bootstrap"` values the rest of a truncated episode with the value
-            baseline, or as zero without one; `"terminal"` always as zero; `"drop"`
-            ignores truncated episodes (biased).
+            baseline, or as zero if there is none. `"terminal"` always values it as zero.
+            `"drop"` ignores truncated episodes, which is biased.
         minibatch_size: Int, the approximate number of random time steps in a gradient
             step, or `None` for all of the batch.
         passes: Int, the passes over the batch in each update.
         ratio_clip: Float ≥ 1, the largest likelihood ratio ρ = π(aₜ|sₜ) / μ(aₜ|sₜ) of the
-            current policy π and the policy μ that acted, which weights steps after the
-            first gradient step of an update. Or PPO's clip `(low, high)`: ρ becomes zero
-            if the advantage is positive and ρ > 1 + high, or negative and ρ < 1 - low.
-            Later gradient steps are biased (docs/estimators.md).
+            current policy π and the policy μ that acted. After the first gradient step of
+            an update, the ratio weights each time step, and the gradient steps are biased
+            (docs/estimators.md). A pair `(low, high)` selects PPO's clip instead: ρ
+            becomes zero if the advantage is positive and ρ > 1 + high, or negative and ρ
+            < 1 - low.
         max_kl: Float ≥ 0, or `None` for no limit. If a pass ends with a larger estimated
             KL(μ‖π) in nats per step, the update makes no further pass.
         entropy_coef: Float ≥ 0, or a Keras learning-rate schedule of the number of
             updates. Adds `entropy_coef` × Σₜ ∇H(π(·|sₜ)) to the policy gradient, as if
             the visited observations did not depend on the policy.
         normalize_observations: Bool, whether a `RunningNormalization` layer in front of
-            policy and `Value` baseline normalizes all reals and integers of a `Box`,
-            except flags (0 to 1) and images (uint8 with at least two axes).
+            policy and `Value` baseline normalizes the reals and integers of a `Box`.
+            Flags (0 to 1) and images (uint8 with at least two axes) are not normalized.
         action_mask: Where the mask of legal actions is: `"info/<key>"`,
-            `"observation/<key>"`, or `None`. Its format is that of Gymnasium's
+            `"observation/<key>"`, or `None`. The mask has the format of Gymnasium's
             `Space.sample(mask=…)`, in which zero marks an illegal action.
 
     Attributes:
@@ -218,8 +221,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
 
         Args:
             env: Environment, in any form that `fit` accepts.
-            hidden: Sizes of the hidden tanh layers, by default (64, 64), after one branch
-                for each array of an observation (`default_policy`).
+            hidden: Sizes of the hidden tanh layers, by default (64, 64). They follow one
+                branch for each array of an observation (`default_policy`).
             seed: Int, which determines the initial weights.
             learning_rate: Float, of Adam, by default 0.01. A dict of floats `first` and
                 `last` changes it linearly, from the agent's first update to the end of
@@ -229,7 +232,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             env_kwargs: Dict of keyword arguments for the environment's constructor.
             **kwargs: Further arguments of `Reinforce`, and of `compile`. For a `Box`,
                 `head` may be the name of a head class. `baseline="value"` makes a value
-                network and, without a preset, chooses all other settings by the
+                network, and without a preset it also chooses all other settings by the
                 environment. `head` and `baseline` may be dicts (docs/presets.md).
 
         Example:
@@ -425,27 +428,27 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         Args:
             env: Environment id (also `module:Id-v0`), `EnvSpec`, callable,
                 `gymnasium.Env` (which you close), `VectorEnv`, or `tfr.envs.TensorEnv`.
-                All episodes of an update on a `TensorEnv` run in one XLA program, and
-                after `compile(steps_per_execution=U)`, U updates run before their
-                callbacks.
+                All episodes of an update on a `TensorEnv` run in one XLA program. After
+                `compile(steps_per_execution=U)`, U updates run before their callbacks.
             epochs: Int, the number of the last epoch.
             steps: Int, the environment steps to train for, instead of `epochs`.
             episodes_per_epoch: Int, the episodes of each update, by default 16.
-            steps_per_epoch: Int, instead of `episodes_per_epoch`: an update takes the
-                fewest episodes with at least that many steps. Their number then depends
-                on their lengths, which biases the gradient by the order of 1 / (number of
-                episodes).
+            steps_per_epoch: Int, instead of `episodes_per_epoch`. An update then takes
+                the fewest episodes with at least that many steps. The number of episodes
+                depends on their lengths, which biases the gradient by the order of 1 /
+                (number of episodes).
             num_envs: Int, how many environments are stepped as one batch, by default 8.
-                It does not change the result, and a `TensorEnv` ignores it.
-            workers: Int, the processes that run the environments, by default 1, the
-                current one; or `tfr.collect.RayWorkers` for a Ray cluster. It does not
-                change the result. Several need an environment id, spec or callable.
+                The number does not change the result, and a `TensorEnv` ignores it.
+            workers: Int, the number of processes that run the environments, or
+                `tfr.collect.RayWorkers` for a Ray cluster. By default, the current
+                process runs them. The number does not change the result. Several workers
+                need an environment id, spec or callable.
             seed: Int for all random numbers. The same seed, machine and package versions
                 give the same weights, to the bit.
             callbacks: Keras callback, or list of callbacks. `mode="auto"` maximizes
                 returns and `success`.
-            validation_env: Environment in which the greedy policy is validated, in the
-                current process and with the `env_kwargs` and `max_episode_steps` of
+            validation_env: Environment in which the greedy policy is validated. It runs
+                in the current process, with the `env_kwargs` and `max_episode_steps` of
                 `env`.
             validation_freq: Int, the epochs between validations, or list of epochs (from
                 1).
@@ -461,10 +464,10 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             max_episode_steps: Int, after which an episode is truncated, by default the
                 environment's time limit. A longer episode of a `VectorEnv` raises an
                 error.
-            resume: Path of a folder for checkpoints, or `tfr.Checkpoints`. `fit`
-                continues from its newest checkpoint of this training, to the same bits as
-                without an interruption. SIGINT and SIGTERM then end `fit` after the
-                current update and a checkpoint.
+            resume: Path of a folder for checkpoints, or `tfr.Checkpoints`. If the folder
+                contains checkpoints of this training, `fit` continues from the newest
+                one, to the same bits as without an interruption. After SIGINT or SIGTERM,
+                `fit` finishes the current update, writes a checkpoint and ends.
             on_bad_env: `"raise"`, or `"drop_episode"` to replace an episode in which a
                 plain environment returned an invalid value (`docs/environments.md`).
             on_env_error: `"raise"`, or `"restart"` to make an environment that raised an
@@ -480,8 +483,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         Raises:
             ValueError, TypeError: If an argument is invalid.
             EnvironmentFault: If the environment fails or returns an invalid value.
-            FloatingPointError: If the loss or a gradient is not finite; its attribute
-                `episodes` holds the episodes of the update.
+            FloatingPointError: If the loss or a gradient is not finite. The attribute
+                `episodes` of the error holds the episodes of the update.
         """
         given = locals()
         options = {name: given[name] for name in config.FIT_OPTIONS}
@@ -666,15 +669,16 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         Args:
             observations: N observations `[N, …]`, nested like the observation space.
             deterministic: Bool, whether to return the most likely actions.
-            seed: Int: the same one draws the same actions, also in the exported
-                SavedModel. With `None`, every call draws others.
+            seed: Int. The same seed draws the same actions, also in the exported
+                SavedModel. With `None`, every call draws other actions.
             action_mask: N masks of M choices, `[N, M]`, if `info` contains the masks.
-            state: The recurrent state from the previous call, for a recurrent policy;
-                `None` starts new episodes.
+            state: The recurrent state from the previous call, for a recurrent policy.
+                With `None`, new episodes start.
 
         Returns:
             NumPy array of N actions, `[N, …]`, in the environment's units and type,
-            nested like the action space; for a recurrent policy, `(actions, state)`.
+            nested like the action space. For a recurrent policy, the pair `(actions,
+            state)`.
 
         Raises:
             ValueError: If the agent is not built, or an argument has a wrong shape.

@@ -32,8 +32,8 @@ def load(
 ) -> "agent.Reinforce":
     """Loads an agent that `agent.save` wrote.
 
-    You can load a file from someone whom you do not know, because loading runs no code
-    from the file and reads no other file.
+    You can also load a file from a stranger, because loading runs no code from the file
+    and reads no other file.
 
     Args:
         path: Path of the `.keras` file.

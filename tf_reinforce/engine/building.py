@@ -104,7 +104,7 @@ def check_rates(schedules, baseline):
 def build(agent, observations_shape):
     """Builds an agent for N observations `[N, …]`, and returns its `Trainer`.
 
-    All is validated first, so a failed build can be tried again.
+    Everything is validated before anything changes, so a failed build can be tried again.
 
     Args:
         agent: `Reinforce`.

@@ -28,14 +28,14 @@ _MONITOR = "monitor_op"
 class CallbackStates:
     """Saves and restores the callbacks of one training.
 
-    What `get_state` of a callback returns is saved. Callbacks without this method keep
-    the attributes that training has changed, as far as they are data: numbers, texts,
-    arrays, and lists, tuples, sets and dicts of these. Texts and paths that were passed
-    to the constructor count as options, and are not restored.
+    If a callback has the method `get_state`, the result of this method is saved.
+    Otherwise, the attributes that training has changed are saved, as far as they are
+    data: numbers, texts, arrays, and lists, tuples, sets and dicts of these. Texts and
+    paths that were passed to the constructor count as options, and are not restored.
 
-    States are matched by class, and within a class by order. Call `restore_logs`, `begin`
-    (after `on_train_begin`, which resets callbacks and empties logs), and `set`, in this
-    order.
+    When a training continues, states are matched with callbacks by class, and within a
+    class by order. Call `restore_logs`, `begin` and `set` in this order. The method
+    `begin` belongs after `on_train_begin`, which resets callbacks and empties logs.
 
     Args:
         callbacks: List of Keras callbacks, before `on_train_begin`.
@@ -83,7 +83,8 @@ class CallbackStates:
     def restore_logs(self, states):
         """Removes log rows after a checkpoint, and lets callbacks append further ones.
 
-        What an earlier call of `fit` has changed in the same callbacks is undone.
+        If an earlier call of `fit` has changed the same callbacks, its changes are
+        undone.
         """
         for callback in self._used:
             for name, value in copy.deepcopy(vars(callback)[_BEFORE]).items():
@@ -123,8 +124,8 @@ class CallbackStates:
         """Returns the states of all callbacks that have one, after flushing log files.
 
         Returns:
-            List of dicts of JSON values and NumPy arrays. The lengths of log files are
-            part of it.
+            List of dicts of JSON values and NumPy arrays. They include the lengths of log
+            files.
         """
         states = []
         for name, callback in self._callbacks.items():
@@ -189,7 +190,8 @@ def _digest(value):
 def _is_option(callback, name):
     """Returns whether an attribute is a text or path that the constructor received.
 
-    Otherwise, a stranger's checkpoint could make a callback write to another file.
+    Such attributes must not be restored, because a stranger's checkpoint could otherwise
+    make a callback write to another file.
     """
     is_text = isinstance(getattr(callback, name, None), (str, os.PathLike))
     return is_text and _is_parameter(callback, name)

@@ -52,30 +52,28 @@ class Checkpoint(NamedTuple):
 class Checkpoints:
     """A folder of checkpoints, from which `fit(resume=…)` continues a training.
 
-    An interrupted training that continues gives the same weights and logs, to the bit, as
-    one that ran through. For this, a checkpoint contains all that the rest of it depends
-    on: weights, optimizer states, observation normalizer, baseline, running scales,
-    counters, learning rates, the states of callbacks, and the lengths of log files. An
-    environment has no state in it, because every episode starts with a `reset` and a seed
-    of its own.
+    If a training is interrupted and continues later, its weights and logs are the same,
+    to the bit, as those of a training without an interruption. A checkpoint therefore
+    contains everything that the rest of the training depends on, such as weights,
+    optimizer states, counters and the states of callbacks. The state of the environment
+    is not needed, because every episode starts with a `reset` and a seed of its own.
 
-    After N epochs, `checkpoints/N` contains `manifest.json` (sizes, SHA-256 digest,
-    package versions, TensorFlow flags, spaces, seed) and `arrays.bin`. It is written to a
-    temporary folder, flushed to the disk, and renamed. If the newest one is damaged,
-    training continues from the one before.
+    The checkpoint after N epochs is the folder `checkpoints/N`. It appears under this
+    name only when it is complete, and its digests show if a file is damaged later. If the
+    newest checkpoint is damaged, training continues from the one before.
 
     Args:
         path: Path of the training's folder, which is created if need be.
         every_seconds: Float ≥ 0, the least time between two checkpoints. Zero writes one
-            after every update. Another is written when training ends.
+            after every update. Another checkpoint is written when training ends.
         every_updates: Int, the number of updates between checkpoints, instead of
             `every_seconds`.
         keep: Int of at least 2, how many checkpoints to keep.
         agent_path: Path of a `.keras` file to which the agent is saved with every
             checkpoint, or `None`.
-        grace_seconds: Float ≥ 0. On SIGTERM, training finishes the current update and
-            writes a last checkpoint. The process ends after this time at the latest, even
-            if the checkpoint is not complete.
+        grace_seconds: Float ≥ 0. After SIGTERM, training finishes the current update and
+            writes a last checkpoint. If this takes longer than `grace_seconds`, the
+            process ends even though the checkpoint is not complete.
 
     Example:
 

@@ -21,11 +21,13 @@ class Terminated(SystemExit):
 class GracefulStop:
     """Lets a training finish its current update after SIGINT or SIGTERM.
 
-    Training stops once `received` is not empty. A second SIGINT raises
-    `KeyboardInterrupt`. Python handles a signal when a call of TensorFlow has returned;
-    from a SIGTERM on, the process then has `grace_seconds` left.
+    Training stops once `received` is not empty. A second SIGINT does not wait for the end
+    of the update and raises `KeyboardInterrupt`. After SIGTERM, the process has
+    `grace_seconds` left, counted from the moment when a running call of TensorFlow has
+    returned, because Python does not handle the signal earlier.
 
-    Outside the main thread, this does nothing, because Python handles signals there.
+    This class does nothing outside of the main thread, because Python handles signals
+    only there.
 
     Args:
         grace_seconds: Float, the seconds after SIGTERM after which the process ends.

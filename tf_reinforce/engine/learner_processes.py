@@ -1,7 +1,7 @@
 """Several replicas or processes that train one agent together, with a strategy.
 
-Every process runs the same `fit` and collects the same episodes. They split the
-computation of the gradients, and the chief, process 0, writes all files.
+Every process runs the same `fit` and collects the same episodes. The processes split the
+computation of the gradients between them. Process 0, the chief, writes all files.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def learner_strategy() -> tf.distribute.Strategy:
     """Returns the strategy for training one agent in several processes.
 
     Set the environment variable `TF_CONFIG` in each process, and call this function
-    before anything else in TensorFlow. It returns when all processes have called it.
+    before anything else in TensorFlow. The call waits until all processes have made it.
 
     Returns:
         `tf.distribute.MultiWorkerMirroredStrategy` if `TF_CONFIG` lists several

@@ -255,8 +255,8 @@ class CallbackList(keras.callbacks.CallbackList):
     def _with_failures(self, logs, key):
         """Adds a success rate of 0 to logs without one, if earlier epochs had one.
 
-        Some environments report success only when the goal is reached, and nothing in an
-        epoch of failures.
+        Some environments report success only when the goal is reached. In an epoch of
+        failures, they report nothing.
         """
         reported = key in logs or key not in self.model.history.history
         return logs if reported else {**logs, key: 0.0}
@@ -274,7 +274,8 @@ class CallbackList(keras.callbacks.CallbackList):
     def updates_until_due(self, epoch, epochs, freq):
         """Returns how many updates one call of TensorFlow may make.
 
-        All processes must make equal calls, so callbacks of other processes count too.
+        All processes must make equal calls, so the callbacks of other processes count
+        too.
 
         Args:
             epoch: Int, the number of the epoch that begins.

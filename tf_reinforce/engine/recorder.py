@@ -124,7 +124,7 @@ class Recorder:
     def restore(self, progress):
         """Restores variables and logs from the newest checkpoint, if there is one.
 
-        It is checked as a whole before anything changes.
+        The checkpoint is checked as a whole before anything changes.
 
         Args:
             progress: As in `read`.
@@ -166,8 +166,9 @@ class Recorder:
     def restore_callbacks(self):
         """Restores the states of callbacks, after `on_train_begin` has reset them.
 
-        If training continues within an epoch, `on_epoch_begin` comes first too, where
-        callbacks make what they need in an epoch, and which may change variables.
+        If training continues within an epoch, `on_epoch_begin` is called first. Callbacks
+        use this call to make what they need in an epoch, and they may change variables in
+        it.
         """
         self._states.begin()
         if self._checkpoint is None:
@@ -186,7 +187,8 @@ class Recorder:
     def checkpoint_if_interrupted(self, progress):
         """Writes a checkpoint if a signal has ended the collection of episodes.
 
-        A terminal sends SIGINT to the environments' processes too, which then fail.
+        When you press Ctrl-C, a terminal also sends SIGINT to the processes of the
+        environments, which then fail.
 
         Args:
             progress: `Progress` before the update for which episodes are collected.
@@ -291,8 +293,8 @@ def _learning_rates(model):
 def check_same_training(path, expected, received):
     """Raises an error if a checkpoint belongs to another training.
 
-    Other package versions and TensorFlow flags only give a warning. Options that an
-    earlier version did not store had their defaults.
+    If only package versions or TensorFlow flags differ, a warning is given instead. An
+    option that an earlier version did not store counts as having its default.
 
     Args:
         path: Path of the checkpoint.
@@ -352,8 +354,8 @@ def _without_later(old, new):
 def _compare(path, name, old, new, may_differ=False):
     """Raises an error, or logs a warning, if a part of a header differs.
 
-    Other versions and flags may round results differently. Any other difference would
-    continue another training.
+    Other versions and flags may round results differently, so they only give a warning.
+    With any other difference, another training would continue, which is an error.
     """
     if json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True):
         return  # NaN equals NaN

@@ -62,8 +62,9 @@ class UpdateNotFinite(FloatingPointError):
 class Trainer:
     """What a built agent acts and learns with: actor, estimator and traced programs.
 
-    Programs contain Python constants of the agent's layers. When one of these has
-    changed, `current` returns a trainer without programs.
+    Traced programs contain Python constants of the agent's layers. When one of these
+    constants has changed, the programs are no longer valid, and `current` returns a
+    trainer without programs.
 
     Args:
         agent: A built `Reinforce`.
@@ -333,9 +334,9 @@ class Trainer:
     def _update_in_program(self, rollout, seed, max_updates, max_env_steps, rates):
         """Makes up to `max_updates` updates, each from new episodes, in one program.
 
-        It ends before an update with a number that is not finite, and raises
-        `UpdateNotFinite` only if that is the first one. The first update uses the
-        learning rates that the optimizers already have.
+        The program ends before an update with a number that is not finite.
+        `UpdateNotFinite` is raised only if that is the first update. The first update
+        uses the learning rates that the optimizers already have.
 
         Args:
             rollout: `xla_rollout.Rollout`, which collects the episodes of each update.
@@ -435,8 +436,9 @@ class Trainer:
     def _allows_parts(self):
         """Returns whether a gradient may be the sum over parts of the steps.
 
-        A recurrent policy would read the whole episodes again for each part, and a loss
-        that a layer adds may be a sum over the rows of a call.
+        A recurrent policy would have to read the whole episodes again for each part. A
+        loss that a layer adds may be a sum over the rows of a call, and would depend on
+        the parts.
         """
         has_losses = compilation.has_losses_of_inputs(self.estimator.policy)
         return self.actor.recurrent is None and not has_losses
@@ -458,9 +460,9 @@ class Trainer:
     def _compiled_networks(self, steps):
         """Chooses the networks whose gradient steps XLA compiles.
 
-        Compilation takes a few seconds, which pays if an update makes many gradient
-        steps. The choice follows from the agent, the number of steps and the devices, so
-        a training can be repeated and resumed to the bit.
+        Compilation takes a few seconds, so it is useful only if an update makes many
+        gradient steps. The choice depends on nothing but the agent, the number of steps
+        and the devices, so that a training can be repeated and resumed to the bit.
 
         Args:
             steps: Int, the number of time steps of the batch.
@@ -503,9 +505,9 @@ class Trainer:
     def _graph(self, name, make_function, signature, parts=()):
         """Returns a concrete TensorFlow function from the cache, or traces it.
 
-        `tf.function` would take longer to find a trace than a small update takes. A
-        function is traced again if a trained variable, an optimizer or a rollout was
-        replaced, or if a Python constant of an optimizer has changed.
+        The cache exists because `tf.function` would take longer to find a trace than a
+        small update takes. A function is traced again if a trained variable, an optimizer
+        or a rollout was replaced, or if a Python constant of an optimizer has changed.
 
         Args:
             name: String, the name of the function.
@@ -552,8 +554,8 @@ def _constants(optimizer):
 def _schedule(rate):
     """Returns the constants of a learning rate or entropy coefficient, as a tuple.
 
-    A learning rate that is a variable is read by the traced function, and so is no
-    constant of it.
+    If a learning rate is a variable, the traced function reads it, so it is not a
+    constant of the function.
     """
     if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return (id(rate),)
@@ -572,9 +574,9 @@ def _tensor(array):
 def _call_compiled(step, graph, *arguments):
     """Calls the traced function of an update, whose gradient steps XLA compiles.
 
-    That happens during the call, after other operations of the update. If XLA cannot
-    compile a layer, all weights are restored. An interruption arrives after the whole
-    update, which is kept.
+    XLA compiles during the call, after other operations of the update have run. If XLA
+    cannot compile a layer, all weights are restored. An interruption takes effect only
+    after the whole update, which is kept.
     """
     before = [tf.identity(variable) for variable in step.variables]
     try:

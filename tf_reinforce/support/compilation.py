@@ -96,7 +96,7 @@ def release(graph):
     Two caches would otherwise keep the graph in memory. The first is the registry of
     TensorFlow for `tf.custom_gradient`, which Keras optimizers and TensorFlow Probability
     use. The second belongs to the bijectors of TensorFlow Probability and stores symbolic
-    tensors. A gradient tape can no longer differentiate through the function.
+    tensors. Afterwards, a gradient tape cannot differentiate through the function.
 
     Args:
         graph: `tf.Graph` of a concrete function, already containing every gradient that

@@ -1,9 +1,9 @@
 """Selects actions from observations and noise, with LiteRT or TensorFlow.
 
-Normalizer, policy and head are converted to LiteRT once, as one function of
-observations, noise and weights. Each collection passes its own copy of the weights,
-which later updates do not change. If LiteRT cannot run the policy, or its results differ
-from TensorFlow's, a traced TensorFlow function acts instead.
+The normalizer, the policy and the head are converted to LiteRT once, as one function of
+observations, noise and weights. Each collection passes its own copy of the weights, so
+later updates cannot change the weights that act. If LiteRT cannot run the policy, or its
+results differ from those of TensorFlow, a traced TensorFlow function acts instead.
 """
 
 import logging
@@ -56,9 +56,10 @@ class _Runners(threading.local):
 def _trace(actor, deterministic, for_litert=False):
     """Traces a function that selects one action per row of a batch.
 
-    Its results are the raw actions (as sampled, before conversion for the environment),
-    one bool for all policy outputs being finite, the outputs, the converted actions if
-    they differ from the raw ones, and the next recurrent states.
+    The first result contains the raw actions, as they were sampled, before they are
+    converted for the environment. The second is a bool that says whether all policy
+    outputs are finite, followed by the outputs themselves. The converted actions come
+    next, if they differ from the raw ones, and the next recurrent states come last.
 
     Args:
         actor: `actor.ActorPolicy`.
@@ -209,9 +210,10 @@ class ActingProgram:
     def leave_litert_if_different(self, inputs, weights):
         """Replaces LiteRT by TensorFlow if their results on a collection's steps differ.
 
-        Policy outputs and recurrent states are compared. Actions are not: when two are
-        equally likely, a rounding error can change one. The tolerance is ten times that
-        of the constructor's comparison, so rounding alone does not count as a difference.
+        Only policy outputs and recurrent states are compared. Actions are not compared,
+        because a rounding error can change an action if two are equally likely. The
+        tolerance is ten times that of the constructor's comparison, so that rounding
+        alone does not count as a difference.
 
         Args:
             inputs: List of arrays `[N, …]`: observations, action mask, recurrent states
@@ -235,9 +237,9 @@ class ActingProgram:
         """Describes a difference between LiteRT and TensorFlow, or returns `""`.
 
         The allowed difference is 1e-4 times TensorFlow's value plus 1e-5 times the row's
-        largest input (at least 1), because large terms can cancel to a small result with
-        a large rounding error. Rows with policy outputs that are not finite in TensorFlow
-        are ignored.
+        largest input (at least 1). The second term is needed because large terms can
+        cancel to a small result with a large rounding error. Rows with policy outputs
+        that are not finite in TensorFlow are ignored.
 
         Args:
             inputs: List of arrays `[N, …]`, noise last.

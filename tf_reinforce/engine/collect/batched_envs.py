@@ -1,8 +1,8 @@
 """Makes Gymnasium environments, steps a batch of them, and checks what they return.
 
-Every value is checked at once. The collector decides which episode runs in which
-environment; `env_index` is an environment's index in the batch. Worker processes import
-this module, and not TensorFlow.
+The environments of a batch are numbered, and `env_index` is the number of one of them.
+Which episode runs in which environment is decided by the collector. Worker processes
+import this module, so it must not import TensorFlow.
 """
 
 import abc
@@ -200,8 +200,8 @@ _CALLS = {STARTING: "start", RESET: "reset", STEP: "step"}
 class Progress:
     """What a process that plays episodes is doing, as 64-bit integers.
 
-    A worker shares them with its pool, which reads from them at which environment,
-    episode and step it died or hangs.
+    A worker shares these integers with its pool. If the worker dies or hangs, the pool
+    reads from them at which environment, episode and step that happened.
 
     Args:
         num_envs: Int, the number of environments of the process.
@@ -306,9 +306,9 @@ class EnvFactory(NamedTuple):
 class BatchedEnvs(abc.ABC):
     """Runs environments with equal spaces as one batch.
 
-    Methods write observations into `out`, a list of arrays `[num_envs, …]`, one per array
-    of an observation. If actions can be illegal, a last array receives the action masks,
-    `[num_envs, M]` int8.
+    The methods write observations into the argument `out`, a list of arrays `[num_envs,
+    …]` with one array for each array of an observation. If actions can be illegal, a last
+    array receives the action masks, `[num_envs, M]` int8.
 
     Attributes:
         num_envs: Int, the number of environments.
@@ -367,8 +367,8 @@ class BatchedEnvs(abc.ABC):
     def set(self, settings):
         """Sets attributes of all environments, and the options of further resets.
 
-        Attributes that are no longer named get back their original values, so episodes
-        depend only on the settings of their own collection.
+        An attribute that is no longer named gets back its original value, so that
+        episodes depend only on the settings of their own collection.
 
         Args:
             settings: `config.EnvSettings` without functions.
@@ -393,8 +393,9 @@ class BatchedEnvs(abc.ABC):
     def step(self, actions, out, rewards, active, time_limit_envs):
         """Steps each active environment; returns a list of `EpisodeEnd`.
 
-        The observation after each action is written to `out`. When an episode ends, this
-        is its last observation, not the next episode's first.
+        The observation after each action is written to `out`. If the action ends the
+        episode, this observation is the last one of the episode, and not the first one of
+        the next.
 
         Args:
             actions: List of `num_envs` actions; those for idle environments are ignored.

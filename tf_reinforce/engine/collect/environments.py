@@ -43,8 +43,9 @@ class Environments(abc.ABC):
     """Collects episodes in environments with equal spaces.
 
     There are four kinds: environments in this process, a `VectorEnv`, a pool of worker
-    processes, and a tensor environment. A program selects actions or runs whole episodes;
-    the collector keeps it for later requests with an equal `program_key`.
+    processes, and a tensor environment. For each kind, a program selects actions or runs
+    whole episodes. The program is kept and used again for later requests with an equal
+    `program_key`.
 
     Attributes:
         observation_space, action_space: The spaces of each environment.
@@ -73,8 +74,8 @@ class Environments(abc.ABC):
     def program_key(self, request):
         """Returns a key that is equal for requests with the same program.
 
-        It is a tuple that starts with the kind of program, for example `"acting"`. The
-        collector keeps a limited number of each kind.
+        The key is a tuple that starts with the kind of program, for example `"acting"`.
+        The collector keeps a limited number of programs of each kind.
         """
 
     @abc.abstractmethod

@@ -1,7 +1,8 @@
 """Plays whole episodes in batched environments, and stores their steps as arrays.
 
-To collect E episodes, exactly E are started, and all are finished and used. Keeping the
-first E that *finish* would favour short ones.
+To collect E episodes, exactly E episodes are started, and all of them are finished and
+used. If more were started and only the first E that finish were kept, short episodes
+would have an advantage.
 """
 
 import collections
@@ -38,9 +39,10 @@ OUTPUTS_REMEDY = (
 class EnvironmentFault(RuntimeError):
     """An environment raised an exception or returned an invalid value.
 
-    The message names environment, episode and step where known. The cause is the
-    environment's exception, or for a worker process, a `RuntimeError` with its traceback.
-    The agent does not learn from the batch.
+    The message names the environment, the episode and the step, as far as they are known.
+    The exception of the environment is the cause of this error. If the exception was
+    raised in a worker process, the cause is a `RuntimeError` with its traceback. The
+    agent does not learn from the episodes of the batch.
     """
 
 
@@ -81,7 +83,8 @@ class Faults:
 def zeros(shape, dtype):
     """Returns an array of zeros whose memory the system gets back when it is deleted.
 
-    Memory from `np.zeros` can stay in the process, between arrays that are still used.
+    The memory of an array from `np.zeros` can stay in the process after the array is
+    deleted, if it lies between arrays that are still used.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     return np.ndarray(shape, dtype, mmap.mmap(-1, max(size, 1)))
@@ -90,8 +93,8 @@ def zeros(shape, dtype):
 class StepBuffer:
     """Stores all environments' steps in blocks of time-major arrays.
 
-    It grows by whole blocks, so steps are never copied to make room, and is freed block
-    by block, see `episode_arrays`.
+    The buffer grows by whole blocks, so steps are never copied to make room. Blocks are
+    also freed one by one, as described in `episode_arrays`.
 
     Args:
         size: Int, the number of environments.
@@ -253,7 +256,7 @@ class QueueScheduler:
     def result(self):
         """Sends finished episodes; returns `[]` after the last one, else `None`.
 
-        Several are sent together, unless an environment waits for an episode.
+        Several episodes are sent together, unless an environment waits for an episode.
         """
         running = [episode for episode in self._episodes if not episode.length]
         now = time.monotonic()
@@ -456,8 +459,9 @@ class CollectionLoop:
     def _retry_without_idle(self, act, inputs):
         """Selects actions again, with zeros as inputs of idle environments.
 
-        Their inputs are arbitrary and may be the only cause. If outputs are still not
-        finite, an error names an observation that is not finite, or else the policy.
+        The inputs of idle environments are arbitrary and may be the only cause of outputs
+        that are not finite. If outputs are still not finite, the error names an
+        observation that is not finite, or else the policy.
         """
         idle = [i for i in range(self.envs.num_envs) if i not in self.active]
         for array in inputs:
@@ -493,8 +497,8 @@ class CollectionLoop:
     def episode_arrays(self, episodes):
         """Moves finished episodes into arrays with one episode per column.
 
-        Buffer blocks that no running episode needs are freed right after copying, which
-        keeps long episodes from being in memory twice.
+        Long episodes should not be in memory twice. Blocks of the buffer that no running
+        episode needs are therefore freed right after they are copied.
 
         Returns:
             `EpisodeArrays`, in the order of `episodes`.
@@ -579,8 +583,8 @@ class NoiseBuffer:
     def start_episode(self, episode, row):
         """Draws a new episode's noise for the remaining rows of the buffer.
 
-        At the buffer's first row it draws nothing, because the method `row` then draws
-        noise for all running episodes.
+        At the first row of the buffer, nothing is drawn, because the method `row` then
+        draws the noise for all running episodes.
         """
         if row % _NOISE_ROWS:
             self._draw(episode, row % _NOISE_ROWS)

@@ -33,10 +33,10 @@ class Layout(NamedTuple):
 def make_runner(model, layout, count):
     """Returns a runner for batches of `count` rows.
 
-    A row's results do not depend on the other rows, nor on how many there are. In LiteRT
-    itself they would: a matrix product for one row adds up its terms in another order
-    than for several, so a single row runs as two; and in a convolution, the order depends
-    on the batch size, so images run one by one.
+    The results for a row must not depend on the other rows, nor on how many there are. In
+    LiteRT itself they would, because the order in which a matrix product or a convolution
+    adds up its terms depends on the batch size. A single row therefore runs as two rows,
+    and images run one by one.
 
     Args:
         model: Bytes, the LiteRT model.
@@ -132,7 +132,8 @@ class LiteRTRunner:
 class _ChunkedRunner:
     """Runs a LiteRT model on `count` rows, in chunks of `size` rows.
 
-    If `count` is less than `size`, rows are repeated, and the additional results dropped.
+    If `count` is less than `size`, rows are repeated, and the results of the repeated
+    rows are dropped.
 
     Args:
         runner: `LiteRTRunner` for `size` rows.

@@ -79,9 +79,9 @@ class LocalLauncher:
 class LocalWorker:
     """A worker process on this machine.
 
-    It starts fresh, not as a fork, and does not import the main module. As the leader of
-    its own process group it does not receive Ctrl-C, and processes started by its
-    environments end with it.
+    The process starts fresh, not as a fork, and does not import the main module. It leads
+    a process group of its own. Therefore it does not receive Ctrl-C, and the processes
+    that its environments start end together with it.
 
     Args:
         number: Int, which names the worker in messages.

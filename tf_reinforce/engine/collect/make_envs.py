@@ -34,7 +34,7 @@ def open_envs(
 ) -> Iterator[Any]:
     """Yields environments made from `env`, and closes them after the `with` block.
 
-    Environments that the user made stay open.
+    Environments that you have made yourself stay open.
 
     Args:
         env: An environment id (also `module:Id-v0`), an `EnvSpec`, a callable that makes
@@ -143,13 +143,13 @@ def _factory(env: Any, kwargs: Any, max_episode_steps: Any, faults: Any) -> Any:
 def _spec_without_checkers(env: Any, max_episode_steps: Any, kwargs: Any) -> Any:
     """Returns an `EnvSpec` without Gymnasium's checks, and the time limit of episodes.
 
-    The wrappers `PassiveEnvChecker`, `OrderEnforcing` and `TimeLimit` each cost a Python
-    call per step, and the collector does their work itself. An environment registered
-    with other wrappers keeps these and its `TimeLimit`.
+    Each of the wrappers `PassiveEnvChecker`, `OrderEnforcing` and `TimeLimit` costs a
+    Python call per step, and the collector does their work itself. An environment that is
+    registered with other wrappers keeps these and its `TimeLimit`.
 
-    Wrappers that the entry point applies are not listed in the spec: Gymnasium would
-    refuse one whose arguments contain a new object in each environment, for example a
-    lambda.
+    The spec does not list wrappers that the entry point applies. Gymnasium would refuse
+    such a wrapper if one of its arguments contains a new object in each environment, for
+    example a lambda.
     """
     options = {"disable_env_checker": True, "max_episode_steps": max_episode_steps}
     first = gym.make(env, **options, **kwargs)

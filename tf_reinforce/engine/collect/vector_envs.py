@@ -15,10 +15,9 @@ _MODES = gym.vector.AutoresetMode
 class VectorEnvAdapter(batched_envs.BatchedEnvs):
     """Adapts a `VectorEnv`, which resets and seeds its environments itself.
 
-    In all three autoreset modes, steps are recorded and resets are not. In NEXT_STEP, the
-    call after an episode's end is a reset: the `VectorEnv` ignores the action and returns
-    the next episode's first observation. Values are checked as it returns them; a
-    `SyncVectorEnv` has already converted those of its environments.
+    Only steps are recorded, and resets are not, whichever autoreset mode the `VectorEnv`
+    has. In the mode NEXT_STEP, the call after the end of an episode is a reset, which
+    ignores the action and returns the first observation of the next episode.
 
     Args:
         env: `gymnasium.vector.VectorEnv` to adapt.
@@ -121,8 +120,8 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     def _reset_ended(self, env_indices, observations, infos, out):
         """Writes the last observations of ended episodes into `out`.
 
-        The first observations of the next ones are kept until these start. In the mode
-        DISABLED, the environments are reset here.
+        The first observations of the next episodes are kept until these episodes start.
+        In the mode DISABLED, the environments are reset by this method.
         """
         if not env_indices:
             return

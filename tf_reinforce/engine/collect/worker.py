@@ -1,8 +1,9 @@
 """Plays episodes in a worker process, and exchanges messages with its pool.
 
-It needs NumPy, Gymnasium and LiteRT, but imports neither TensorFlow nor Keras. The pool
-sends the environment factory once. For every collection it sends acting program, weights,
-environment settings and episode numbers; whole episodes come back.
+A worker needs NumPy, Gymnasium and LiteRT, but imports neither TensorFlow nor Keras. The
+pool sends the environment factory once. For every collection, the pool sends the acting
+program, weights, environment settings and episode numbers, and the worker returns whole
+episodes.
 """
 
 import atexit

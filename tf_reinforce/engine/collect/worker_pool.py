@@ -1,8 +1,8 @@
 """Collects an update's episodes in several worker processes.
 
-Each worker has its own environments and selects actions itself. For given weights and
-seed, an episode depends only on its number, so it does not matter which worker plays it,
-or whether workers died and were replaced.
+Each worker has its own environments and selects actions itself. For given weights and a
+given seed, an episode depends only on its number. The result is therefore the same,
+whichever worker plays an episode, and even if a worker dies and is replaced.
 """
 
 import collections
@@ -27,8 +27,8 @@ _MAX_LOSSES = 10  # replacements of one worker in a collection
 class WorkerPool(environments.HostEnvironments):
     """Collects episodes in several processes, which also select the actions.
 
-    They start at the first collection, as fresh processes without TensorFlow. When one
-    dies, it is replaced while the others go on.
+    The processes start at the first collection, without TensorFlow. If one of them dies,
+    it is replaced while the others go on.
 
     Args:
         closed_envs: `batched_envs.SyncEnvs` of one closed environment, from which the
@@ -317,8 +317,9 @@ def _merge_shares(shares, steps):
 class EpisodeDispatcher:
     """Hands out one collection's episode numbers to workers.
 
-    An episode depends only on its number, so any worker may play it. When few are left,
-    workers receive none in advance, so that none waits for another.
+    Any worker may play any episode, because an episode depends only on its number. When
+    only few episodes are left, workers receive none in advance, so that no worker is idle
+    while another has episodes waiting.
 
     Args:
         sizes: List of positive ints, the number of environments of each worker.

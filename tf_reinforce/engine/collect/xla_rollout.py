@@ -1,7 +1,7 @@
 """Collects an update's episodes in one XLA program, in a tensor environment.
 
-It stops when the last episode has ended. Gradients are computed afterwards from the
-returned episodes, not through the program.
+The program stops when the last episode has ended. Gradients do not flow through it, but
+are computed afterwards from the returned episodes.
 """
 
 import contextlib
@@ -108,9 +108,10 @@ class _Carry(NamedTuple):
 class Rollout:
     """Runs `count` episodes of a tensor environment at once.
 
-    They are divided into equal shards, at most one per thread, each a call of the same
-    XLA program. An episode depends only on its number and the random keys, not on the
-    others.
+    The episodes are divided into equal shards, at most one for each thread, and each
+    shard is a call of the same XLA program. The division does not change the result,
+    because an episode depends only on its number and the random keys, and not on the
+    other episodes.
 
     Args:
         batched_env: `BatchedTensorEnv`.
@@ -501,8 +502,8 @@ def _is_valid(values, space=None):
 def shared(function, signature):
     """Traces a function, or returns an equal earlier trace of this process.
 
-    Equal means the same operations in the same order, with the same attributes,
-    connections and constants, whatever their names.
+    Two traces are equal if they have the same operations in the same order, with the same
+    attributes, connections and constants. Their names do not matter.
 
     Args:
         function: Function that receives and returns tensors. It is shared only if it

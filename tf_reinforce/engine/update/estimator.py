@@ -1,7 +1,8 @@
 """REINFORCE: from a batch of episodes to a policy gradient.
 
-Begin with `PolicyGradientEstimator.gradients`. What it calls follows in the same order;
-the formulas for returns and losses are in `functional`.
+If you read this module for the first time, begin with
+`PolicyGradientEstimator.gradients`. The methods that it calls follow in the same order.
+The formulas for returns and losses are in `functional`.
 """
 
 import dataclasses
@@ -58,8 +59,9 @@ class Batch(NamedTuple):
     def minibatch(self, indices):
         """Returns the `Batch` of n of the N steps.
 
-        `divisor`, which divides sums over steps, is multiplied by n / N. The loss of the
-        n steps then estimates that of all N. Padding does not count.
+        Sums over steps are divided by `divisor`, which is multiplied by n / N here. The
+        loss of the n steps then estimates the loss of all N. Padding does not count as a
+        step.
         """
         is_padding = self.is_padding
         if is_padding is not None:
@@ -76,8 +78,8 @@ class Batch(NamedTuple):
     def padded(self, rows):
         """Returns the N steps as one episode of R rows, for XLA.
 
-        The rows after N are padding. They repeat the first step, which keeps every value
-        finite, with an advantage of zero.
+        The rows after N are padding. They repeat the first step, so that every value
+        stays finite, and have an advantage of zero.
 
         Args:
             rows: Scalar int R, above N.
@@ -131,8 +133,9 @@ class Batch(NamedTuple):
     def share(self, number, count):
         """Returns one replica's share of the episodes.
 
-        Shares are consecutive episodes with about equal numbers of steps. As in
-        `minibatch`, the loss of a share estimates that of the whole batch.
+        A share consists of consecutive episodes, and all shares have about equal numbers
+        of steps. As in `minibatch`, the loss of a share estimates that of the whole
+        batch.
 
         Args:
             number: Scalar int, which share, from 0.
@@ -186,8 +189,8 @@ class PolicyGradientEstimator:
 
         ∇J ≈ 1/E Σₑ Σₜ ∇ log π(aₜ|sₜ) (Gₜ - bₜ)
 
-    The sums run over the E episodes of a batch and over their time steps t; Gₜ is the
-    return from step t on, and bₜ the baseline.
+    The sums run over the E episodes of a batch and over their time steps t. The return
+    from step t on is Gₜ, and bₜ is the baseline.
 
     Args:
         policy: Keras model from observations to outputs, or to a dict of `"outputs"` and
@@ -223,10 +226,11 @@ class PolicyGradientEstimator:
     def gradients(self, episodes, permutation=None, sum_gradients=None):
         """Computes the policy gradient of a batch of episodes (Williams 1992, eq. 11).
 
-        Returns, baseline and advantages come first, from the weights that collected the
-        episodes. Held constant, the advantages then weight each action's log-probability
-        in the surrogate loss. If an update makes many gradient steps, it computes the
-        advantages once, and calls `policy_gradients` for each minibatch.
+        The first step is to compute returns, baseline and advantages, with the weights
+        that collected the episodes. In the surrogate loss, each advantage then weights
+        the log-probability of an action, and counts as a constant when the loss is
+        differentiated. If an update makes many gradient steps, it computes the advantages
+        only once, and calls `policy_gradients` for each minibatch.
 
         Args:
             episodes: `Episodes`, validated.
@@ -247,8 +251,8 @@ class PolicyGradientEstimator:
     def batch(self, episodes):
         """Computes returns, baseline and advantages, as a `Batch`.
 
-        In the code, `unbaselined` is the advantage with a baseline of zero: the return to
-        go, or that of the whole episode.
+        In the code, `unbaselined` is the advantage for a baseline of zero. This is either
+        the return from the step on, or the return of the whole episode.
         """
         options = self.options
         episodes = self._learned_episodes(episodes)
@@ -296,8 +300,9 @@ class PolicyGradientEstimator:
     def _rewards(self, episodes, valid):
         """Returns the rewards, discounts and λ of every step, each `[T, B]`.
 
-        The fourth result is a dict for the running scale of rewards: the discounted
-        returns before scaling, or nothing if rewards are not scaled.
+        The fourth result is a dict for the running scale of rewards. If rewards are
+        scaled, the dict contains the discounted returns before scaling, otherwise
+        nothing.
         """
         rewards = tf.where(valid, episodes.rewards, 0.0)
         terminated = episodes.terminated
@@ -320,9 +325,9 @@ class PolicyGradientEstimator:
     def values(self, episodes, dtype):
         """Returns the values of all observations, or zeros without a value baseline.
 
-        They are `[T + 1, B]`, because an episode has one observation more than steps: the
-        return of a truncated episode needs the value of its last one. No gradient flows
-        through them.
+        The shape is `[T + 1, B]`, because an episode has one observation more than steps.
+        The return of a truncated episode needs the value of its last observation. No
+        gradient flows through the values.
         """
         rows = tf.shape(episodes.rewards)[0] + 1
         if not self.baseline.is_value_function:
@@ -371,8 +376,8 @@ class PolicyGradientEstimator:
     def baseline_step(self, batch, permutation=None):
         """Computes the baseline's own loss and its gradients, as a `BaselineStep`.
 
-        A baseline that shares the policy's layers has none: its value loss is part of the
-        surrogate loss.
+        A baseline that shares the policy's layers has no loss of its own, because its
+        value loss is part of the surrogate loss.
         """
         observations = batch.steps.gather(batch.episodes.observations)
         baseline_batch = baselines.BaselineBatch(
@@ -504,9 +509,10 @@ class PolicyGradientEstimator:
 
             KL(μ‖π) ≈ 1/N Σₙ (ρₙ - 1 - log ρₙ),    ρ = π(a|s) / μ(a|s)
 
-        Here μ is the policy that acted and π the current one. No term is negative, and
-        each is unbiased if π was chosen independently of the action, since E[ρ] = 1 under
-        μ. The estimate is NaN if a log-probability is not finite.
+        Here μ is the policy that acted and π is the current one. No term of the sum is
+        negative. Each term is unbiased if π was chosen independently of the action,
+        because the mean of ρ under μ is 1. The estimate is NaN if a log-probability is
+        not finite.
 
         Args:
             batch: `Batch`.
@@ -527,8 +533,8 @@ class PolicyGradientEstimator:
     def forward(self, observations):
         """Calls the policy; returns P outputs `[..., P]`, and values `[...]` or `None`.
 
-        Its layers run in inference mode. Half-precision outputs are cast to the agent's
-        float type.
+        The layers of the policy run in inference mode. Half-precision outputs are cast to
+        the agent's float type.
         """
         policy = self.policy if self.recurrent is None else self.recurrent.sequence_model
         return self.split_outputs(policy(self._normalized(observations), training=False))

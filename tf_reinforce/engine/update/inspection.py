@@ -30,9 +30,9 @@ class StepStatistics(NamedTuple):
 def per_episode_gradients(rule, episodes, baseline=True):
     """Returns each episode's gradient of the policy loss.
 
-    Advantages come from the whole batch, so the mean over episodes is the batch's
-    gradient. Entropy bonus, regularizers and the value loss of shared layers are left
-    out.
+    The advantages are computed from all episodes together, so the mean of these gradients
+    is the gradient of the batch. The entropy bonus, regularizers and the value loss of
+    shared layers are left out.
 
     Args:
         rule: `estimator.PolicyGradientEstimator`.

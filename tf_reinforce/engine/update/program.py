@@ -13,8 +13,8 @@ def run_updates(
 ):
     """Makes up to U updates of each of K agents in the graph.
 
-    All agents collect their episodes at once, in one XLA program. The program ends when
-    no agent is active.
+    All agents collect their episodes at once, in one XLA program. The updates end early
+    when no agent is active any more.
 
     Args:
         rollout: `xla_rollout.Rollout` of K agents.

@@ -24,7 +24,7 @@ class TrainStep:
     """Makes updates with the gradients of a `PolicyGradientEstimator`.
 
     All gradient steps of an update use the same returns, baseline and observation
-    normalizer; the last two are updated afterwards.
+    normalizer. The baseline and the normalizer are updated after the last gradient step.
 
     Args:
         gradient_estimator: `estimator.PolicyGradientEstimator`, whose options contain
@@ -152,8 +152,8 @@ class TrainStep:
     def gradients_by_microbatches(self, batch, indices=None, behavior_log_probs=None):
         """Returns policy gradients and metrics, if need be summed over microbatches.
 
-        The arguments are those of `gradients_by_replicas`. Only gradients of a whole
-        batch are split.
+        The arguments are those of `gradients_by_replicas`. Only the gradients of a whole
+        batch are computed in microbatches.
         """
         scale_loss = self.optimizer.scale_loss
         if self.microbatch_size is None or behavior_log_probs is not None:
@@ -185,8 +185,8 @@ class TrainStep:
     def _many_steps(self, episodes, permutations):
         """Makes a gradient step from each minibatch of each pass over the batch.
 
-        It ends early at a value that is not finite, or after a pass that has changed the
-        policy by more than `max_kl`.
+        The update ends early at a value that is not finite, or after a pass that has
+        changed the policy by more than `max_kl`.
 
         Args:
             episodes: `Episodes`.
@@ -269,7 +269,8 @@ class TrainStep:
     def _kl_divergence(self, batch, behavior_log_probs):
         """Returns the estimator's `kl_divergence`, with the same bits in all processes.
 
-        Processes that disagreed about the end of an update would wait for each other.
+        If the processes disagreed about the end of an update, they would wait for each
+        other forever.
         """
         if self.strategy is None:
             return self.estimator.kl_divergence(batch, behavior_log_probs)
