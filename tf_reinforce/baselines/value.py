@@ -29,20 +29,21 @@ class Value(base.Baseline):
     policy loss plus `loss_weight` times the value loss.
 
     Args:
-        model: Keras model from `N` observations `[N, …]` to values `[N, 1]`, or `None`
-            for the policy's `"values"`. It sees single observations, without their
-            history. For a recurrent value function, let a recurrent policy return
+        model: Keras model from `N` observations `[N, …]` to values `[N, 1]`, or `None` to
+            use the policy's `"values"`. The model sees single observations, without their
+            history. If you need a recurrent value function, let a recurrent policy return
             `"values"`.
         optimizer: Keras optimizer of the model, by default `Adam()`. A
             `LossScaleOptimizer` is refused.
-        passes: Int, the passes over the batch in each update. All learn from the same
-            returns. `Pendulum-v1`, for example, needs several.
+        passes: Int, the number of passes over the batch in each update, all with the same
+            returns. Some tasks, such as `Pendulum-v1`, need several passes.
         minibatch_size: Int, the approximate number of time steps per gradient step, from
-            a new random permutation in each update. With `None`, each step uses the whole
-            batch.
+            a new random permutation in each update. With `None`, each gradient step uses
+            the whole batch.
         scale: Float above zero, the size of a typical return. The value is `scale` times
-            the model's output, and the value loss is divided by `scale`². A new network
-            returns small numbers, so returns in the hundreds need a `scale` of about 100.
+            the model's output, and the value loss is divided by `scale`². Because a new
+            network returns small numbers, returns in the hundreds need a `scale` of about
+            100.
         loss_weight: Float, the weight of the value loss if the policy returns the values.
 
     Example:

@@ -73,23 +73,23 @@ class ScoreFunction(resumed_fit.TrainingModel):
         model: Keras model that calls one or more `Sample` layers, functional or
             subclassed. It may return the samples, or a function of them.
         loss: Keras loss, its name, or a function of targets and outputs that returns the
-            losses of N examples, `[N, …]`; a list or dict of these if the outputs are a
-            list or dict. The mean over all other axes is an example's loss.
+            losses of N examples, `[N, …]`. The loss of an example is the mean over all
+            other axes. If the outputs are a list or dict, pass a list or dict of losses.
         reward: Function `reward(inputs, outputs)`, or `reward(inputs, outputs, targets)`
             if `fit` receives targets. It is called once per batch and returns one reward
-            for each row, `[N·K]`; each example fills K = `samples` consecutive rows. A
-            `tf.function` is compiled into the training step, any other function receives
-            NumPy arrays. No gradient flows through rewards. Pass `loss` or `reward`, or
-            neither to train with `fit_logged` only.
+            for each row, `[N·K]`, in which each example fills K = `samples` consecutive
+            rows. A `tf.function` is compiled into the training step, and any other
+            function receives NumPy arrays. No gradient flows through rewards. Pass `loss`
+            or `reward`, or neither to train with `fit_logged` only.
         samples: Int K, how many samples the model draws for each example of a batch.
-        baseline: Baseline of the reward, or of minus the loss: `"leave_one_out"`, the
-            mean over the example's other samples (with `samples=1`, over the other
-            examples of the batch); `"moving_average"`; `None`; a
-            `tfr.baselines.Baseline`; or a Keras model that predicts one number `[N, 1]`
-            from the inputs.
-        entropy_coef: Float ≥ 0, the weight of an entropy bonus: the entropies of an
-            example's samples are added up, and averaged over examples.
-        **kwargs: Keyword arguments of `keras.Model`.
+        baseline: Baseline of the reward, or of minus the loss. The default,
+            `"leave_one_out"`, is the mean over the example's other samples, or with
+            `samples=1`, over the other examples of the batch. Other choices are
+            `"moving_average"`, `None`, a `tfr.baselines.Baseline`, or a Keras model that
+            predicts one number `[N, 1]` from the inputs.
+        entropy_coef: Float ≥ 0, the weight of an entropy bonus. The bonus is the sum of
+            the entropies of an example's samples, averaged over examples. **kwargs:
+            Keyword arguments of `keras.Model`.
 
     Example:
 
@@ -526,12 +526,12 @@ class ScoreFunction(resumed_fit.TrainingModel):
         Args:
             *args, **kwargs: Arguments of `keras.Model.fit`.
             resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in
-                `Reinforce.fit`; an update is a step of Keras. If the folder holds a
-                checkpoint of this training, `fit` continues after its step, to the same
-                bits. Up to there, the data is read again: arrays, which are shuffled as
-                before, or a `tf.data.Dataset`, which must return the same elements.
-                After SIGINT or SIGTERM, `fit` finishes the current step, writes a
-                checkpoint and ends.
+                `Reinforce.fit`. An update is a step of Keras. If the folder holds a
+                checkpoint of this training, `fit` continues after its step and reaches
+                the same bits. Up to there, the data is read again. Arrays are shuffled as
+                before, and a `tf.data.Dataset` must return the same elements. After
+                SIGINT or SIGTERM, `fit` finishes the current step, writes a checkpoint
+                and ends.
 
         Returns:
             Keras' `History`.

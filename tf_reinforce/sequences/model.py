@@ -51,31 +51,31 @@ class SequenceReinforce(resumed_fit.TrainingModel):
     update, completion and token, so training can be repeated.
 
     Args:
-        causal_lm: `keras_hub.models.CausalLM` on TensorFlow. Its trainable weights are
-            trained; after `causal_lm.backbone.enable_lora(rank)`, these are the adapters.
-            Prompts, completions and replies are strings with a preprocessor, and lists of
-            token ids without one.
+        causal_lm: `keras_hub.models.CausalLM` on TensorFlow, whose trainable weights are
+            trained. After `causal_lm.backbone.enable_lora(rank)`, these weights are the
+            adapters. Prompts, completions and replies are strings if the model has a
+            preprocessor, and lists of token ids otherwise.
         rewards: Function `rewards(prompts, completions, completion_ids, **columns)` that
-            returns a list of R floats for R completions, or a list of such functions. It
-            may be a coroutine (`async def`). Arguments are lists of R entries, passed by
-            name, and only those that the function names. The columns are those of the
-            prompts, and `truncated`, a list of bools.
+            returns a list of R floats for R completions, or a list of such functions. A
+            function may be a coroutine (`async def`). Its arguments are lists of R
+            entries, passed by name, and it receives only those that it names. The columns
+            are those of the prompts, and `truncated`, a list of bools.
         reward_weights: List of floats, one for each reward function; `None` for ones.
         group_size: Int ≥ 2, the number of completions of each prompt in an update.
         kl_coef: Float ≥ 0, the weight β of the KL penalty. With `kl_coef=0`, no reference
             is kept.
         temperature: Float above 0 that divides logits in sampling, scoring and the
             reference.
-        max_completion_length: Int, the largest number of tokens of a completion, with the
-            end token and with replies. A completion that reaches it without end token is
-            truncated.
+        max_completion_length: Int, the largest number of tokens of a completion,
+            including the end token and replies. A completion that reaches this length
+            without an end token is truncated.
         stop_token_ids: `"auto"` for the end tokens of the tokenizer, or a list of ints.
         reply: Function that answers the model between turns, or `None` for one turn. It
-            is called for the completions whose turn ended with an end token, with the
-            arguments of a reward function, and returns a list with a reply or `None` for
-            each. A reply is appended, and the model continues; `None` ends the
-            completion. The tokens of replies are not scored. If a reply and one more
-            token do not fit, the completion is truncated.
+            is called with the arguments of a reward function, for the completions whose
+            turn ended with an end token, and returns a list with a reply or `None` for
+            each of them. After a reply, the model continues the completion, while `None`
+            ends it. The tokens of replies are not scored. If a reply and one more token
+            do not fit, the completion is truncated.
         max_turns: Int, the largest number of turns of the model in a completion.
         passes: Int, the number of passes over the completions of an update.
         minibatch_size: Int, the approximate number of completions in a gradient step, or
@@ -90,8 +90,9 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         length_normalization: Bool, whether each completion's advantage is divided by its
             number of sampled tokens, which biases the gradient.
         seed: Int that determines all random numbers, or `None` for a random seed.
-        **kwargs: Keyword arguments of `keras.Model`. The default of `dtype` is that of
-            `causal_lm`: an optimizer of a `mixed_float16` model scales the loss.
+            **kwargs: Keyword arguments of `keras.Model`. The default of `dtype` is that
+            of `causal_lm`, so that an optimizer of a `mixed_float16` model scales the
+            loss.
 
     Example:
 
@@ -281,23 +282,23 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         changes.
 
         Args:
-            prompts: List of P prompts; or dict of columns with P entries each, such as
-                `{"prompts": [...], "answer": [...]}`; or `tf.data.Dataset` of batches,
-                tensors of strings or dicts of columns.
+            prompts: List of P prompts, or dict of columns with P entries each, such as
+                `{"prompts": [...], "answer": [...]}`. A `tf.data.Dataset` of batches is
+                accepted too, whose elements are tensors of strings or dicts of columns.
             batch_size: Int, the number of prompts of an update; not for a dataset.
             epochs, steps_per_epoch, initial_epoch, callbacks, verbose: As in
                 `keras.Model.fit`. Without `steps_per_epoch`, an epoch is one pass over
                 the prompts.
-            shuffle: Bool, whether each epoch has its own order of prompts, a function of
-                seed and epoch; not for a dataset. Each `fit` begins with the order of the
-                epoch `initial_epoch`.
+            shuffle: Bool, whether each epoch has its own order of prompts, which depends
+                on seed and epoch only; not for a dataset. Each `fit` begins with the
+                order of the epoch `initial_epoch`.
             validation_data: Prompts in the same form, for which `evaluate` is called.
             validation_freq: Int, the number of epochs between two validations.
             resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in
                 `Reinforce.fit`. If the folder holds a checkpoint of this training, `fit`
-                continues after its last update, to the same bits; a dataset is read again
-                up to there. After SIGINT or SIGTERM, `fit` finishes the current update,
-                writes a checkpoint and ends.
+                continues after its last update and reaches the same bits. A dataset is
+                read again up to there. After SIGINT or SIGTERM, `fit` finishes the
+                current update, writes a checkpoint and ends.
 
         Returns:
             Keras' `History` with these log keys:
