@@ -629,8 +629,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         limits = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
         with self._open(env, num_envs, workers, **limits) as envs:
             envs.check_settings(settings)
-            request = self.trainer.training_request(envs, seed, *options.collection)
-            return self.trainer.play(envs, request).episodes
+            return self.trainer.collect(envs, seed, *options.collection).episodes
 
     @contextlib.contextmanager
     def _open(

@@ -193,6 +193,13 @@ class Trainer:
         """Collects the requested episodes, as `CollectedEpisodes`."""
         return envs.collect(self.actor, *self._prepared(envs, request))
 
+    def collect(self, envs, seed, *counts):
+        """Collects the episodes of the next update, while other threads may train."""
+        with self._weights_lock:  # the request contains the number of the update
+            request = self.training_request(envs, seed, *counts)
+            prepared = self._prepared(envs, request)
+        return envs.collect(self.actor, *prepared)
+
     def evaluate(self, envs, key, episodes, settings, deterministic=True):
         """Plays episodes, and returns their `episode_statistics.batch_metrics`.
 
