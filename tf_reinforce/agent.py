@@ -380,8 +380,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         Raises:
             ValueError: If the agent is not compiled, or `episodes` is invalid.
             FloatingPointError: If the loss or a gradient of any gradient step is not
-                finite. All weights are restored; the error's attribute `episodes` holds
-                the episodes.
+                finite. All weights are restored. The attribute `episodes` of the error
+                holds the episodes.
         """
         self._require_optimizer("update")
         trainer = self._trainer_for(episodes)
@@ -610,8 +610,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             env: Environment in any form that `fit` accepts, or what
                 `tfr.collect.open_envs` returns, which several calls can share.
             episodes: Int, the number of episodes, by default 16.
-            steps: Int, instead of `episodes`: the fewest episodes with at least that many
-                steps.
+            steps: Int, instead of `episodes`. The result then has the fewest episodes
+                with at least that many steps.
             num_envs, workers, seed, env_kwargs, max_episode_steps: As in `fit`.
             reset_options, env_attrs: As in `fit`.
 
@@ -705,8 +705,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         `docs/export.md` describes the files.
 
         Args:
-            filepath: Path of a folder. An earlier export is replaced atomically; a folder
-                with other files is refused.
+            filepath: Path of a folder. If it contains an earlier export, this is replaced
+                atomically. A folder with other files is refused.
             format: `"tf_saved_model"`, `"onnx"` or `"litert"`.
         """
         validation.one_of("format", format, tuple(formats.WRITERS))

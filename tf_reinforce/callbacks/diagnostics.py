@@ -63,10 +63,10 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
     Args:
         every: Positive int, the number of updates from one report to the next.
-        verbose: `verbose=0` prints nothing. `verbose=1` prints the most important finding
-            of a report, once for each cause and not while the mean return rises, and one
-            line at the end of training. `verbose=2` also prints the metrics of every
-            report.
+        verbose: `verbose=0` prints nothing. `verbose=1` prints one line at the end of
+            training, and before that the most important finding of each report. A cause
+            is printed only once, and not while the mean return rises. `verbose=2` also
+            prints the metrics of every report.
         stream: A text stream for the printed lines, by default standard output.
 
     Attributes:

@@ -14,7 +14,7 @@ from tf_reinforce.support import validation
 
 
 class TensorBoardLogger(episode_callbacks.EpisodeCallback):
-    """Writes the logs of each update for TensorBoard; the x axis is environment steps.
+    """Writes the logs of each update for TensorBoard, over the environment steps.
 
     Each log key becomes a scalar of the same name. Values that are not finite are left
     out, for example `val_episode_return` after an update without an evaluation. You can

@@ -154,8 +154,9 @@ def bounded_width(logits):
         logits: `[N, L]` float, the L logits of each of N steps.
 
     Returns:
-        Float, the largest minus the smallest logit. Zero if any is outside of [0, 1]; one
-        if they sum to one in every step, as after softmax; NaN without logits (L = 0).
+        Float, the largest minus the smallest logit. The result is zero if a logit is
+        outside of [0, 1]. It is one if the logits sum to one in every step, as after a
+        softmax. Without logits (L = 0), it is NaN.
 
     Example:
 

@@ -93,9 +93,10 @@ def main(arguments=None):
             process.
 
     Returns:
-        0 after success; 1 if the environment failed, another learner process was lost, a
-        number was not finite, or `--require-target` was missed; 2 for an invalid argument
-        or file; 130 after Ctrl-C; 143 after SIGTERM.
+        The exit code is 0 after success, and 2 for an invalid argument or file. It is 1
+        if the environment failed, another learner process was lost, a number was not
+        finite, or `--require-target` was missed. After Ctrl-C it is 130, and after
+        SIGTERM it is 143.
     """
     with contextlib.suppress(AttributeError):  # standard output may be any object
         # It may not have every character, and may be a file that somebody watches.

@@ -215,7 +215,7 @@ def open_checkpoints(resume, strategy=None):
     Args:
         resume: Path of a folder, or `Checkpoints`, which may be open already.
         strategy: `tf.distribute.Strategy` of the agent, or `None`. Of several learner
-            processes, only the chief writes checkpoints; the others read them.
+            processes, only the chief writes checkpoints, and the others read them.
 
     Yields:
         An open `Checkpoints`.

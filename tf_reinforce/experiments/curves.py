@@ -212,7 +212,7 @@ def smooth(values, window):
 
     Args:
         values: `[N]` array. Values that are not finite are left out.
-        window: Positive int, the number of values in a mean; the first means have fewer.
+        window: Positive int, the number of values in a mean. The first means have fewer.
 
     Returns:
         `[N]` array, NaN where a window contains no finite value.
@@ -266,8 +266,9 @@ def info(path, max_bytes=saving.MAX_BYTES):
         max_bytes: Int, the largest allowed size of an agent file.
 
     Returns:
-        Dict of JSON values: `settings`; `log`, the last number in each column; and
-        `evaluation`. With several seeds, `log` and `evaluation` have an entry for each.
+        Dict of JSON values with the keys `settings`, `log` (the last number in each
+        column) and `evaluation`. With several seeds, `log` and `evaluation` have an entry
+        for each seed.
 
     Raises:
         FileNotFoundError: If there is neither a run nor an agent file.

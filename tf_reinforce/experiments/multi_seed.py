@@ -92,7 +92,7 @@ def train_seeds(
         epochs: Int, the number of updates of each agent. If they are compiled with
             `steps_per_execution=U`, one TensorFlow call makes U of them.
         episodes_per_epoch: Int, the number of episodes per update.
-        max_episode_steps: Int, the time limit in steps; the environment's by default.
+        max_episode_steps: Int, the time limit in steps, by default the environment's.
         resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in `fit`.
 
     Returns:

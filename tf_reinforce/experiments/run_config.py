@@ -133,7 +133,7 @@ def read_env(run, env_kwargs=None):
             those in the file.
 
     Returns:
-        The id, or `None` if there is none that may be returned; and a dict of keyword
+        The id, or `None` if there is none that may be returned, and a dict of keyword
         arguments for `Reinforce.evaluate`.
 
     Raises:

@@ -102,7 +102,7 @@ def _expect_same_search(directory, config):
 
 
 class Search:
-    """A search in a folder; an Optuna study stores its trials.
+    """A search in a folder, whose trials are stored by an Optuna study.
 
     Trials are named by their index. A trial that is tried again keeps its index.
 

@@ -231,8 +231,8 @@ class RayWorkers:
             same result. If an environment fails or ends its process, `on_env_error`
             applies.
         worker_health_probe_timeout_s: Positive number of seconds after which a silent
-            actor counts as lost. It does not limit episodes; `step_timeout` of `fit`
-            limits one reset or step.
+            actor counts as lost. The time of an episode is not limited. To limit the time
+            of one reset or step, use `step_timeout` of `fit`.
         allow_other_versions: Bool, whether package versions may differ from those of this
             machine. Results may then differ too.
 
