@@ -88,8 +88,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
             `"moving_average"`, `None`, a `tfr.baselines.Baseline`, or a Keras model that
             predicts one number `[N, 1]` from the inputs.
         entropy_coef: Float ≥ 0, the weight of an entropy bonus. The bonus is the sum of
-            the entropies of an example's samples, averaged over examples. **kwargs:
-            Keyword arguments of `keras.Model`.
+            the entropies of an example's samples, averaged over examples.
+        **kwargs: Keyword arguments of `keras.Model`.
 
     Example:
 

@@ -90,9 +90,8 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         length_normalization: Bool, whether each completion's advantage is divided by its
             number of sampled tokens, which biases the gradient.
         seed: Int that determines all random numbers, or `None` for a random seed.
-            **kwargs: Keyword arguments of `keras.Model`. The default of `dtype` is that
-            of `causal_lm`, so that an optimizer of a `mixed_float16` model scales the
-            loss.
+        **kwargs: Keyword arguments of `keras.Model`. The default of `dtype` is that of
+            `causal_lm`, so that an optimizer of a `mixed_float16` model scales the loss.
 
     Example:
 
