@@ -14,7 +14,7 @@ from toy_heads import built
 from toy_heads import revived
 
 from tf_reinforce import heads
-from tf_reinforce.engine.collect import acting_program
+from tf_reinforce.engine.collect import environments
 from tf_reinforce.heads import beta as beta_module
 from tf_reinforce.policies import actor as deciding
 
@@ -509,7 +509,7 @@ def test_litert_actions_for_huge_outputs_are_finite_and_inside_the_bounds(kind, 
     one = tf.TensorSpec((1,), tf.float32)
     actor = deciding.ActorPolicy(step, head, one, "float32", head.variables)
     examples = [scales] if greedy else [scales, noise]
-    program = acting_program.ActingProgram(actor, examples, greedy)
+    program = environments.ActingProgram(actor, examples, greedy)
     assert program.runtime == "litert"
     (raw,), (actions,), _, finite = program.for_batch(len(scales))([scales, noise])
     assert (

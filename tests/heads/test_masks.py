@@ -14,7 +14,7 @@ import tensorflow as tf
 from tf_reinforce import heads
 from tf_reinforce import testing
 from tf_reinforce.data import action_masks
-from tf_reinforce.engine.collect import acting_program
+from tf_reinforce.engine.collect import environments
 from tf_reinforce.export import policy_functions
 from tf_reinforce.policies import actor
 from tf_reinforce.testing import enumeration
@@ -321,7 +321,7 @@ def test_litert_samples_under_mask_are_legal_and_equal_keras_samples(name):
     )
     flags = np.tile(np.int8(mask), (count, 1))
     noise = [rng.random((count, *n.shape), "float32") for n in policy.noise_specs]
-    program = acting_program.ActingProgram(policy, [rows, flags, *noise], False)
+    program = environments.ActingProgram(policy, [rows, flags, *noise], False)
     assert program.runtime == "litert"
     raw, *_ = program.for_batch(count)([rows, flags, *noise])
     outputs = head.mask_outputs(tf.constant(1.5 * rows), tf.constant(flags))

@@ -8,7 +8,6 @@ import keras
 import toy_envs
 
 from tf_reinforce.data import seeding
-from tf_reinforce.engine.collect import acting_program as acting_programs
 from tf_reinforce.engine.collect import environments
 
 
@@ -77,8 +76,8 @@ def rollouts(agent):
 def acting_program(agent, observation_space, deterministic=False):
     """Returns a new acting program of an agent."""
     actor = agent.trainer.actor
-    inputs = acting_programs.example_inputs(actor, observation_space, deterministic)
-    return acting_programs.ActingProgram(actor, inputs, deterministic)
+    inputs = environments.example_inputs(actor, observation_space, deterministic)
+    return environments.ActingProgram(actor, inputs, deterministic)
 
 
 def set_options(estimator, **options):

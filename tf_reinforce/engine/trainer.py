@@ -13,7 +13,6 @@ from tf_reinforce import baselines
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
-from tf_reinforce.engine.collect import acting_program
 from tf_reinforce.engine.collect import environments
 from tf_reinforce.engine.collect import xla_rollout
 from tf_reinforce.engine.update import estimator
@@ -186,7 +185,7 @@ class Trainer:
     def _prepared(self, envs, request):
         """Returns the program for a request, and the request with the current weights."""
         with self._weights_lock:
-            request = request._replace(weights=acting_program.read_weights(self.actor))
+            request = request._replace(weights=environments.read_weights(self.actor))
             return self.program(envs, request), request
 
     def play(self, envs, request):
@@ -352,7 +351,7 @@ class Trainer:
         Returns:
             List of `UpdateResult`, at least one.
         """
-        acting_program.finite_weights(self.actor.variables)
+        environments.finite_weights(self.actor.variables)
         optimizer = self.agent.optimizer
 
         def updates_in_graph(keys, max_env_steps, end, by_steps):

@@ -16,7 +16,7 @@ from toy_layers import Unconvertible
 import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.data import seeding
-from tf_reinforce.engine.collect import acting_program
+from tf_reinforce.engine.collect import environments
 from tf_reinforce.policies import actor as deciding
 
 
@@ -61,7 +61,7 @@ def program(model, head, *, deterministic=False, dtype="float32"):
     examples = [observations_of(structure, 8)]
     examples += [] if deterministic else [noise_of(head, 8, dtype)]
     actor = deciding.ActorPolicy(step, head, structure, dtype, variables)
-    acting = acting_program.ActingProgram(actor, examples, deterministic)
+    acting = environments.ActingProgram(actor, examples, deterministic)
     return acting, structure
 
 

@@ -15,7 +15,7 @@ import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
-from tf_reinforce.engine.collect import acting_program
+from tf_reinforce.engine.collect import environments
 from tf_reinforce.policies import actor as deciding
 
 MODES = list(gym.vector.AutoresetMode)
@@ -41,7 +41,7 @@ def collect(
     with tfr.collect.open_envs(env, num_envs, **options) as envs:
         spec = records.observation_spec(envs.observation_space, dtype)
         actor = deciding.ActorPolicy(None, head, spec, dtype, [])
-        weights = acting_program.read_weights(actor)
+        weights = environments.read_weights(actor)
         request = toys.request(episodes, steps, weights=weights)
         program = types.SimpleNamespace(for_batch=lambda *_: act)
         return envs._collect_episodes(actor, program, request)

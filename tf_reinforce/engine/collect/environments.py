@@ -1,20 +1,44 @@
-"""What `open_envs` returns, and collection in the current process."""
+"""What `open_envs` returns, and collection in the current process.
+
+The normalizer, the policy and the head are converted to LiteRT once, as one function of
+observations, noise and weights. Each collection passes its own copy of the weights, so
+later updates cannot change the weights that act. If LiteRT cannot run the policy, or its
+results differ from those of TensorFlow, a traced TensorFlow function acts instead.
+"""
 
 import abc
+import logging
+import math
+import threading
 import time
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
-from tf_reinforce.engine.collect import acting_program
+from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.settings import config
+from tf_reinforce.support import locks
+from tf_reinforce.support import startup
 from tf_reinforce.support import validation
+
+log = logging.getLogger("tf_reinforce")
+
+_EXAMPLES = 15  # random observations for the comparison of a new program
+_COMPARED = 64  # steps of every collection that are compared
+
+
+class Weights(NamedTuple):
+    """A copy of an `ActorPolicy`'s weights between two updates."""
+
+    values: list  # arrays, one for each of the actor's variables
+    states: list  # arrays [1, …], the recurrent states before the first step
 
 
 class CollectionRequest(NamedTuple):
@@ -25,7 +49,7 @@ class CollectionRequest(NamedTuple):
     steps: int | None = None  # the least total number of steps, or `None`
     deterministic: bool = False  # whether to take the most likely actions
     group_size: int = 1  # consecutive episodes with one reset seed
-    weights: acting_program.Weights | None = None  # that act; the collector sets them
+    weights: Weights | None = None  # that act; the collector sets them
     settings: config.EnvSettings = config.EnvSettings()  # without functions
 
 
@@ -135,8 +159,8 @@ class HostEnvironments(Environments):
 
     def make_program(self, actor, request):
         arguments = actor, self.observation_space, request.deterministic
-        inputs = acting_program.example_inputs(*arguments)
-        return acting_program.ActingProgram(actor, inputs, request.deterministic)
+        inputs = example_inputs(*arguments)
+        return ActingProgram(actor, inputs, request.deterministic)
 
     def collect(self, actor, program, request):
         runtime = program.runtime  # another thread may replace it
@@ -149,9 +173,7 @@ class HostEnvironments(Environments):
         try:
             collected = self._collect_episodes(actor, program, request)
             # With new weights LiteRT may depart from Keras: compare them again.
-            inputs = acting_program.recorded_inputs(
-                actor, collected.episodes, request.deterministic
-            )
+            inputs = recorded_inputs(actor, collected.episodes, request.deterministic)
             replaced = replaces_litert(inputs)
         except host_loop.OutputsNotFinite as error:
             replaced = replaces_litert(error.inputs)
@@ -182,7 +204,10 @@ class HostEnvironments(Environments):
             specs,
             host_loop.EpisodeScheduler(request.episodes, request.steps),
             seeding.EpisodeSeeds(*request.key, request.group_size),
-            acting_program.initial_states(request.weights, self.batch.num_envs),
+            [
+                np.repeat(state, self.batch.num_envs, axis=0)
+                for state in request.weights.states
+            ],
             request.deterministic,
         )
         episodes, faults = loop.play(act), host_loop.Faults()
@@ -225,3 +250,367 @@ def to_collected(arrays, actor, stepping, seconds, faults):
 def warn_of_close(text):
     """Warns that an environment could not be closed; `text` says which."""
     validation.warn(f"{text[:1].upper()}{text[1:]}. The episodes are complete.")
+
+
+def read_weights(actor):
+    """Returns an actor's `Weights`; raises an error if one is not finite."""
+    with actor.lock:
+        values = finite_weights(actor.variables)
+        return Weights(values, [np.array(state) for state in actor.initial_state(1)])
+
+
+class _Runners(threading.local):
+    """One thread's runners, which must not be used by several threads at a time."""
+
+    def __init__(self):
+        self.acting, self.comparison = {}, {}
+
+
+def _trace(actor, deterministic, for_litert=False):
+    """Traces a function that selects one action per row of a batch.
+
+    The first result contains the raw actions, as they were sampled, before they are
+    converted for the environment. The second is a bool that says whether all policy
+    outputs are finite, followed by the outputs themselves. The converted actions come
+    next, if they differ from the raw ones, and the next recurrent states come last.
+
+    Args:
+        actor: `actor.ActorPolicy`.
+        deterministic: Bool, whether to select the most likely actions, without noise.
+        for_litert: Bool, whether inputs with a center arrive centered, in float32, and a
+            float type's largest number counts as infinite, because LiteRT may put it in
+            place of infinity.
+
+    Returns:
+        A concrete function and its `Layout`. The function takes two lists, arguments
+        (observations, the action mask if the policy has one, recurrent states, noise) and
+        weights.
+    """
+    groups, arguments, specs = _arguments(actor, deterministic, for_litert)
+    layouts = []
+
+    def act(inputs, weights):
+        inputs = iter(inputs)
+        observations, mask, states, noise = (
+            [next(inputs) for _ in leaves] for leaves in groups.values()
+        )
+        observations = keras.tree.pack_sequence_as(actor.observation_spec, observations)
+        pairs = list(zip(actor.variables, weights, strict=True))
+        if for_litert:
+            shifts = [center[2] for center in actor.centers if center]
+            pairs += [(shift, tf.zeros(shift.shape)) for shift in shifts]
+        with keras.StatelessScope(state_mapping=pairs):
+            outputs, masked_outputs, states = actor.outputs(
+                observations, mask[0] if mask else None, states
+            )
+            raw_actions = actor.select_actions(
+                masked_outputs, None if deterministic else noise
+            )
+            # The comparison is false for NaN too. LiteRT has no `is_finite`.
+            magnitudes, largest = tf.abs(outputs), outputs.dtype.max
+            finite = tf.reduce_all(
+                magnitudes < largest if for_litert else magnitudes <= largest
+            )
+            env_actions = actor.head.to_environment(raw_actions)
+        results = _results(raw_actions, finite, outputs, env_actions, states)
+        layouts.append(host_loop.Layout(arguments, *results[1:]))
+        return results[0]
+
+    weights = [
+        tf.TensorSpec(v.shape, v.dtype, f"weight_{i}")
+        for i, v in enumerate(actor.variables)
+    ]
+    traced = tf.function(act, autograph=False).get_concrete_function(specs, weights)
+    return traced, layouts[-1]
+
+
+def _arguments(actor, deterministic, for_litert):
+    """Returns the arguments of `_trace.act` by group, as a list, and their specs."""
+    groups = {
+        "observation": keras.tree.flatten(actor.observation_spec),
+        "mask": [tf.TensorSpec((actor.mask_size,), tf.int8)] if actor.mask_source else [],
+        "state": actor.state_spec,
+        "noise": [] if deterministic else actor.noise_specs,
+    }
+    numbers = {id(variable): i for i, variable in enumerate(actor.variables)}
+    arguments, specs = [], []
+    for name, leaves in groups.items():
+        for i, leaf in enumerate(leaves):
+            center = actor.centers[i] if name == "observation" else None
+            weights = tuple(numbers[id(x)] for x in center[:2]) if center else ()
+            argument = host_loop.Argument(f"{name}_{i}", tuple(leaf.shape), weights)
+            dtype = actor.dtype if name == "noise" else leaf.dtype
+            dtype = tf.float32 if for_litert and center else dtype
+            arguments.append(argument)
+            specs.append(tf.TensorSpec((None, *leaf.shape), dtype, argument.name))
+    return groups, arguments, specs
+
+
+def _results(raw_actions, finite, outputs, env_actions, states):
+    """Returns the results as a list, their names, and where `env_actions` are in it."""
+    raw_actions, env_actions = map(keras.tree.flatten, (raw_actions, env_actions))
+    # LiteRT would merge repeated tensors into one result.
+    is_raw = {id(tensor) for tensor in raw_actions}
+    changed = [tensor for tensor in env_actions if id(tensor) not in is_raw]
+    results = [*raw_actions, finite, outputs, *changed, *states]
+    names = ["raw_action"] * len(raw_actions) + ["finite", "outputs"]
+    names += ["action"] * len(changed) + ["state"] * len(states)
+    numbers = {id(tensor): i for i, tensor in reversed([*enumerate(results)])}
+    return results, names, [numbers[id(tensor)] for tensor in env_actions]
+
+
+class ActingProgram:
+    """Selects one policy's actions, for batches of any size.
+
+    Args:
+        actor: `actor.ActorPolicy`.
+        examples: List of arrays `[N, …]`, the arguments of `_trace` for N examples on
+            which LiteRT is compared with TensorFlow.
+        deterministic: Bool, whether to select the most likely actions, without noise.
+
+    Attributes:
+        runtime: `"litert"` or `"tensorflow"`, the library that selects the actions.
+        model: Bytes, the LiteRT model.
+        layout: `host_loop.Layout` of the arguments and results.
+    """
+
+    @locks.kept(at_once=False)  # Ctrl-C is no reason to leave LiteRT
+    def __init__(self, actor, examples, deterministic):
+        self._variables = actor.variables
+        self._concrete_function, self.layout = _trace(actor, deterministic)
+        self._runners = _Runners()
+        self.runtime = "litert"
+        weights = finite_weights(self._variables)
+        try:
+            if actor.dtype == "float64":
+                raise ValueError("the policy computes in float64, and LiteRT does not")
+            traced, _ = _trace(actor, deterministic, for_litert=True)
+            self.model = _convert(traced)
+            if difference := self._difference(examples, weights):
+                raise ValueError(difference)
+        # Converter and interpreter raise many types of errors. TensorFlow can always act.
+        except Exception as error:
+            self._leave_litert(*str(error).strip().splitlines()[:1])
+        else:
+            log.info("Acting through LiteRT.")
+
+    def for_batch(self, count, weights=None):
+        """Returns a function that selects actions for a batch.
+
+        Args:
+            count: Positive int, the rows of the batch.
+            weights: List of arrays from `finite_weights`, by default the policy's current
+                weights.
+
+        Returns:
+            A function of a list of arrays `[count, …]`: observations, the action mask if
+            the policy has one, recurrent states and noise. It returns three lists of
+            arrays, raw actions as sampled, actions for the environment and next recurrent
+            states, and a bool, whether all policy outputs are finite.
+        """
+        if weights is None:
+            weights = finite_weights(self._variables)
+        runners, key = self._runners.acting, (self.runtime, count)
+        if key not in runners:
+            runners[key] = (
+                host_loop.make_runner(self.model, self.layout, count)
+                if self.runtime == "litert"
+                else _TensorFlowRunner(self._concrete_function, self.layout)
+            )
+        runners[key].set_weights(weights)
+        return runners[key]
+
+    def leave_litert_if_different(self, inputs, weights):
+        """Replaces LiteRT by TensorFlow if their results on a collection's steps differ.
+
+        Only policy outputs and recurrent states are compared. Actions are not compared,
+        because a rounding error can change an action if two are equally likely. The
+        tolerance is ten times that of the constructor's comparison, so that rounding
+        alone does not count as a difference.
+
+        Args:
+            inputs: List of arrays `[N, …]`: observations, action mask, recurrent states
+                and noise.
+            weights: List of arrays, the weights of the collection.
+
+        Returns:
+            Bool, whether LiteRT was replaced.
+        """
+        names = "finite", "outputs", "state"
+        difference = self._difference(inputs, weights, names, tolerance=10.0)
+        if difference:
+            self._leave_litert(difference)
+        return bool(difference)
+
+    def _leave_litert(self, reason=""):
+        self.runtime, self._runners = "tensorflow", _Runners()
+        log.warning("The policy acts through TensorFlow instead of LiteRT: %s", reason)
+
+    def _difference(self, inputs, weights, names=None, tolerance=1.0):
+        """Describes a difference between LiteRT and TensorFlow, or returns `""`.
+
+        The allowed difference is 1e-4 times TensorFlow's value plus 1e-5 times the row's
+        largest input (at least 1). The second term is needed because large terms can
+        cancel to a small result with a large rounding error. Rows with policy outputs
+        that are not finite in TensorFlow are ignored.
+
+        Args:
+            inputs: List of arrays `[N, …]`, noise last.
+            weights: List of arrays from `finite_weights`.
+            names: The results to compare, or `None` for all.
+            tolerance: Float, which multiplies the allowed difference.
+        """
+        count, runners = len(inputs[0]), self._runners.comparison
+        if count not in runners:
+            runners[count] = (
+                host_loop.LiteRTRunner(self.model, self.layout, count),
+                _TensorFlowRunner(self._concrete_function, self.layout),
+            )
+        for runner in runners[count]:
+            runner.set_weights(weights)
+        results, expected = (runner.results(inputs) for runner in runners[count])
+        if len(results) != len(expected):
+            return "LiteRT merged results of the acting program"
+        inputs = runners[count][0].centered(inputs)
+        floats = [_as_matrix(x) for x in inputs if x.dtype.kind == "f"]
+        sizes = [np.ones(len(inputs[0])), *(abs(x).max(1) for x in floats)]
+        sizes = np.max(sizes, axis=0)
+        all_names = self.layout.names
+        outputs = _as_matrix(expected[all_names.index("outputs")])
+        finite = np.isfinite(outputs).all(1)
+        for name, a, b in zip(all_names, results, expected):
+            if names is not None and name not in names:
+                continue
+            if name == "finite":
+                differ = finite.all() and not a
+            else:
+                a, b = (_as_matrix(x).astype("float64")[finite] for x in (a, b))
+                allowed = 1e-5 * sizes[finite, None] + 1e-4 * abs(b)
+                differ = not (abs(a - b) <= tolerance * allowed).all()
+            if differ:
+                return f"the result `{name}` of LiteRT differs from that of Keras"
+        return ""
+
+
+def _convert(traced):
+    """Converts a concrete function to a LiteRT model, as bytes."""
+    if any(tensor.dtype == tf.resource for tensor in traced.captured_inputs):
+        raise ValueError("a layer keeps weights that are not Keras variables")
+    logger = logging.getLogger("absl")  # it recommends to convert from a SavedModel
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with startup.without_messages():
+            return tf.lite.TFLiteConverter.from_concrete_functions([traced]).convert()
+    finally:
+        logger.setLevel(level)
+
+
+class _TensorFlowRunner:
+    """Selects actions with a concrete function and `Layout` from `_trace`."""
+
+    def __init__(self, concrete_function, layout):
+        self._concrete_function = concrete_function
+        self._indices = (
+            layout.indices("raw_action"),
+            layout.env_actions,
+            layout.indices("state"),
+        )
+        (self._finite,) = layout.indices("finite")
+
+    def set_weights(self, weights):
+        self._weights = list(map(tf.constant, weights))
+
+    def __call__(self, inputs):
+        results = self.results(inputs)
+        lists = ([results[i] for i in indices] for indices in self._indices)
+        return *lists, results[self._finite]
+
+    def results(self, inputs):
+        """Returns all results for a batch, in the order of `Layout.names`."""
+        # With one flat list, TensorFlow would first format all values for an error.
+        inputs = list(map(tf.constant, inputs))
+        return [x.numpy() for x in self._concrete_function(inputs, self._weights)]
+
+
+def _as_matrix(array):
+    """Reshapes an array `[N, …]` to a matrix of N rows."""
+    return array.reshape(len(array), math.prod(array.shape[1:]))
+
+
+def finite_weights(variables):
+    """Returns variables as NumPy arrays; raises an error if a value is not finite."""
+    # Outputs can be finite if weights are not: a fused ReLU and a clip replace NaN.
+    weights = [variable.numpy() for variable in variables]
+    for variable, values in zip(variables, weights, strict=True):
+        if not np.isfinite(values).all():
+            raise FloatingPointError(
+                f"The weights {variable.path} are not finite, so no action can be "
+                "selected. Load an earlier file of the agent."
+            )
+    return weights
+
+
+def example_inputs(actor, observation_space, deterministic):
+    """Returns inputs for comparing LiteRT with TensorFlow before the first episode.
+
+    Args:
+        actor: `actor.ActorPolicy`.
+        observation_space: `gymnasium.Space` from which to draw observations.
+        deterministic: Bool, whether to leave out the noise.
+
+    Returns:
+        List of arrays `[N, …]` for N examples: observations, action masks, recurrent
+        states and noise.
+    """
+    rng = seeding.generator(0, "engine_comparison")
+    scales = 0.0, 1.0, 300.0
+    drawn = spaces.sample_observations(
+        observation_space, actor.dtype, _EXAMPLES, rng, scales
+    )
+    specs = keras.tree.flatten(actor.observation_spec)
+    columns = [
+        array.astype(spec.dtype.as_numpy_dtype)
+        for spec, array in zip(specs, keras.tree.flatten(drawn), strict=True)
+    ]
+    count = len(columns[0])
+    if actor.mask_source is not None:
+        columns.append(np.tile(actor.head.flatten_mask(None), (count, 1)))
+    return [*columns, *_states_and_noise(actor, count, rng, deterministic)]
+
+
+def recorded_inputs(actor, episodes, deterministic):
+    """Returns inputs for comparing LiteRT with TensorFlow on recorded steps.
+
+    Args:
+        actor: `actor.ActorPolicy`.
+        episodes: `Episodes` of NumPy arrays.
+        deterministic: Bool, whether to leave out the noise.
+
+    Returns:
+        List of arrays `[64, …]`: observations and action masks of 64 evenly spread steps,
+        random recurrent states and random noise.
+    """
+    valid = np.arange(len(episodes.rewards))[:, None] < episodes.lengths
+    steps = np.argwhere(valid)
+    steps = steps[np.linspace(0, len(steps) - 1, _COMPARED).astype(int)]
+    columns = keras.tree.flatten(episodes.observations)
+    if actor.mask_source is not None:
+        columns.append(episodes.masks)
+    rng = seeding.generator(0, "engine_comparison", 1)
+    rows = [np.asarray(column)[tuple(steps.T)] for column in columns]
+    return [*rows, *_states_and_noise(actor, _COMPARED, rng, deterministic)]
+
+
+def _states_and_noise(actor, count, rng, deterministic):
+    """Returns random arrays `[count, …]`: recurrent states, and any noise."""
+    # All states differ: with zeros, exchanging two of them would go unnoticed.
+    states = [
+        rng.uniform(-1, 1, state.shape).astype(state.dtype.as_numpy_dtype)
+        for state in actor.initial_state(count)
+    ]
+    noise = [
+        rng.random((count, *part.shape)).astype(actor.dtype)
+        for part in ([] if deterministic else actor.noise_specs)
+    ]
+    return states + noise

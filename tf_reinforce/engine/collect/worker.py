@@ -27,7 +27,6 @@ import numpy as np
 from tf_reinforce.data import seeding
 from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.engine.collect import host_loop
-from tf_reinforce.engine.collect import litert_runner
 
 _GRACE = 5.0  # seconds in which a worker without a pool may close its environments
 # Errors that the pool raises as they are; others become a `RuntimeError`.
@@ -127,7 +126,7 @@ class EpisodeWorker:
                 program, request, settings, states, weights = values
                 if program not in self._programs:
                     specs, layout, model = pickle.loads(program)
-                    act = litert_runner.make_runner(model, layout, self._num_envs)
+                    act = host_loop.make_runner(model, layout, self._num_envs)
                     self._programs[program] = specs, act
                 specs, act = self._programs[program]
                 act.set_weights(weights)
