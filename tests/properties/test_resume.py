@@ -374,6 +374,8 @@ def test_data_that_cannot_be_read_again_is_refused(tmp_path):
         model.fit(iter([INPUTS]), resume=resume)
     with pytest.raises(ValueError, match="equal lengths. Received: .9, 10"):
         model.fit(INPUTS, TARGETS[1:], resume=resume)
+    with pytest.raises(ValueError, match="pass `validation_data`"):
+        model.fit(INPUTS, TARGETS, validation_split=0.5, resume=resume)
     rows = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).batch(5)
     unknown = rows.filter(lambda *_: True)  # of unknown size
     options = dict(y=None, batch_size=None, steps_per_epoch=2, resume=resume)
@@ -413,6 +415,24 @@ def test_signal_ends_training_after_the_step_and_a_checkpoint(name, number, tmp_
     assert checkpoint.name == "00000002"
     whole = train(name, tmp_path / "whole", callbacks=())
     assert train(name, tmp_path / "parts", callbacks=()) == whole
+
+
+def test_reward_function_that_fails_after_a_signal_leaves_a_checkpoint(tmp_path):
+    """A terminal sends SIGINT also to the processes of a reward function."""
+    calls = []
+
+    def rewards(completions):
+        calls.append(completions)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+            raise OSError("the process of the reward function has ended")
+        return sevens(completions)
+
+    model = language_model(rewards=rewards)
+    with pytest.raises(KeyboardInterrupt, match="the same call of `fit` continues"):
+        fit_language_model(model, resume=tmp_path)
+    (checkpoint,) = (tmp_path / "checkpoints").iterdir()
+    assert checkpoint.name == "00000001"
 
 
 def test_description_of_a_training_contains_every_option_of_the_agent():

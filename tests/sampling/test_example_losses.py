@@ -126,12 +126,20 @@ def whole(targets, outputs):
 
 @pytest.mark.parametrize("loss", ["mse", square, whole])
 def test_padding_does_not_count_in_the_mean(loss):
-    """A loss has an element for each word or each output, or is a mean of its own."""
+    """A loss has an element for each word or each output, or is a mean of its own.
+
+    The targets of padding may be NaN, unless the loss adds them itself.
+    """
     words = keras.Input((3,), dtype="int32")
     hidden = keras.layers.Embedding(5, 2, mask_zero=True)(words)
     model = keras.Model(words, keras.layers.Dense(2)(hidden))
     array, targets = np.array([[1, 2, 0], [3, 0, 0]]), np.ones([2, 3, 2], "float32")
-    found = losses_of(loss, targets, model(array))
+    if loss is not whole:
+        targets[array == 0] = np.nan
+    with tf.GradientTape() as tape:
+        found = losses_of(loss, targets, model(array))
+    gradients = tape.gradient(found, model.trainable_variables)
+    assert all(np.isfinite(tf.convert_to_tensor(x)).all() for x in gradients)
     squares = (model(array).numpy() - 1) ** 2
     expected = [squares[0, :2].mean(), squares[1, 0].mean()]
     if loss is whole:

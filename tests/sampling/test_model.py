@@ -111,11 +111,15 @@ def test_reward_function_receives_each_input_once_per_sample_in_one_call():
 
 
 def test_resumed_fit_without_a_step_keeps_the_weights(tmp_path):
-    """Keras' `fit` ends with the averages of weights."""
-    model, results = compiled(), []
+    """Keras' `fit` ends with the averages of weights, which start at zero."""
+    model, before = compiled(), weights(policy())
     model.compile(keras.optimizers.Adam(0.1, use_ema=True))
+    options = dict(initial_epoch=1, epochs=1, verbose=0)
+    model.fit(inputs(), resume=tmp_path / "none", **options)
+    assert_equal_weights(before, weights(model.model))
+    results = []
     for _ in range(2):  # an epoch, and nothing left
-        model.fit(inputs(), epochs=1, resume=tmp_path, verbose=0)
+        model.fit(inputs(), epochs=1, resume=tmp_path / "one", verbose=0)
         results.append(weights(model.model))
     assert_equal_weights(*results)
 

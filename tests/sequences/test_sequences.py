@@ -382,6 +382,14 @@ def test_failed_update_changes_no_weight(name):
     assert_equal(before, [np.array(v) for v in variables])
 
 
+def test_fit_without_a_step_keeps_the_weights():
+    """Keras' `fit` ends with the averages of weights, which start at zero."""
+    model = make(optimizer=keras.optimizers.Adam(0.01, use_ema=True), **SHORT)
+    before = weights_of(model)
+    model.fit(PROMPTS, initial_epoch=1, epochs=1, verbose=0)
+    assert_equal(before, weights_of(model))
+
+
 def with_class(cls=None):
     model = language_models.text_gpt2()
     language_models.random_weights(model)
@@ -412,6 +420,7 @@ REFUSED = {
     "no prompts": (lambda x: x.fit({"prompt": PROMPTS}), "must contain `prompts`"),
     "lengths": (lambda x: x.fit({"prompts": PROMPTS, "answer": ["1"]}), "'answer': 1"),
     "reserved": (lambda x: x.fit({"prompts": PROMPTS, "truncated": PROMPTS}), "be named"),
+    "empty": (lambda x: x.fit(data().take(0)), "at least one batch"),
     "infinite": (lambda x: x.fit(data().batch(2).repeat()), "`steps_per_epoch`"),
     "no batch": (lambda x: x.fit(data()), "must be a list with an entry"),
     "dataset": (lambda x: x.generate(data().batch(2)), "must be a list with an entry"),

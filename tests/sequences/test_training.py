@@ -1,7 +1,9 @@
 """Tests the order of prompts, the means of logs, and the calls of reward functions."""
 
+import asyncio
 import itertools
 import math
+import threading
 
 import pytest
 import tensorflow as tf
@@ -14,7 +16,8 @@ NUMBERS = [f"{n}" for n in range(10)]
 
 def orders(first, epochs, steps=None, source=None, **options):
     """Returns the prompts of each epoch, in their order, as Keras' loop reads them."""
-    batches = training.Batches(source or NUMBERS, 4, steps, first_epoch=first, **options)
+    options |= {"first_epoch": lambda: first}
+    batches = training.Batches(source or NUMBERS, 4, steps, **options)
     iterator, result = iter(batches.dataset), []
     for _ in range(epochs):
         read = batches.dataset if steps is None else itertools.islice(iterator, steps)
@@ -56,3 +59,21 @@ def test_values_that_are_not_finite_do_not_count_in_means():
 
 def test_repeated_names_of_functions_differ():
     assert text_rewards.TextRewards([len, len, abs]).names == ["len", "len_1", "abs"]
+
+
+def test_error_of_one_coroutine_cancels_the_others():
+    cancelled = threading.Event()
+
+    async def waits(completions):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def fails(completions):
+        raise KeyError("no answer")
+
+    with pytest.raises(KeyError):
+        text_rewards.call_all([waits, fails], {"completions": ["x"]})
+    assert cancelled.wait(60)

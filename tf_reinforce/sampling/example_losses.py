@@ -53,7 +53,7 @@ def _named(nested):
 
 def _mean_of_elements(loss, targets, outputs, sample_weight):
     mask = getattr(outputs, "_keras_mask", None)
-    elements = _elements(loss, tf.convert_to_tensor(targets), outputs)
+    elements = _elements(loss, _finite_padding(targets, mask), outputs)
     rank = elements.shape.rank
     if not rank:
         raise ValueError(
@@ -73,6 +73,16 @@ def _mean_of_elements(loss, targets, outputs, sample_weight):
     return tf.math.divide_no_nan(
         tf.reduce_sum(elements, axes), tf.reduce_sum(counts, axes)
     )
+
+
+def _finite_padding(targets, mask):
+    """Replaces NaN by zero in masked targets; it would make the gradients NaN."""
+    targets = tf.convert_to_tensor(targets)
+    is_floating, rank = targets.dtype.is_floating, targets.shape.rank
+    if mask is None or not is_floating or mask.shape.rank > rank:
+        return targets
+    is_valid = _append_axes(mask, rank) | tf.math.is_finite(targets)
+    return tf.where(is_valid, targets, tf.zeros_like(targets))
 
 
 def _elements(loss, targets, outputs):

@@ -99,7 +99,8 @@ def _column(name, values, shape=(), kinds="biuf"):
         raise ValueError(
             f"`{name}` must be an array of shape {('N', *shape)} of numbers, integers if "
             f"discrete. Received: shape {values.shape} and type {values.dtype}. "
-            "Convert names with np.unique(names, return_inverse=True)."
+            "Convert whole numbers with actions.astype(int), and names with "
+            "np.unique(names, return_inverse=True)."
         )
     return values
 

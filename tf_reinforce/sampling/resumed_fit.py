@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import inspect
 import itertools
@@ -94,6 +95,8 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
             super().on_epoch_begin(self.target.epoch)
         self.record.restore_callbacks()
         epochs, model = self.params["epochs"], self.model
+        if hasattr(model, "updates"):  # a language model, whose failed updates do nothing
+            model.train_function = functools.partial(self._guard, model.train_function)
         if self.target.stopped or self.target.epoch >= epochs:
             self.now = self.target
             model._initial_epoch = epochs  # Keras reads it after this method
@@ -101,6 +104,10 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
             self._skipped = self.callbacks, model.train_function, model.test_function
             self.callbacks, model.train_function = [], self._skip_step
             model.test_function = self._read
+
+    def _guard(self, function, iterator):
+        with self.record.checkpoint_if_interrupted(self.now):
+            return function(iterator)
 
     def close(self):
         """Gives the model its own functions again, also after an error."""
@@ -216,6 +223,7 @@ def fit(model, resume, *args, **kwargs):
         specs = _map(lambda spec: spec, data["x"].element_spec)
         model._build_for(keras.utils.unpack_x_y_sample_weight(specs)[0])
         optimizers.build(model.optimizer, model.trainable_variables)
+        optimizers.begin_averages(model.optimizer)
         model._symbolic_build(data_batch=specs)
         return data
 
@@ -254,6 +262,10 @@ def _as_dataset(options, seed):
         raise TypeError(
             "With `resume`, the data must be arrays or a tf.data.Dataset. Received: "
             f"{type(parts[0]).__name__}"
+        )
+    if options["validation_split"] and options["validation_data"] is None:
+        raise ValueError(
+            "With `resume`, pass `validation_data`, and no `validation_split`"
         )
     data = _map(_tensor, keras.utils.pack_x_y_sample_weight(*parts))
     sizes = {int(x.shape[0]) for x in keras.tree.flatten(data) if x is not None}

@@ -323,12 +323,13 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         self._expect_ready()
         held_out = self._read(validation_data)
         validation.positive_int("validation_freq", validation_freq)
+        self._initial_epoch = None  # that of an earlier training with BackupAndRestore
         batches = training.Batches(
             self._read(prompts),
             batch_size,
             steps_per_epoch,
             self.seed if shuffle else None,
-            initial_epoch,
+            lambda: self._initial_epoch or initial_epoch,
         )
 
         def validate(epoch):
@@ -345,6 +346,7 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         data["steps_per_epoch"] = steps_per_epoch
         callbacks = [means, *keras.tree.flatten(callbacks or [])]
         options = dict(callbacks=callbacks, verbose=verbose, epochs=epochs)
+        optimizers.begin_averages(self.optimizer)
         if resume is None:
             return super().fit(**data, **options)
         settings = {**batches.description(), "initial_epoch": initial_epoch}

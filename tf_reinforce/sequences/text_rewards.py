@@ -80,7 +80,11 @@ def call_all(functions, columns):
     results = [function(**_arguments(function, columns)) for function in functions]
     if not any(map(inspect.isawaitable, results)):
         return results
-    return asyncio.run_coroutine_threadsafe(_gathered(results), _event_loop()).result()
+    future = asyncio.run_coroutine_threadsafe(_gathered(results), _event_loop())
+    try:
+        return future.result()
+    finally:
+        future.cancel()  # after an interruption
 
 
 async def _gathered(results):
@@ -89,7 +93,12 @@ async def _gathered(results):
     async def wait(result):
         return await result if inspect.isawaitable(result) else result
 
-    return await asyncio.gather(*map(wait, results))
+    tasks = [asyncio.ensure_future(wait(result)) for result in results]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 @functools.cache

@@ -73,14 +73,14 @@ class Batches:
         steps: Int, the number of batches in an epoch, which continues where the last one
             ended; or `None` for one pass over the prompts.
         seed: Int that determines the order of prompts, or `None` for no shuffling.
-        first_epoch: Int, the number of the first epoch.
+        first_epoch: Function that returns the number of the first epoch.
 
     Attributes:
         dataset: Dataset of indices into the columns, or that of the user.
         table: Dict of the columns, or `None` for a dataset of the user.
     """
 
-    def __init__(self, prompts, batch_size, steps, seed=None, first_epoch=0):
+    def __init__(self, prompts, batch_size, steps, seed=None, first_epoch=lambda: 0):
         validation.positive_int("batch_size", batch_size)
         validation.positive_int_or_none("steps", steps)
         self._prompts, self.table, self.dataset = prompts, None, prompts
@@ -89,10 +89,10 @@ class Batches:
             "steps_per_epoch": steps,
             "seed of the order": seed,
         }
-        passes = itertools.count(0 if steps else first_epoch)
+        passes = itertools.count()
 
         def order():
-            number = next(passes)
+            number = next(passes) + (0 if steps else first_epoch())
             if seed is None:
                 return np.arange(count)
             generator = seeding.generator(seed, "training/prompts", number)
@@ -103,9 +103,12 @@ class Batches:
             count = len(self.table["prompts"])
             self.dataset = resumed_fit.index_batches(count, batch_size, order)
         if steps is not None:
-            self.dataset = self.dataset.repeat().skip(steps * first_epoch)
-        elif self.dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
-            raise ValueError("An endless dataset needs `steps_per_epoch` or `steps`")
+            self.dataset = self.dataset.repeat().skip(steps * first_epoch())
+        elif self.dataset.cardinality() in (0, tf.data.INFINITE_CARDINALITY):
+            raise ValueError(
+                "A dataset needs at least one batch, and `steps_per_epoch` or `steps` if "
+                "endless. Received: no batch, or no end"
+            )
 
     def columns(self, batch):
         """Returns the columns of a batch of the dataset."""

@@ -35,6 +35,18 @@ def step_count(optimizer):
     return inner, int(inner.iterations.numpy())
 
 
+def begin_averages(optimizer):
+    """Assigns weights to their averages (`use_ema`) before the first step.
+
+    Keras' `fit` ends with the averages even if there was no step, and they start at zero.
+    """
+    inner, steps = step_count(optimizer)
+    if inner.use_ema and steps == 0:
+        averages = inner._model_variables_moving_average
+        for variable, average in zip(inner._trainable_variables, averages, strict=True):
+            average.assign(variable)
+
+
 def finalize(optimizer):
     """Replaces weights by their averages, if the optimizer keeps them (`use_ema`).
 
