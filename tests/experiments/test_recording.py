@@ -82,7 +82,7 @@ def test_videos_show_the_episodes_of_an_evaluation(
         (FOUR_STEPS, {"episodes": 0}, "`episodes`"),
         (FOUR_STEPS, {"workers": 1.5}, "`workers`"),
         (FOUR_STEPS, {"seed": -1}, "`seed`"),
-        (FOUR_STEPS, {"env_kwargs": 3}, "env_kwargs"),
+        (FOUR_STEPS, {"env_kwargs": 3}, "`env_kwargs`.*must be arguments"),
     ],
 )
 def test_invalid_argument_is_refused_and_keeps_the_file(agent, path, env, options, text):

@@ -100,11 +100,12 @@ def _make(env, env_kwargs, max_episode_steps, paths):
     is_linux, displays = sys.platform.startswith("linux"), ("DISPLAY", "WAYLAND_DISPLAY")
     if is_linux and not any(map(os.environ.get, displays)):
         os.environ.update(_HEADLESS | os.environ)
-    kwargs, make = {"render_mode": _MODE, **env_kwargs}, env
+    make = env
     if isinstance(env, (str, gym.envs.registration.EnvSpec)):
         limit = {"max_episode_steps": max_episode_steps, "disable_env_checker": True}
         make = functools.partial(gym.make, env, **limit)
-    with batched_envs.explain_errors(env, kwargs):
+    with batched_envs.explain_errors(env, env_kwargs):
+        kwargs = {"render_mode": _MODE, **env_kwargs}
         result = make(**kwargs) if callable(make) else None
     modes = getattr(result, "metadata", {}).get("render_modes", [_MODE])
     if getattr(result, "render_mode", None) != _MODE or _MODE not in modes:

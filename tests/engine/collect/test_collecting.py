@@ -239,6 +239,30 @@ def test_success_is_nan_for_episodes_that_do_not_report_it(mode):
     assert 0 < np.isnan(expected).sum() < 30
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_overwritten_final_observation_of_vector_env_raises(mode):
+    """
+    With SAME_STEP, the environment is reset before its final observation is read. If both
+    observations are one array, `final_obs` contains the reset observation.
+    """
+
+    class Reusing(toys.Clock):
+        def __init__(self):
+            super().__init__(3)
+            self.buffer = np.zeros(1, np.float32)
+
+        def _observation(self):
+            self.buffer[0] = self.now
+            return self.buffer
+
+    env = vector([Reusing] * 2, mode)
+    if mode is gym.vector.AutoresetMode.SAME_STEP:
+        with pytest.raises(tfr.collect.EnvironmentFault, match=r"observation\.copy\(\)"):
+            collect(env, episodes=4)
+    else:
+        assert_clock(collect(env, episodes=4).episodes)
+
+
 # Seconds and time limits
 
 

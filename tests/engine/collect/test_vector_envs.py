@@ -44,6 +44,32 @@ def test_episodes_of_an_envpool_equal_those_of_the_vector_env_behind_it():
         np.testing.assert_array_equal(one, other, err_msg=name)
 
 
+class OtherTypes(gym.vector.SyncVectorEnv):
+    """Returns observations as int64, flags as integers, and no `final_obs`."""
+
+    def __init__(self, space, mode):
+        super().__init__([lambda: toys.Observing(space)] * 2, autoreset_mode=mode)
+
+    def step(self, actions):
+        observations, rewards, *flags, _ = super().step(actions)
+        flags = [flag.astype("int64") for flag in flags]
+        return observations.astype("int64"), rewards, *flags, {}
+
+
+def test_integers_of_another_type_and_integer_flags_are_accepted():
+    space = gym.spaces.Box(0, 255, (2,), np.uint8)
+    env = OtherTypes(space, gym.vector.AutoresetMode.NEXT_STEP)
+    episodes = tfr.Reinforce.for_env(env, hidden=()).collect(env, 4)
+    assert episodes.observations.dtype == np.uint8 and episodes.terminated.all()
+
+
+def test_missing_final_observation_is_an_error():
+    env = OtherTypes(gym.spaces.Discrete(5), gym.vector.AutoresetMode.SAME_STEP)
+    agent = tfr.Reinforce.for_env(env, hidden=())
+    with pytest.raises(tfr.collect.EnvironmentFault, match="without infos.'final_obs'"):
+        agent.collect(env, 4)
+
+
 def test_asynchronous_pools_and_longer_episodes_are_refused():
     agent = tfr.Reinforce.for_env(ImitatedEnvPool(3), hidden=())
     with pytest.raises(tfr.collect.EnvironmentFault, match=r"shape \(2, 1\) instead of"):

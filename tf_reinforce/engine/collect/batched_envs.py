@@ -11,6 +11,7 @@ import copy
 import itertools
 import math
 import numbers
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -115,6 +116,8 @@ def _leaf_reader(space, batch_shape):
     is_discrete = isinstance(space, gym.spaces.Discrete)
     low, high = bounds or (0, 0)
     dtype = np.dtype("float64") if space.dtype.kind == "f" else space.dtype
+    # A `VectorEnv` may return integers of another type, if they fit.
+    kind = np.int64 if batch_shape and dtype.kind in "iu" else dtype
 
     def read(env_index, part):
         if is_discrete and part.__class__ is int and low <= part <= high:
@@ -128,7 +131,7 @@ def _leaf_reader(space, batch_shape):
             problem = f"has masked entries: {part}"
         elif part.shape != shape:
             problem = f"has the shape {part.shape} instead of {shape}"
-        elif part.dtype is not dtype and not np.can_cast(part.dtype, dtype, "same_kind"):
+        elif part.dtype is not dtype and not np.can_cast(part.dtype, kind, "same_kind"):
             problem = f"is of type {part.dtype}"
         elif bounds:
             is_valid = (part >= low) & (part <= high)
@@ -158,7 +161,15 @@ def _raised_fault(env_index, method, error):
     if isinstance(error, IndexedFault):
         return error
     text = f"{method} raised {type(error).__name__}: {error}"
-    fault = IndexedFault(env_index, text, raised=True)
+    # Unpacking another number of values raises an exception too, here and not deeper.
+    is_unpacking = "unpack" in str(error) and error.__traceback__.tb_next is None
+    if is_unpacking:
+        count = {"reset": 2, "step": 5}[method]
+        text = (
+            f"{method} did not return {count} values ({error}). Wrap an environment of "
+            "the old Gym with shimmy"
+        )
+    fault = IndexedFault(env_index, text, raised=not is_unpacking)
     fault.__cause__ = error
     return fault
 
@@ -255,13 +266,18 @@ def progress_size(num_envs):
     return 8 * (WORDS + 2 * num_envs)
 
 
+_WRONG_ARGUMENTS = (
+    "unexpected keyword|multiple values for|missing \\d+ required|a mapping|be strings"
+)
+
+
 @contextlib.contextmanager
 def explain_errors(env, env_kwargs):
     """Raises `ValueError` if a constructor in the `with` block refuses `env_kwargs`."""
     try:
         yield
     except TypeError as error:
-        if not env_kwargs:
+        if not re.search(_WRONG_ARGUMENTS, str(error)):
             raise
         raise ValueError(
             "`env_kwargs`, `--env-arg NAME=VALUE` on the command line, must be arguments "

@@ -194,7 +194,8 @@ class LocalWorker:
             problems = self._close_errors(deadline)
         except TimeoutError:
             text = "did not end in time, and was killed"
-        except (EOFError, OSError):
+        # A message may be incomplete: SIGTERM has interrupted its sender.
+        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
             code = self._exit_code(max(0.01, deadline - time.monotonic()))
             text = _describe_exit(code) if code else None
         self.kill()

@@ -42,6 +42,7 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 f"Received: {self._mode!r}"
             )
         self._originals = {}  # the attributes that `set` has replaced
+        self._finals = []  # indices, final observations and their copies, to compare
         limit = max_episode_steps or (spec and spec.max_episode_steps)
         self.max_episode_steps = limit or config.DEFAULT_MAX_EPISODE_STEPS
 
@@ -90,8 +91,8 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         )
         self._read_batch(None, observations, out)
         rewards[:] = self._column("reward", env_rewards, "fiub")
-        terminations = self._column("termination", terminations, "b")
-        truncations = self._column("truncation", truncations, "b")
+        terminations = self._flags("termination", terminations)
+        truncations = self._flags("truncation", truncations)
         was_reset, self._first_observations = self._resetting, {}
         has_ended = (terminations | truncations) & ~was_reset
         ended = np.flatnonzero(has_ended).tolist()
@@ -135,8 +136,17 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         for env_index in env_indices:
             first_observation = [np.array(part[env_index]) for part in parts]
             self._first_observations[env_index] = first_observation
-            if self._mode is _MODES.SAME_STEP:
-                self._reader(env_index, infos["final_obs"][env_index], out)
+            if self._mode is not _MODES.SAME_STEP:
+                continue
+            if "final_obs" not in infos:
+                text = "an episode ended without infos['final_obs']"
+                raise batched_envs.IndexedFault(env_index, text)
+            final = infos["final_obs"][env_index]
+            self._reader(env_index, final, out)
+            # A `SyncVectorEnv` passes on the arrays of the environments themselves.
+            if isinstance(self._env.unwrapped, gym.vector.SyncVectorEnv):
+                for part in self._reader.flatten(env_index, final):
+                    self._finals.append((env_index, part, np.copy(part)))
 
     def _success(self, infos, env_index):
         infos = infos.get("final_info", infos)
@@ -153,12 +163,32 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             self._write_mask(env_index, out, self._mask_reader.read_env, *outputs)
 
     def _call(self, name, *args, **kwargs):
-        """Returns what a method of the `VectorEnv` returns; explains its exceptions."""
+        """Returns what a method of the `VectorEnv` returns; explains its exceptions.
+
+        Raises `IndexedFault` if it has overwritten the last observation of an episode.
+        """
         try:
-            return getattr(self._env, name)(*args, **kwargs)
+            outputs = getattr(self._env, name)(*args, **kwargs)
         except Exception as error:
             text = f"{name} raised {type(error).__name__}: {error}"
             raise batched_envs.IndexedFault(None, text, raised=True) from error
+        finals, self._finals = self._finals, []
+        for env_index, part, first_copy in finals:
+            if not np.array_equal(part, first_copy):
+                raise batched_envs.IndexedFault(
+                    env_index,
+                    "the environment returns the same array for every observation, so "
+                    "that a reset overwrote the last observation of an episode. Return "
+                    "`observation.copy()`, or use autoreset_mode=AutoresetMode.NEXT_STEP",
+                )
+        return outputs
+
+    def _flags(self, name, flags):
+        flags = self._column(name, flags, "iub")
+        if not ((flags == 0) | (flags == 1)).all():
+            text = f"the {name}s must be bools. Received: {flags}"
+            raise batched_envs.IndexedFault(None, text)
+        return flags.astype(bool)
 
     def _column(self, name, values, kinds):
         """Returns `values` as an array with one number per environment."""
@@ -167,7 +197,6 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             raise batched_envs.IndexedFault(
                 None,
                 f"the {name}s are of shape {values.shape} and type {values.dtype}. "
-                f"Expected: {'bools' if kinds == 'b' else 'numbers'} of shape "
-                f"{(self.num_envs,)}",
+                f"Expected: numbers or bools of shape {(self.num_envs,)}",
             )
         return values
