@@ -88,6 +88,19 @@ def test_from_config_raises_for_an_unknown_kind():
         spaces.from_config({"kind": "Graph"})
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"kind": "MultiDiscrete", "nvec": [2.7, 3]},
+        {"kind": "Discrete", "n": 3, "start": 0.5},
+        {"kind": "MultiBinary", "n": 2.5},
+    ],
+)
+def test_from_config_raises_for_fractions(config):
+    with pytest.raises(ValueError, match="must be a whole number"):
+        spaces.from_config(config)
+
+
 @pytest.mark.parametrize("space", OBSERVED)
 def test_supported_observation_spaces_are_returned(space):
     assert spaces.check_observation_space(space) is space

@@ -182,6 +182,7 @@ REFUSED = {
     "empty": ({}, "must not be empty"),
     "empty_part": ((heads.Categorical(2), ()), "must not be empty"),
     "slash": ({"a/b": heads.Categorical(2)}, "strings without '/'"),
+    "mixed": ({1: heads.Categorical(2), "a": heads.Categorical(2)}, "must be strings"),
     "same": (
         {"a_0": heads.Categorical(2), "a": (heads.Categorical(2),)},
         "a different name for each",

@@ -224,6 +224,9 @@ def from_config(config):
         dtype = fields.get("dtype", "int64")
         if np.dtype(dtype).name != dtype:
             raise TypeError(f"`dtype` must be the name of a number type, not {dtype!r}")
+        for name in fields.keys() & {"n", "nvec", "start"}:
+            for value in np.ravel(fields[name]).tolist():
+                validation.whole_number(name, value)
         sizes = fields.get("shape", fields["n"] if kind == "MultiBinary" else 1)
         validation.size("shape", max(1, math.prod(np.ravel(sizes).tolist())))
         if kind == "Box":

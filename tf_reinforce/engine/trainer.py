@@ -214,6 +214,7 @@ class Trainer:
             episodes,
             deterministic=validation.boolean("deterministic", deterministic),
             settings=settings.at(self.totals[0]),
+            recorded=False,
         )
         return envs.evaluate(self.actor, *self._prepared(envs, request))
 

@@ -87,6 +87,10 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         """
         self.dtype_policy = dtype
 
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        text = "Use `head.distribution(outputs)`, or the layer tfr.layers.Sample(head)."
+        raise NotImplementedError(text)
+
     @abc.abstractmethod
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         """Returns the `tfd.Distribution` over raw actions.

@@ -47,8 +47,8 @@ class Composite(base.Head):
 
     def __init__(self, heads: tuple | dict, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.names = spaces.action_names(heads)  # checks the keys
         _check_heads(heads)
-        self.names = spaces.action_names(heads)
         self.leaves = keras.tree.flatten(heads)
         # Keras tracks the layers in a flat list. Keras does not track nested layers, and
         # would replace the dicts. Therefore `_pack` keeps the nesting of the heads.

@@ -51,6 +51,7 @@ class CollectionRequest(NamedTuple):
     group_size: int = 1  # consecutive episodes with one reset seed
     weights: Weights | None = None  # that act; the collector sets them
     settings: config.EnvSettings = config.EnvSettings()  # without functions
+    recorded: bool = True  # whether a tensor environment records steps, not only returns
 
 
 class CollectedEpisodes(NamedTuple):

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
@@ -56,7 +57,7 @@ class BatchedTensorEnv(environments.Environments):
     def program_key(self, request):
         # Environments with equal constants share a program, because TensorFlow never
         # frees the result of an XLA compilation.
-        options = request.deterministic, request.group_size
+        options = request.deterministic, request.group_size, request.recorded
         key = "rollout", checks.constants(self.env), self.max_episode_steps
         return (*key, request.episodes, *options)
 
@@ -66,7 +67,7 @@ class BatchedTensorEnv(environments.Environments):
                 "A tensor environment runs a fixed number of episodes at once. Pass "
                 "`episodes_per_epoch` or `episodes` instead of a number of steps."
             )
-        options = request.deterministic, request.group_size
+        options = request.deterministic, request.group_size, request.recorded
         return Rollout(self, actor, request.episodes, *options)
 
     def collect(self, actor, program, request):
@@ -79,6 +80,17 @@ class BatchedTensorEnv(environments.Environments):
         seconds = {"stepping": 0.0, "acting": time.perf_counter() - start}
         success = np.full(program.count, np.nan)
         return environments.CollectedEpisodes(episodes, success, seconds, result)
+
+    def evaluate(self, actor, program, request):
+        keys = seeding.episode_keys(seeding.rollout_keys(*request.key))
+        with explain_compile_errors():
+            result = program(keys, request.weights.values)
+        if tf.reduce_all(result.valid):
+            lengths, returns = result.episodes.lengths, result.episode_returns
+            return episode_statistics.metrics(returns.numpy(), lengths.numpy())
+        # Record the episodes, because the error message names the step.
+        recorded = self.make_program(actor, request._replace(recorded=True))
+        return super().evaluate(actor, recorded, request)
 
 
 class RolloutResult(NamedTuple):
@@ -120,6 +132,8 @@ class Rollout:
         deterministic: Bool, whether to select the most likely actions instead of random
             ones.
         group_size: Int, how many consecutive episodes receive the same environment noise.
+        recorded: Bool, whether to record all steps. If False, observations, actions,
+            rewards and masks are `None`.
         stacked_weights: List of variables `[K, …]`, the weights of `K` agents, one for
             each of the actor's variables. The result contains the first agent's episodes,
             then the second's, and so on. `None` runs one agent with the actor's own
@@ -142,6 +156,7 @@ class Rollout:
         count,
         deterministic=False,
         group_size=1,
+        recorded=True,
         stacked_weights=None,
     ):
         if batched_env.max_episode_steps is None:
@@ -160,6 +175,7 @@ class Rollout:
         self.count = count
         self.deterministic = deterministic
         self.group_size = group_size
+        self.recorded = recorded
         self.stacked_weights = stacked_weights
         is_stacked = stacked_weights is not None
         self.num_agents = stacked_weights[0].shape[0] if is_stacked else 1
@@ -214,6 +230,10 @@ class Rollout:
             [self._initial_carry(weights, numbers, keys)],
             maximum_iterations=limit,
         )[0]
+        results = last.episode_returns, last.valid
+        if not self.recorded:
+            record = None, None, None, last.lengths, last.terminated
+            return RolloutResult(records.Episodes(*record), *results)
         pack, actor = keras.tree.pack_sequence_as, self.actor
         stacked = [array.stack() for array in last.arrays]
         split = len(keras.tree.flatten(actor.observation_spec))
@@ -223,7 +243,7 @@ class Rollout:
         rewards, *masks = stacked[end:]
         masks = masks or [tf.zeros([limit, self.episodes_per_shard, 0], tf.int8)]
         record = observations, actions, rewards, last.lengths, last.terminated, masks[0]
-        return RolloutResult(records.Episodes(*record), last.episode_returns, last.valid)
+        return RolloutResult(records.Episodes(*record), *results)
 
     def _initial_carry(self, weights, numbers, keys):
         env, count = self.batched_env.env, self.episodes_per_shard
@@ -291,6 +311,8 @@ class Rollout:
 
     def _empty_arrays(self):
         """Returns arrays for observations, raw actions, rewards, and any action masks."""
+        if not self.recorded:
+            return []
         actor, limit = self.actor, self.batched_env.max_episode_steps
         observation = keras.tree.flatten(actor.observation_spec)
         row = [*keras.tree.flatten(actor.action_spec), tf.TensorSpec((), tf.float64)]
@@ -406,8 +428,10 @@ def _concatenate(shards):
         for x in shards
     ]
     lengths, terminated, *rest = (tf.concat(x, 0) for x in zip(*columns, strict=True))
-    rows = tf.reduce_max(lengths)
-    record = records.concatenate([records.trim(part, rows) for part in parts])
+    record = records.Episodes(None, None, None, lengths, terminated)
+    if parts[0].rewards is not None:
+        rows = tf.reduce_max(lengths)
+        record = records.concatenate([records.trim(part, rows) for part in parts])
     return RolloutResult(record, *rest)
 
 
