@@ -136,17 +136,19 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         for env_index in env_indices:
             first_observation = [np.array(part[env_index]) for part in parts]
             self._first_observations[env_index] = first_observation
-            if self._mode is not _MODES.SAME_STEP:
-                continue
-            if "final_obs" not in infos:
-                text = "an episode ended without infos['final_obs']"
-                raise batched_envs.IndexedFault(env_index, text)
-            final = infos["final_obs"][env_index]
-            self._reader(env_index, final, out)
-            # A `SyncVectorEnv` passes on the arrays of the environments themselves.
-            if isinstance(self._env.unwrapped, gym.vector.SyncVectorEnv):
-                for part in self._reader.flatten(env_index, final):
-                    self._finals.append((env_index, part, np.copy(part)))
+            if self._mode is _MODES.SAME_STEP:
+                self._write_final(env_index, infos, out)
+
+    def _write_final(self, env_index, infos, out):
+        if "final_obs" not in infos:
+            text = "an episode ended without infos['final_obs']"
+            raise batched_envs.IndexedFault(env_index, text)
+        final = infos["final_obs"][env_index]
+        self._reader(env_index, final, out)
+        # A `SyncVectorEnv` passes on the arrays of the environments themselves.
+        if isinstance(self._env.unwrapped, gym.vector.SyncVectorEnv):
+            for part in self._reader.flatten(env_index, final):
+                self._finals.append((env_index, part, np.copy(part)))
 
     def _success(self, infos, env_index):
         infos = infos.get("final_info", infos)
