@@ -7,9 +7,12 @@ import struct
 import zipfile
 
 import h5py
+import keras
 import numpy as np
 import pytest
 from hostile_configs import CONFIGS
+from hostile_configs import dense
+from hostile_configs import layers
 from hostile_configs import read
 from hostile_configs import write
 
@@ -64,9 +67,13 @@ CODE = {
     "dotted name of a layer": "cannot contain character `/`",
 }
 SIZES = {
+    "200 million units": "more weights than it contains",
+    "units of 50 digits": "more weights than it contains",
+    "Embedding": "more weights than it contains",
     "huge input": "incompatible with the layer",
     "3,000 layers": "`max_bytes` raises it",
     "20,000 calls of a layer": "`max_bytes` raises it",
+    "array without a type": "array of the type",
     "object array": "array of the type",
     "space with huge shape": "at most 16777216",
     "deep space": "levels",
@@ -89,6 +96,23 @@ def test_hostile_configuration_is_refused_with_one_reason(members, path, name):
     CONFIGS[name](config)
     write(path, {**members, "config.json": json.dumps(config)})
     refused(path, REASONS[name])
+
+
+def test_layer_larger_than_the_file_is_never_computed(members, path, monkeypatch):
+    """10^6 inputs and 300 units have 10^9 bytes of weights."""
+    config, shapes = json.loads(members["config.json"]), []
+    layers(config)[0]["config"]["batch_shape"] = [None, 10**6]
+    dense(config)["config"]["units"] = 300
+    dense(config)["build_config"] = {"input_shape": [None, 10**6]}
+    write(path, {**members, "config.json": json.dumps(config)})
+    compute = keras.initializers.Orthogonal.__call__
+    monkeypatch.setattr(
+        keras.initializers.Orthogonal,
+        "__call__",
+        lambda self, shape, **options: shapes.append(shape) or compute(self, shape),
+    )
+    refused(path, "more weights than it contains")
+    assert shapes == []
 
 
 def edited_weights(members, edit):
@@ -118,6 +142,7 @@ def linked(file, name):
 WEIGHTS = {
     "external data": (replaced(external=[("/etc/passwd", 0, 10**4)]), "received 0 var"),
     "external link": (linked, "received 0 variables"),
+    "no data": (replaced(shape=(2**31,)), "declare more numbers"),
     "no optimizer": (lambda file, name: file.pop("optimizer"), "Skipping variable"),
 }
 

@@ -1,7 +1,10 @@
 """Loads agents from `.keras` files, also files of strangers."""
 
 import contextlib
+import inspect
+import io
 import json
+import math
 import os
 import re
 import warnings
@@ -20,6 +23,8 @@ MAX_BYTES = 2**27
 _CONFIG, _METADATA, _WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
 _MAX_CONFIG_BYTES = 2**20  # unless `max_bytes` is above the default
 _DAMAGE = zipfile.BadZipFile, OSError, RuntimeError, LookupError, EOFError
+_SPARE_BYTES = 2**20  # for variables that Keras does not save
+_TOO_LARGE = "Its layers need more weights than it contains."
 
 # Arrays of strings or of structures would be of any size.
 _NUMBERS = re.compile(r"bool|b?float\d+|u?int\d+")
@@ -39,7 +44,8 @@ def load(
         path: Path of the `.keras` file.
         custom_objects: Dict from names to your own classes in the agent, unless they are
             registered with Keras.
-        max_bytes: Int, the largest size of the file.
+        max_bytes: Int, the largest size of the file. It also limits the memory for the
+            weights.
 
     Returns:
         `Reinforce`, with its optimizers' state if it was compiled.
@@ -96,6 +102,8 @@ def read(path: str, max_bytes: int = MAX_BYTES) -> dict:
 
 
 def _read(path, size, max_bytes):
+    import h5py
+
     with zipfile.ZipFile(path) as archive:
         if sum(x.file_size for x in archive.infolist()) > size:
             raise zipfile.BadZipFile("its files are larger than the archive itself")
@@ -105,9 +113,14 @@ def _read(path, size, max_bytes):
                 raise ValueError(f"The archive contains the unknown file {name[:100]!r}.")
         if damaged := archive.testzip():
             raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
-        text = archive.read(_CONFIG)
+        text, weights = archive.read(_CONFIG), archive.read(_WEIGHTS)
     if len(text) > _MAX_CONFIG_BYTES * max(1, max_bytes // MAX_BYTES):
         raise ValueError(f"{_CONFIG} is too large; a larger `max_bytes` raises it.")
+    arrays = []
+    with h5py.File(io.BytesIO(weights)) as file:
+        file.visititems(lambda name, part: arrays.append(getattr(part, "nbytes", 0)))
+    if sum(arrays) > len(weights):
+        raise zipfile.BadZipFile("its weights declare more numbers than it contains")
     try:
         return json.loads(text, object_hook=_expect_numbers)
     except (json.JSONDecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -117,7 +130,8 @@ def _read(path, size, max_bytes):
 def _expect_numbers(part):
     """Returns a part of a configuration; raises if it is an array of other values."""
     if part.get("class_name") in ("__numpy__", "__tensor__"):
-        dtype = str(dict(part.get("config", {})).get("dtype"))[:100]
+        config = part.get("config")
+        dtype = str(config.get("dtype") if isinstance(config, dict) else None)[:100]
         if not _NUMBERS.fullmatch(dtype):
             raise ValueError(f"The file contains an array of the type {dtype}.")
     return part
@@ -144,9 +158,28 @@ def _expect_agent(config, custom_objects):
 def _build(path, custom_objects):
     """Builds the agent from a file whose configuration has been checked."""
     import keras
+    import tensorflow as tf
+
+    remaining = 2 * os.path.getsize(path) + _SPARE_BYTES
+
+    def create(next_creator, **kwargs):
+        nonlocal remaining
+        value = kwargs["initial_value"]
+        # Keras passes a function that returns the initial value of a `keras.Variable`.
+        closure = inspect.getclosurevars(value).nonlocals if callable(value) else {}
+        owner = closure.get("self", value)
+        if hasattr(owner, "shape"):
+            dtype = tf.as_dtype(keras.backend.standardize_dtype(owner.dtype))
+            remaining -= math.prod(owner.shape) * dtype.size
+        if remaining < 0:
+            raise ValueError(_TOO_LARGE)
+        return next_creator(**kwargs)
 
     try:
-        with warnings.catch_warnings(record=True) as caught:
+        with (
+            tf.variable_creator_scope(create),
+            warnings.catch_warnings(record=True) as caught,
+        ):
             warnings.filterwarnings("always", "Skipping")
             agent = keras.saving.load_model(path, custom_objects=custom_objects)
         for warning in caught:  # of a layer or optimizer whose saved state is missing
@@ -155,8 +188,9 @@ def _build(path, custom_objects):
             warnings.warn(warning.message, stacklevel=4)
     except Exception as error:  # Keras and custom classes raise errors of any type
         cause = error
-        while inner := cause.__cause__ or (
-            None if cause.__suppress_context__ else cause.__context__
+        while remaining >= 0 and (
+            inner := cause.__cause__
+            or (None if cause.__suppress_context__ else cause.__context__)
         ):
             cause = inner
         text = " ".join(str(cause).split())
@@ -166,4 +200,6 @@ def _build(path, custom_objects):
             "the versions that saved it, and pass your own classes: "
             "tfr.load(path, custom_objects={name: …})."
         ) from error
+    if remaining < 0:  # Keras may have ignored the error
+        raise ValueError(_TOO_LARGE)
     return agent

@@ -112,14 +112,20 @@ CONFIGS = {
     ),
     "dotted name of a layer": argument("name", "../../canary"),
     # Sizes
+    "200 million units": argument("units", 200_000_000),
     "a chain of large layers": argument("units", 300),
+    "units of 50 digits": argument("units", 10**50),
     "huge input": lambda config: layers(config)[0]["config"].update(
         batch_shape=[None, 10**6, 10**6]
     ),
     "RepeatVector": layer("RepeatVector", {"n": 10**12}),
+    "Embedding": layer("Embedding", {"input_dim": 10**9, "output_dim": 64}),
     "unrolled layer": layer("LSTM", {"units": 4, "unroll": True}),
     "3,000 layers": many_layers(3000),
     "20,000 calls of a layer": many_calls,
+    "array without a type": layer(
+        "Rescaling", {"scale": {"class_name": "__numpy__", "config": 5}}
+    ),
     "object array": layer(
         "Rescaling",
         {
