@@ -84,6 +84,7 @@ OTHERS = {
     "policy as text": "`policy` must be",
     "gamma is 2": "`gamma` must be",
     "unknown option": "evil",
+    "learning rate without an end": "`learning_rates`",
     "learning rate of __class__": "`learning_rates`",
     "config is missing": "no agent",
 }

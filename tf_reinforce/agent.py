@@ -51,6 +51,7 @@ _IDS = (str, gym.envs.registration.EnvSpec)
 _DESCRIBING = "env", "env_kwargs", "initial_epoch"
 # Arguments of `keras.Model` that an agent accepts.
 _MODEL_ARGUMENTS = {"name", "trainable", "dtype", "autocast", "activity_regularizer"}
+_STATISTICS = "normalizer", "reward_scale", "advantage_scale"
 # Arguments of `keras.Model.compile` without an effect.
 _WITHOUT_EFFECT = "loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly"
 
@@ -144,6 +145,10 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         Williams (1992), Simple statistical gradient-following algorithms for
         connectionist reinforcement learning. doi:10.1007/BF00992696
     """
+
+    _fixed = frozenset(
+        {"policy", "head", "baseline", *_STATISTICS, *config.AGENT_OPTIONS}
+    )
 
     def __init__(
         self,
@@ -493,7 +498,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         seed = validation.check_seed(seed)
         validation.whole_number("initial_epoch", initial_epoch, low=0)
         validation.positive_int("validation_episodes", validation_episodes)
-        for freq in keras.tree.flatten(validation_freq):
+        is_list = isinstance(validation_freq, (list, tuple, set))
+        for freq in validation_freq if is_list else [validation_freq]:
             validation.positive_int("validation_freq", freq)
         verbose = validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
         self._require_optimizer("fit")

@@ -62,6 +62,20 @@ def are_identical(first, second):
     return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.parametrize("monitor", ["gradient_norm", "val_value_loss"])
+def test_automatic_mode_minimizes_losses_and_norms(agent, monitor):
+    stops = keras.callbacks.EarlyStopping(monitor)
+    fit(agent, SetsLog(monitor, [1.0]), stops, epochs=1)
+    assert stops.best == 1 and stops.monitor_op(0, 1)
+
+
+@pytest.mark.parametrize("freq", [{1, 3}, [1, 3], (1, 3)])
+def test_validation_of_given_epochs(agent, freq):
+    options = dict(validation_env=toys.Bandit, validation_freq=freq)
+    history = fit(agent, validation_episodes=1, **options).history
+    assert len(history["val_episode_return"]) == 2
+
+
 class SetsLog(keras.callbacks.Callback):
     """Writes given values to a key of the logs, before the callbacks after it read the
     logs.

@@ -40,6 +40,20 @@ def test_arguments_of_a_part_raise_if_set_after_the_build(part):
     assert not part.trainable_variables
 
 
+def test_statistics_of_an_agent_are_fixed_but_not_a_subclass_argument():
+    class Own(tfr.Reinforce):
+        def __init__(self, *args, note="", **kwargs):
+            super().__init__(*args, **kwargs)
+            self.note = note
+
+    agent = Own(keras.Sequential([keras.layers.Dense(2)]), tfr.heads.Categorical(2))
+    agent.build((None, 1))
+    agent.note = "changed"
+    for name in ("normalizer", "reward_scale", "advantage_scale", "gamma", "head"):
+        with pytest.raises(AttributeError, match=f"`{name}` of a Own is fixed"):
+            setattr(agent, name, None)
+
+
 def learner(**options):
     trunk = keras.Input((1,))
     hidden = keras.layers.Dense(3, "tanh", kernel_initializer="ones")(trunk)

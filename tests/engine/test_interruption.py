@@ -1,5 +1,6 @@
 """Tests what the signals SIGINT and SIGTERM do, once and more often."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -25,13 +26,26 @@ def test_only_a_second_sigint_breaks_off_an_update():
     assert ended.type is interruption.Terminated and ended.value.code == 143
 
 
+def test_signals_reach_an_event_loop_after_a_training():
+    async def train_then_wait():
+        received = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, received.set)
+        with interruption.GracefulStop(grace_seconds=600):
+            pass
+        signal.raise_signal(signal.SIGUSR1)
+        return await asyncio.wait_for(received.wait(), 10)
+
+    assert asyncio.run(train_then_wait())
+
+
 def test_process_ends_when_the_grace_period_is_over():
-    """The main thread waits, as for an update that never ends."""
+    """The main thread is in a call that runs no handler, as for a long update."""
     code = """
-import signal, threading
+import hashlib, os, signal, threading
 from tf_reinforce.engine import interruption
 with interruption.GracefulStop(grace_seconds=0.1):
-    signal.raise_signal(signal.SIGTERM)
-    threading.Event().wait()
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGTERM]).start()
+    hashlib.pbkdf2_hmac("sha1", b"a", b"b", 2**31 - 1)
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 143

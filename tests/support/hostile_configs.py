@@ -157,6 +157,7 @@ CONFIGS = {
     "a million environments": option(
         "fit_defaults", {"num_envs": 10**6, "env_kwargs": {}}
     ),
+    "learning rate without an end": option("learning_rates", [["optimizer", 0.1]]),
     "learning rate of __class__": option("learning_rates", [["__class__", 0.1, 0.01]]),
     "learning rate of a missing baseline": option(
         "learning_rates", [["baseline.optimizer", 0.1, 0.01]]

@@ -92,9 +92,9 @@ def check_rates(schedules, baseline):
     """Returns the linear learning rates from a config, or raises `ValueError`."""
     names = ["optimizer", "baseline.optimizer"][: 1 + hasattr(baseline, "optimizer")]
     try:
-        for name, *rates in schedules:
+        for name, first, last in schedules:
             validation.one_of("name", name, names)
-            for rate in rates:
+            for rate in (first, last):
                 validation.within(f"learning rate of {name}", rate, 0, math.inf)
     except (TypeError, ValueError) as error:
         raise ValueError(f"`learning_rates` of the agent are invalid: {error}") from None

@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -23,8 +24,7 @@ class GracefulStop:
 
     Training stops once `received` is not empty. A second SIGINT does not wait for the end
     of the update and raises `KeyboardInterrupt`. After SIGTERM, the process has
-    `grace_seconds` left, counted from the moment when a running call of TensorFlow has
-    returned, because Python does not handle the signal earlier.
+    `grace_seconds` left, also during a long call of TensorFlow.
 
     This class does nothing outside of the main thread, because Python handles signals
     only there.
@@ -37,21 +37,32 @@ class GracefulStop:
     """
 
     def __init__(self, *, grace_seconds):
+        self.grace_seconds = grace_seconds
         self.received = []
-        self._timer = threading.Timer(grace_seconds, _end_process)
-        self._timer.daemon = True
 
     def __enter__(self):
         self._handlers = {}
         if threading.current_thread() is threading.main_thread():
+            # Python runs a handler only between two of its instructions. The thread reads
+            # signals even while the main thread is in a long call.
+            self._read_end, self._write_end = socket.socketpair()
+            self._write_end.setblocking(False)
+            self._previous_fd = signal.set_wakeup_fd(
+                self._write_end.fileno(), warn_on_full_buffer=False
+            )
+            _wakeup_fds.add(self._write_end.fileno())
             self._handlers = {n: signal.signal(n, self._handle) for n in SIGNALS}
+            threading.Thread(target=self._watch, daemon=True).start()
         return self
 
     def __exit__(self, *error):
-        self._timer.cancel()
         for number, handler in self._handlers.items():
             # A handler that was not installed from Python is `None`.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if self._handlers:
+            signal.set_wakeup_fd(self._previous_fd)
+            _wakeup_fds.discard(self._write_end.fileno())
+            self._write_end.close()  # ends the thread
 
     def raise_if_received(self, *texts):
         """Raises `KeyboardInterrupt(*texts)` or `Terminated` after a signal."""
@@ -61,11 +72,19 @@ class GracefulStop:
 
     def _handle(self, number, frame):
         self.received.append(number)
-        if number == signal.SIGTERM and self.received.count(number) == 1:
-            self._timer.start()
         if self.received.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
         log.warning("Finishing the update, then saving a checkpoint …")
+
+    def _watch(self):
+        """Ends the process when the grace period after SIGTERM is over."""
+        timer = threading.Timer(self.grace_seconds, _end_process)
+        timer.daemon = True
+        while numbers := self._read_end.recv(1):
+            if numbers[0] == signal.SIGTERM and not timer.is_alive():
+                timer.start()
+        timer.cancel()
+        self._read_end.close()
 
 
 def _end_process():
@@ -73,3 +92,17 @@ def _end_process():
     for process in multiprocessing.active_children():
         process.kill()
     os._exit(128 + signal.SIGTERM)
+
+
+# The descriptors to which signals are written. A forked process must not write its
+# signals to its parent's.
+_wakeup_fds: set[int] = set()
+
+
+def _reset_in_child():
+    if _wakeup_fds:
+        signal.set_wakeup_fd(-1)
+        _wakeup_fds.clear()
+
+
+os.register_at_fork(after_in_child=_reset_in_child)

@@ -14,8 +14,9 @@ from tf_reinforce.engine import recorder
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
 
-# The log keys that a callback with `mode="auto"` maximizes; Keras knows the others.
+# The log keys that a callback with `mode="auto"` maximizes or minimizes.
 _MAXIMIZED = re.compile("(val_)?(episode_return(_min|_max)?|success)").fullmatch
+_MINIMIZED = re.compile("(val_)?(value_loss|gradient_norm)").fullmatch
 END = "end_env_steps"  # a parameter of callbacks: the steps at which training ends
 _MAX_UPDATES_PER_CALL = 10_000
 
@@ -330,8 +331,10 @@ def _callback_list(agent, processes, callbacks, budget, verbose):
         )
     own = processes.own_callbacks(callbacks) if processes else callbacks
     for callback in own:
-        if getattr(callback, "mode", None) == "auto" and _MAXIMIZED(callback.monitor):
-            callback.mode = "max"
+        if getattr(callback, "mode", None) == "auto":
+            for mode, applies in (("max", _MAXIMIZED), ("min", _MINIMIZED)):
+                if applies(callback.monitor):
+                    callback.mode = mode
     return CallbackList(
         list(own),
         callbacks,

@@ -128,8 +128,11 @@ class FixedArguments:
     the new one. Weights and the attributes `trainable` and `optimizer` may change.
     """
 
+    _fixed = frozenset()  # the names, by default all constructor arguments
+
     def __setattr__(self, name, value):
-        if getattr(self, "built", False) and name in _fixed_arguments(type(self)):
+        fixed = self._fixed or _fixed_arguments(type(self))
+        if name in fixed and getattr(self, "built", False):
             kind = type(self).__name__
             raise AttributeError(
                 f"`{name}` of a {kind} is fixed once the {kind} is built. Received: "

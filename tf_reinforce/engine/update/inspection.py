@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce.data import episodes as records
 from tf_reinforce.engine.update import estimator
 from tf_reinforce.functional import losses
 
@@ -46,7 +47,10 @@ def per_episode_gradients(rule, episodes, baseline=True):
 
     def gradient(column):
         own_steps = tf.where(columns == tf.cast(column, columns.dtype))[:, 0]
-        episode = batch.minibatch(own_steps)._replace(divisor=divisor)
+        own = records.select_episodes(batch.episodes, column, column + 1)
+        episode = batch.minibatch(own_steps)._replace(
+            episodes=own, steps=estimator.valid_steps(own), divisor=divisor
+        )
         with tf.GradientTape() as tape:
             log_probs = rule.distribution(episode).log_prob(episode.actions)
             loss = losses.policy_gradient(log_probs, episode.advantages, episode.divisor)
