@@ -498,8 +498,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         seed = validation.check_seed(seed)
         validation.whole_number("initial_epoch", initial_epoch, low=0)
         validation.positive_int("validation_episodes", validation_episodes)
-        is_list = isinstance(validation_freq, (list, tuple, set))
-        for freq in validation_freq if is_list else [validation_freq]:
+        freqs: Any = validation_freq
+        for freq in freqs if isinstance(freqs, (list, tuple, set)) else [freqs]:
             validation.positive_int("validation_freq", freq)
         verbose = validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
         self._require_optimizer("fit")

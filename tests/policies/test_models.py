@@ -204,6 +204,23 @@ def spectral():
     )
 
 
+def test_spectral_normalization_of_images_of_any_size():
+    inputs = keras.Input((None, None, 1))
+    layer = layers.SpectralNormalization(layers.Conv2D(3, 3))
+    pooled = layers.GlobalAveragePooling2D()(layer(inputs))
+    policy = keras.Model(inputs, layers.Dense(2)(pooled))
+    agent = tfr.Reinforce(policy, tfr.heads.Categorical(2))
+    agent.build((None, 8, 8, 1))
+    layer.kernel.assign(2 * layer.kernel)
+    agent.trainer.estimator.update_layers()
+    once = np.array(layer.kernel)
+    layer(np.ones((1, 8, 8, 1)), training=True)
+    np.testing.assert_allclose(layer.kernel, once, atol=0.1)
+    layer.kernel.assign(0 * layer.kernel)
+    agent.trainer.estimator.update_layers()
+    assert not np.any(layer.kernel)
+
+
 @pytest.mark.parametrize("name", ["host", *map(sweeps.rare, ["tensor", "recurrent"])])
 def test_spectral_normalization_normalizes_once_per_update(name, tmp_path):
     """After each update, the largest singular value is one, in policy and value model.

@@ -411,10 +411,11 @@ class Trainer:
         return tf.constant(np.stack([rng.permutation(steps) for _ in range(count)]))
 
     def _raise_not_finite(self, episodes):
+        cause = inspection.explain_non_finite(self.estimator, episodes)
         raise UpdateNotFinite(
             f"Update {self.totals[0]} would not be finite and was not made. All weights "
-            "are unchanged. Look at `agent.step_statistics(error.episodes)`. Try a "
-            "smaller learning rate, `global_clipnorm`, or smaller rewards.",
+            f"are unchanged. {cause} Try a smaller learning rate, `global_clipnorm`, or "
+            "smaller rewards.",
             episodes,
         )
 

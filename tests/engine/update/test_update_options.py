@@ -30,6 +30,7 @@ import tf_reinforce as tfr
 from tf_reinforce import baselines
 from tf_reinforce import heads
 from tf_reinforce.engine import trainer as trainers
+from tf_reinforce.engine.update import inspection
 
 
 def are_identical(first, second):
@@ -113,6 +114,20 @@ def test_dropping_equals_an_update_without_the_truncated_episodes(minibatch_size
     ends[0][counters] = expected[counters]
     close(ends[0], expected)
     assert not are_identical(expected, fresh)
+
+
+def test_error_names_only_the_first_nonfinite_number_and_variable():
+    """Later nonfinite numbers are consequences of the first one."""
+    agent = made()
+    episodes = agent.trainer.check_episodes(record())
+    episodes.observations[0, 0] = np.nan
+    episodes.observations[0, 1] = np.inf
+    episodes.rewards[0, 1] = np.nan
+    message = inspection.explain_non_finite(agent.trainer.estimator, episodes)
+    assert message.startswith("In episode 0, step 0, the observation is [nan")
+    assert message.count("In episode") == message.count("The gradient of") == 1
+    (first, *_) = agent.policy_variables
+    assert message.endswith(f"The gradient of {first.path} is not finite.")
 
 
 class NaNPaddingBaseline(baselines.Baseline):

@@ -570,8 +570,14 @@ class PolicyGradientEstimator:
     def update_layers(self):
         """Lets `SpectralNormalization` normalize its kernel, whatever the inputs are."""
         for layer in self.updating_layers:
-            shape = [size or 1 for size in layer.get_build_config()["input_shape"]]
-            layer(tf.zeros(shape, layer.compute_dtype), training=True)
+            # As in its `call`, whose inputs may need any size.
+            vector, kernel = tf.cond(
+                tf.reduce_any(layer.kernel.value != 0),
+                layer.normalized_weights,
+                lambda layer=layer: (layer.vector_u.value, layer.kernel.value),
+            )
+            layer.vector_u.assign(vector)
+            layer.kernel.assign(kernel)
 
     @property
     def layer_variables(self):

@@ -1,4 +1,4 @@
-"""Statistics of single steps and episodes."""
+"""Statistics of single steps and episodes, and the cause of non-finite updates."""
 
 from typing import NamedTuple
 
@@ -69,13 +69,16 @@ def per_episode_gradients(rule, episodes, baseline=True):
     )
 
 
+def _unmasked_outputs(rule, batch):
+    every_step = estimator.valid_steps(batch.episodes)
+    return rule.outputs_at(batch.steps, batch.episodes.observations, every_step)[0]
+
+
 def step_statistics(rule, episodes):
     """Returns the `StepStatistics` of an update from a batch of whole episodes."""
     batch, head = rule.batch(episodes), rule.head
     steps, masks = batch.steps, batch.episodes.masks
-    every_step = estimator.valid_steps(batch.episodes)
-    observations = batch.episodes.observations
-    unmasked_outputs, _ = rule.outputs_at(steps, observations, every_step)
+    unmasked_outputs = _unmasked_outputs(rule, batch)
     outputs = rule.mask_outputs(unmasked_outputs, steps, masks)
     actions = head.distribution(outputs)
     max_entropies = values = tf.fill(tf.shape(batch.returns), np.nan)
@@ -100,3 +103,56 @@ def step_statistics(rule, episodes):
         head.at_bounds(batch.actions),
         tf.gather(unmasked_outputs, np.flatnonzero(head.is_logit()), axis=1),
     )
+
+
+def explain_non_finite(rule, episodes):
+    """Returns sentences that name the first number of an update that is not finite."""
+    batch = rule.batch(episodes)
+    steps = batch.steps
+    every_step = estimator.valid_steps(episodes)  # the normalizer uses dropped ones too
+    outputs = _unmasked_outputs(rule, batch)
+    masked_outputs = rule.mask_outputs(outputs, steps, batch.episodes.masks)
+    log_probs = rule.head.distribution(masked_outputs).log_prob(batch.actions)
+    observations = keras.tree.flatten(every_step.gather(episodes.observations))
+    sentence = _first_non_finite_step(
+        [
+            *(("observation", x, every_step) for x in observations),
+            ("reward", steps.gather(batch.episodes.rewards), steps),
+            ("outputs", outputs, steps),
+            ("log-probability", log_probs, steps),
+            ("advantage", tf.cast(batch.advantages, outputs.dtype), steps),
+        ]
+    )
+    estimate = rule.gradients(episodes)
+    variables = [*rule.variables, *rule.baseline.trainable_variables]
+    gradients = [*estimate.gradients, *estimate.baseline_step.gradients]
+    for variable, gradient in zip(variables, gradients):
+        if not np.isfinite(gradient).all():
+            return f"{sentence} The gradient of {variable.path} is not finite.".strip()
+    return sentence or (
+        "The first gradient step of the update is finite, but a later value is not "
+        "finite."
+    )
+
+
+def _first_non_finite_step(candidates):
+    """Returns a sentence about the first non-finite value, or an empty string.
+
+    Args:
+        candidates: List of `(name, values, steps)`: a quantity, its `[N, …]` values, and
+            the `ValidSteps` they belong to. Quantities come in the order of computation.
+    """
+    for name, values, steps in candidates:
+        finite = np.isfinite(np.asarray(values, "float64"))
+        wrong = np.flatnonzero(~finite.all(axis=tuple(range(1, finite.ndim))))
+        if len(wrong):
+            step, episode = steps.indices[wrong[0]].numpy()
+            value = np.asarray(values)[wrong[0]]
+            text = f"In episode {episode}, step {step}, the {name} is {value}."
+            if name == "outputs" and np.isneginf(value).any():
+                text += (
+                    " If the model sets logits to -inf to exclude actions, let it return "
+                    "finite logits, and pass `action_mask` to the agent."
+                )
+            return text
+    return ""
