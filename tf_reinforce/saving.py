@@ -165,9 +165,8 @@ def _build(path, custom_objects):
     def create(next_creator, **kwargs):
         nonlocal remaining
         value = kwargs["initial_value"]
-        # Keras passes a function that returns the initial value of a `keras.Variable`.
         closure = inspect.getclosurevars(value).nonlocals if callable(value) else {}
-        owner = closure.get("self", value)
+        owner = closure.get("self", value)  # Keras passes a function of a variable
         if hasattr(owner, "shape"):
             dtype = tf.as_dtype(keras.backend.standardize_dtype(owner.dtype))
             remaining -= math.prod(owner.shape) * dtype.size
