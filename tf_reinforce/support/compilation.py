@@ -128,7 +128,7 @@ class FixedArguments:
     the new one. Weights and the attributes `trainable` and `optimizer` may change.
     """
 
-    _fixed = frozenset()  # the names, by default all constructor arguments
+    _fixed: frozenset[str] = frozenset()  # by default all constructor arguments
 
     def __setattr__(self, name, value):
         fixed = self._fixed or _fixed_arguments(type(self))
