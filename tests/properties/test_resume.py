@@ -435,6 +435,33 @@ def test_reward_function_that_fails_after_a_signal_leaves_a_checkpoint(tmp_path)
     assert checkpoint.name == "00000001"
 
 
+@pytest.mark.slow
+def test_keras_backup_continues_with_the_prompts_of_its_epoch(tmp_path):
+    """The next training of the same model begins with its first epoch again."""
+    seen = []
+
+    def rewards(prompts, completions):
+        seen.extend(prompts[::2])
+        return sevens(completions)
+
+    def new_model():
+        seen.clear()
+        return language_model(rewards=rewards)
+
+    fit_language_model(new_model())
+    expected = list(seen)
+    backup = keras.callbacks.BackupAndRestore(tmp_path)
+    with pytest.raises(RuntimeError, match="the process ends"):
+        stop = Interrupt(3, fail)  # in the second epoch
+        fit_language_model(new_model(), callbacks=[backup, stop])
+    model = new_model()
+    fit_language_model(model, callbacks=backup)
+    assert seen == expected[3:]
+    seen.clear()
+    fit_language_model(model)
+    assert seen == expected
+
+
 def test_description_of_a_training_contains_every_option_of_the_agent():
     """A checkpoint is refused if one of them differs."""
     made = new_agent()
