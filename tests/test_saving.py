@@ -273,6 +273,8 @@ def test_full_disk_names_path_and_cause_and_keeps_the_old_files(agent, name, tmp
 
 def test_load_weights_restores_the_optimizer_state(tmp_path):
     first, second = (tfr.Reinforce.for_env(Aim, hidden=(3,), seed=s) for s in (0, 1))
+    for agent in (first, second):
+        agent.compile("adam")  # whose variables do not exist yet
     fit(first, Aim, epochs=2)
     first.save_weights(tmp_path / "agent.weights.h5")
     second.load_weights(tmp_path / "agent.weights.h5")

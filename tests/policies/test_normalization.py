@@ -43,7 +43,10 @@ def test_small_differences_of_large_observations_are_normalized(kind, origin):
     ended = dict(lengths=[3], terminated=[True])
     agent.update(tfr.Episodes(seen, np.zeros((3, 1), int), np.ones((3, 1)), **ended))
     found = agent.normalizer(seen[:3, 0]).numpy()[:, 0]
-    np.testing.assert_allclose(found, [-np.sqrt(1.5), 0, np.sqrt(1.5)], rtol=1e-3)
+    steps = np.array([-1.0, 0.0, 1.0]) / 8
+    deviation = np.sqrt(1 / 96 + agent.normalizer.epsilon)
+    rtol = 1e-12 if kind == "float64" else 1e-6  # half precision has 5e-4
+    np.testing.assert_allclose(found, steps / deviation, rtol)
 
 
 DATA = np.random.default_rng(0).normal(3.0, 2.0, size=(600, 3))

@@ -3,7 +3,7 @@
 Subtracting a baseline does not change the expected gradient, provided that the baseline
 of a step does not depend on the actions and rewards from that step on.
 
-The method `Baseline.estimate` returns the values to subtract. A baseline that learns also
+`Baseline.estimate` returns the values to subtract. A baseline that learns also
 implements `apply_gradients`. If it learns by minimizing a loss, it implements `gradients`
 as well.
 """

@@ -153,7 +153,7 @@ def explicit_settings(options):
                 "`--ray` runs the workers of `--workers N` on a cluster: add it"
             )
         fit["workers"] = config.RayWorkers(
-            fit.get("workers"), address, num_cpus_per_worker=cores
+            fit["workers"], address, num_cpus_per_worker=cores
         )
     if (limit := fit.get("max_episode_steps")) is not None:
         tables["evaluation"]["max_episode_steps"] = limit

@@ -50,7 +50,7 @@ def begin_averages(optimizer):
 def finalize(optimizer):
     """Replaces weights by their averages, if the optimizer keeps them (`use_ema`).
 
-    The method `fit` of Keras does the same at its end. Frozen weights stay as they are.
+    Keras' own `fit` does the same at its end. Frozen weights stay as they are.
     Before the first step, all weights stay as they are, because averages start at zero.
     """
     inner, steps = step_count(optimizer)
