@@ -29,8 +29,12 @@ from tf_reinforce.export import policy_functions
 DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "spaces.md"
 INF = float("inf")
 
-# Heads that are not the default of any space.
-OTHER_HEADS = "Beta", "ClippedGaussian", "Multinomial", "TanhGaussian"
+# Heads that are not the default of their space.
+OTHER_HEADS = [
+    name
+    for name, example in parts.HEADS.items()
+    if type(heads.for_space(example.space)) is not example.kind
+]
 PAIRS = {
     "numbers": (Box(-1, 1, (3,)), Discrete(3)),
     "one_number": (Box(-INF, INF, ()), Discrete(1)),
