@@ -479,7 +479,7 @@ def test_no_character_ends_a_training(first):
 def test_no_character_ends_a_training_from_python(is_terminal, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
-    callbacks = [tfr.callbacks.Diagnostics(1, verbose=2)]
+    callbacks = [tfr.callbacks.Diagnostics(1)]
     options = dict(validation_env=toys.Bandit, validation_episodes=1)
     options.update(epochs=2, episodes_per_epoch=2, callbacks=callbacks)
     with ascii_output(is_terminal) as output:

@@ -113,7 +113,7 @@ def test_progress_line_in_a_plain_stream_writes_one_line_per_report(clock):
     text = progress(io.StringIO(), epochs=2)
     assert text.splitlines() == [
         f"update 1/2 · {LINE}",
-        f"update 2/2 · {LINE} · left 0:00",
+        f"update 2/2 · {LINE} · left 0:00:00",
     ]
     assert "\x1b" not in text and "\r" not in text
 
@@ -156,7 +156,7 @@ def test_remaining_time_with_several_updates_per_call(monkeypatch):
         line.on_epoch_end(epoch, {**LOGS, "env_steps": 10.0 * (epoch + 1)})
     lines = line.stream.getvalue().splitlines()
     assert ["left" in line for line in lines] == [False, False, False, True]
-    assert lines[3].endswith("left 0:20")
+    assert lines[3].endswith("left 0:00:20")
 
 
 def test_budget_in_steps_has_a_total_and_a_remaining_time(monkeypatch):
@@ -169,8 +169,8 @@ def test_budget_in_steps_has_a_total_and_a_remaining_time(monkeypatch):
     counts = [line.split(" · ", 4)[4] for line in line.stream.getvalue().splitlines()]
     assert counts == [
         "11,000/13,000 steps · 6,789 steps/s",
-        "12,000/13,000 steps · 6,789 steps/s · left 0:10",
-        "13,001/13,000 steps · 6,789 steps/s · left 0:00",
+        "12,000/13,000 steps · 6,789 steps/s · left 0:00:10",
+        "13,001/13,000 steps · 6,789 steps/s · left 0:00:00",
     ]
 
 

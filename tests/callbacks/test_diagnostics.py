@@ -16,7 +16,6 @@ import oracle
 import pytest
 import sweeps
 import tensorflow as tf
-import toys
 from toys import rewinding
 
 import tf_reinforce as tfr
@@ -324,19 +323,12 @@ HEALTHY = {
     "entropy_share": 0.9,
     "spread": float("nan"),
     "at_bounds": float("nan"),
-    "bounded_logits": 0.0,
     "kl": 0.01,
     "effective_sample_size": 0.98,
     "learning_rate": 0.01,
     "gradient_steps": 1.0,
     "entropy_coef": 0.01,
     "value_scale": 1.0,
-    "value_shared": 0.0,
-    "rewards_scaled": 0.0,
-    "vector_env": 0.0,
-    "stepping_share": 0.6,
-    "acting_share": 0.2,
-    "learning_share": 0.2,
 }
 UNHEALTHY = {
     "rewards": [
@@ -346,8 +338,7 @@ UNHEALTHY = {
     ],
     "learning_rate": [{"kl": 0.6}, {"kl": 60.0, "gradient_steps": 10.0}],
     "stale": [{"kl": 0.6, "gradient_steps": 2.0}, {"kl": 1.9, "gradient_steps": 2.0}],
-    "bounded": [{"bounded_logits": 0.96}],
-    "saturated": [{"at_bounds": 0.91, "spread": 3.0}, {"at_bounds": 0.91}],
+    "saturated": [{"at_bounds": 0.91}],
     "collapsed": [{"entropy_share": 0.009}, {"spread": 0.009}],
     "value_baseline": [
         {"gradient_variance_removed": 0.09, "explained_variance": 0.01, "update": 20}
@@ -378,7 +369,6 @@ def test_no_finding_at_the_thresholds():
         "kl": 0.5,
         "entropy_share": 0.01,
         "at_bounds": 0.9,
-        "bounded_logits": 0.95,
         "spread": 0.01,
         "return_size": 1000.0,
         "explained_variance": 0.0,
@@ -389,15 +379,10 @@ def test_no_finding_at_the_thresholds():
 
 
 def test_findings_need_enough_reports():
-    """Noise needs ten, and bounded logits three over twenty updates without a gap."""
+    """Noise needs ten, and a value baseline three from update 20 on."""
     assert diagnose({"signal": 0.0}, count=9) == []
     early = {"gradient_variance_removed": 0.0, "explained_variance": 0.0, "update": 19}
     assert diagnose(early) == []
-    reports = [{**HEALTHY, "update": u, "bounded_logits": 1.0} for u in range(32)]
-    reports[10]["bounded_logits"] = 0.0
-    assert advice.advise_on_bounded_logits(reports[:31]) is None
-    assert advice.advise_on_bounded_logits(reports) is not None
-    assert advice.advise_on_bounded_logits([reports[11], reports[31]]) is None
 
 
 def test_advice_contains_learning_rate_steps_and_episodes():
@@ -467,34 +452,6 @@ def critic(rate):
     return tfr.baselines.Value(keras.Sequential(layers), keras.optimizers.Adam(rate))
 
 
-def train(agent, env, epochs, every=1, **options):
-    """Returns the first cause of each report with a finding, in order, and the
-    diagnostics.
-    """
-    diagnostics = tfr.callbacks.Diagnostics(every, verbose=0)
-    agent.fit(env, epochs=epochs, callbacks=[diagnostics], verbose=0, **options)
-    first = {}
-    for finding in diagnostics.findings:
-        first.setdefault(finding.update, finding.cause)
-    return list(first.values()), diagnostics
-
-
-class Slow(gym.Wrapper):
-    """Advances a fake clock by one second per step."""
-
-    now = 0.0
-
-    def step(self, action):
-        Slow.now += 1.0
-        return super().step(action)
-
-
-def read_clock():
-    """Advances the fake clock by a millisecond, and returns its time."""
-    Slow.now += 1e-3
-    return Slow.now
-
-
 # The callback
 
 
@@ -513,13 +470,11 @@ def test_diagnostics_do_not_change_the_training():
 
 def test_diagnostics_print_findings_and_a_summary():
     out = io.StringIO()
-    diagnostics = tfr.callbacks.Diagnostics(2, verbose=2, stream=out)
+    diagnostics = tfr.callbacks.Diagnostics(2, stream=out)
     agent = new_agent(learning_rate=1.0)
     agent.fit("CartPole-v1", epochs=3, callbacks=[diagnostics], verbose=0)
     lines = out.getvalue().splitlines()
-    assert lines[0].startswith("Update 0: signal_to_noise ") and " · kl " in lines[0]
-    assert lines[1] == f"Update 0: {diagnostics.findings[0].advice}"
-    assert lines[2].startswith("Update 2: ")
+    assert lines[0] == f"Update 0: {diagnostics.findings[0].advice}"
     assert lines[-1].startswith("Diagnostics: 2 of 2 reports found something; the first")
     assert [report["update"] for report in diagnostics.history] == [0, 2]
 
@@ -587,22 +542,6 @@ def test_report_interval_counts_from_the_start_of_fit():
     assert [report["independent"] for report in diagnostics.history] == [2.0, 2.0]
 
 
-def test_time_shares_cover_the_time_since_the_last_report(monkeypatch):
-    monkeypatch.setattr("time.perf_counter", lambda: 0.0)
-    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
-    record = agent.collect(toys.Bandit, 2)
-    diagnostics = tfr.callbacks.Diagnostics(every=1, verbose=0)
-    diagnostics.set_model(agent)
-    diagnostics.on_train_begin()
-    for update, seconds in enumerate((9.0, 1.0)):
-        times = dict(stepping_seconds=seconds, acting_seconds=1.0)
-        logs = dict(update=update, vector_env=False, **times)
-        diagnostics.on_episodes_collected(record, logs)
-        diagnostics.on_train_batch_end(0, {"learning_rate": 0.1, "gradient_steps": 1.0})
-    shares = [report["stepping_share"] for report in diagnostics.history]
-    assert shares == [0.9, 0.5]
-
-
 def test_value_baseline_finding_uses_the_last_three_reports():
     ineffective, effective = (
         {**HEALTHY, **UNHEALTHY["value_baseline"][0]},
@@ -628,13 +567,3 @@ def test_per_episode_gradients_have_equal_scale_with_and_without_baseline():
         flat_rows(inspection.per_episode_gradients(plain, record, baseline=False)) * size
     )
     np.testing.assert_allclose(gradients, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_time_shares_of_stepping_acting_and_learning_sum_to_one(monkeypatch):
-    """A step takes a second, and each reading of the clock takes a millisecond."""
-    monkeypatch.setattr("time.perf_counter", read_clock)
-    _, diagnostics = train(new_agent(), lambda: Slow(gym.make("CartPole-v1")), 1)
-    (report,) = diagnostics.history
-    shares = [report[f"{name}_share"] for name in ("stepping", "acting", "learning")]
-    np.testing.assert_allclose(sum(shares), 1.0)
-    assert 0.99 < shares[0] < 1 and 0 < shares[2] < shares[1]

@@ -126,15 +126,15 @@ def fit(agent, folder, *callbacks, **options):
     finally:
         if csv_logger.csv_file is not None:
             csv_logger.csv_file.close()  # Keras closes the file only without an error
-    timed = "steps_per_second", "stepping_share", "acting_share", "learning_share"
+    timed = ("steps_per_second",)
     rows = [read_csv(path, timed) for path in logs]
     history = {k: x for k, x in history.history.items() if k not in timed}
-    shown = [{k: x for k, x in r.items() if k not in timed} for r in reports.history]
     assert attributes.path == attributes._path == f"{path}.txt"
     assert attributes.returns is attributes.same_returns
     totals = counter.epochs, counter.total.tolist(), attributes.returns
     totals = *totals, attributes.last, attributes.half.tolist(), attributes.seen
-    return repr([rows, history, totals, shown, reports.findings]), values(agent)
+    shown = [rows, history, totals, reports.history, reports.findings]
+    return repr(shown), values(agent)
 
 
 def read_csv(path, left_out):

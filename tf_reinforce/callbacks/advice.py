@@ -5,7 +5,7 @@ does not apply. The order of `CAUSES` matters, because only the first cause that
 is printed. A cause therefore comes before those that follow from it.
 """
 
-import itertools
+import functools
 import math
 from typing import NamedTuple
 
@@ -28,7 +28,6 @@ THRESHOLDS = {
     "return_size": 1e3,  # in units of the values of the baseline
     "bonus_share": 1e-5,  # `entropy_coef`, as a share of the size of an advantage
     "at_bounds": 0.9,
-    "bounded_logits": 0.95,
     "entropy_share": 0.01,
     "spread": 0.01,  # half widths of the bounds
     "value_baseline": 0.1,  # of the gradient's variance, and half as much of the returns'
@@ -37,7 +36,6 @@ THRESHOLDS = {
 GOOD_KL = 0.05  # nats per step, the KL divergence of the advised learning rate
 WARMUP_UPDATES = 20  # updates after which a value baseline should reduce the variance
 VALUE_BASELINE_REPORTS = 3  # number of reports whose median is compared
-BOUNDED_REPORTS, BOUNDED_UPDATES = 3, 20  # least number for advice on bounded logits
 MIN_NOISE_REPORTS, MAX_NOISE_REPORTS = 10, 50  # number of averaged reports
 
 
@@ -51,75 +49,59 @@ def diagnose(reports):
 def advise_on_rewards(reports):
     """Advice if rewards are too large for a value baseline or entropy bonus."""
     last, limit = reports[-1], THRESHOLDS["return_size"]
-    change = "set scale_rewards=True"
-    if last["rewards_scaled"]:  # then rewards are large if they hardly vary
-        change = "subtract what all rewards have in common"
+    change = "set scale_rewards=True; if set, subtract what all rewards have in common"
     size, unit = last["return_size"], last["value_scale"]
     is_useful = last["explained_variance"] >= THRESHOLDS["value_baseline"] / 2
     if size > limit * unit and not is_useful:
-        if not last["value_shared"]:
-            change = f"give Value(model) a scale={short(size)}, or {change}"
-        text = f"Returns are about {short(size)}, and values begin at about {short(unit)}"
-        return f"{text}: {change}."
+        return (
+            f"Returns are about {short(size)}, and values begin at about {short(unit)}: "
+            f"give Value(model) a scale={short(size)}, or {change}."
+        )
     size, coefficient = last["advantage_size"], last["entropy_coef"]
     if not (size > limit and 0 < coefficient < THRESHOLDS["bonus_share"] * size):
         return None
     return (
         f"Advantages are about {short(size)}, so entropy_coef={coefficient:g} has no "
-        f"effect: {change}, or set entropy_coef={short(0.01 * size)}."
+        f"effect: set entropy_coef={short(0.01 * size)}, or {change}."
     )
 
 
-def advise_on_learning_rate(reports):
-    """Advice if a single gradient step changes the policy too much."""
-    last = reports[-1]
+def advise_on_kl(reports, is_stale):
+    """Advice if an update changes the policy too much.
+
+    Args:
+        reports: List of all reports.
+        is_stale: Bool, whether the cause is the number of gradient steps on one batch. It
+            is the learning rate if a single one of the steps would change too much.
+    """
+    last, limit = reports[-1], THRESHOLDS["kl"]
+    kl, steps, rate = last["kl"], last["gradient_steps"], last["learning_rate"]
     # The KL divergence grows with the square of the number of steps, and of the rate.
-    if not last["kl"] / last["gradient_steps"] ** 2 > THRESHOLDS["kl"]:
+    is_too_fast = kl / steps**2 > limit
+    if not kl > limit or is_too_fast == is_stale:
         return None
-    rate, kl = last["learning_rate"], last["kl"]
+    factor = math.sqrt(GOOD_KL / kl)
+    change = f"use a learning rate of at most {short(rate * factor)} (now {rate:g})"
+    if is_stale:
+        change = (
+            f"make at most {max(1, int(steps * factor))} steps on one batch (now "
+            f"{steps:.0f}) by a smaller `max_kl`, fewer passes, or larger minibatches"
+        )
     return (
         f"One update changed the policy by {short(kl)} nats per step, and {GOOD_KL} is "
-        "enough: use a learning rate of at most "
-        f"{short(rate * math.sqrt(GOOD_KL / kl))} (now {rate:g})."
-    )
-
-
-def advise_on_stale_batches(reports):
-    """Advice if many gradient steps on one batch change the policy too much."""
-    steps, kl = reports[-1]["gradient_steps"], reports[-1]["kl"]
-    if steps <= 1 or not kl > THRESHOLDS["kl"] or advise_on_learning_rate(reports):
-        return None
-    return (
-        f"{steps:.0f} gradient steps on one batch changed the policy by {short(kl)} nats "
-        f"per step: make at most {max(1, int(steps * math.sqrt(GOOD_KL / kl)))} steps (a "
-        "smaller `max_kl`, fewer passes, or larger minibatches)."
-    )
-
-
-def advise_on_bounded_logits(reports):
-    """Advice if softmax or sigmoid at the end of the policy bounds its logits."""
-    is_bounded = lambda x: x["bounded_logits"] > THRESHOLDS["bounded_logits"]  # noqa: E731
-    bounded = itertools.takewhile(is_bounded, reversed(reports))
-    updates = [report["update"] for report in bounded]
-    if len(updates) < BOUNDED_REPORTS or updates[0] - updates[-1] < BOUNDED_UPDATES:
-        return None
-    return (
-        "All logits are between 0 and 1, so the policy cannot become sure of an action: "
-        "if it ends in softmax or sigmoid, make its last layer linear, activation=None."
+        f"enough: {change}."
     )
 
 
 def advise_on_actions_at_bounds(reports):
     """Advice if nearly all actions are at a bound of the action space."""
-    last = reports[-1]
-    if not last["at_bounds"] > THRESHOLDS["at_bounds"]:
+    share = reports[-1]["at_bounds"]
+    if not share > THRESHOLDS["at_bounds"]:
         return None
-    change = "smaller weights in the last layer, a smaller learning rate, or entropy_coef"
-    if last["spread"] > 2:
-        change = "a smaller initial_scale of the head"
     return (
-        f"{_percent(last['at_bounds'])} of the actions are at a bound, where their size "
-        f"makes no difference: use {change}."
+        f"{_percent(share)} of the actions are at a bound, where their size makes no "
+        "difference: use a smaller initial_scale of the head, smaller weights in the "
+        "last layer, a smaller learning rate, or entropy_coef."
     )
 
 
@@ -152,17 +134,12 @@ def advise_on_value_baseline(reports):
     removed, explained = (np.median([report[x] for report in late]) for x in names)
     if not (removed < limit and explained < limit / 2):
         return None
-    value = f"Value(model, Adam(1e-2), passes=10, scale={short(late[-1]['return_size'])})"
-    change = f"train the value model more, as {value}"
-    if late[-1]["value_shared"]:
-        change = (
-            "give Value() a larger loss_weight, or make a policy that outputs no values, "
-            f"and use {value}"
-        )
     return (
         f"The value baseline explains {_percent(explained)} of the returns' variance and "
-        f"removes {_percent(removed)} of the gradient's variance: {change}, or use "
-        'baseline="leave_one_out", gae_lambda=1.'
+        f"removes {_percent(removed)} of the gradient's variance: train the value model "
+        "more, as Value(model, Adam(1e-2), passes=10, "
+        f"scale={short(late[-1]['return_size'])}), give values that share the policy's "
+        'layers a larger loss_weight, or use baseline="leave_one_out", gae_lambda=1.'
     )
 
 
@@ -190,10 +167,9 @@ def advise_on_noise(reports):
 
 CAUSES = {
     "rewards": advise_on_rewards,
-    "bounded": advise_on_bounded_logits,
     "collapsed": advise_on_collapsed_policy,
-    "learning_rate": advise_on_learning_rate,
-    "stale": advise_on_stale_batches,
+    "learning_rate": functools.partial(advise_on_kl, is_stale=False),
+    "stale": functools.partial(advise_on_kl, is_stale=True),
     "saturated": advise_on_actions_at_bounds,
     "value_baseline": advise_on_value_baseline,
     "noise": advise_on_noise,
@@ -201,10 +177,8 @@ CAUSES = {
 
 
 def short(number):
-    """Returns a number as text: 1234 as "1200", and numbers from 1e5 on as "2e5"."""
-    if number >= 1e5:
-        return f"{number:.0e}".replace("e+0", "e").replace("e+", "e")
-    return f"{float(f'{number:.2g}'):.6g}"
+    """Returns a number as text with two digits: 1234 as "1200"."""
+    return f"{float(f'{number:.2g}'):g}"
 
 
 def _percent(share):

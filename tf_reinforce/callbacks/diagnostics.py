@@ -2,23 +2,14 @@
 
 import math
 import sys
-import time
 from typing import Any, TextIO
 
 import numpy as np
 
 from tf_reinforce.callbacks import advice
 from tf_reinforce.callbacks import episodes as episode_callbacks
-from tf_reinforce.callbacks import live_display
 from tf_reinforce.callbacks import training_statistics
 from tf_reinforce.support import validation
-
-_TIME_SHARES = ("stepping", "acting", "learning")
-_PRINTED = (
-    *("signal_to_noise", "gradient_variance_removed", "explained_variance", "kl"),
-    *("effective_sample_size", "entropy_share", "spread", "at_bounds", "bounded_logits"),
-    *(f"{name}_share" for name in _TIME_SHARES),
-)
 
 
 class Diagnostics(episode_callbacks.EpisodeCallback):
@@ -47,15 +38,11 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     - `entropy_share`: entropy divided by that of a uniform choice, NaN for real actions.
     - `spread`: standard deviation of real actions, in half widths of their bounds.
     - `at_bounds`: share of real numbers that reach the environment at a bound.
-    - `bounded_logits`: share of [0, 1] that the logits cover, zero if a logit is outside.
     - `return_size`: root mean square, after `scale_rewards`.
     - `advantage_size`: root mean square, after `scale_advantages`.
-    - `stepping_share`: share of the time since the last report, including tracing.
-    - `acting_share`, `learning_share`: the remaining shares.
     - `learning_rate`, `entropy_coef`: as in the update.
     - `gradient_steps`: number in the update.
     - `value_scale`: `scale` of a `Value` baseline.
-    - `value_shared`, `rewards_scaled`, `vector_env`: flags, 1 or 0.
 
     The estimate of `signal` can be zero or negative, which means that it is smaller than
     its error. A removed share of the variance is negative if the baseline adds variance
@@ -65,8 +52,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         every: Positive int, the number of updates from one report to the next.
         verbose: `verbose=0` prints nothing. `verbose=1` prints one line at the end of
             training, and before that the most important finding of each report. A cause
-            is printed only once, and not while the mean return rises. `verbose=2` also
-            prints the metrics of every report.
+            is printed only once, and not while the mean return rises.
         stream: A text stream for the printed lines, by default standard output.
 
     Attributes:
@@ -97,14 +83,13 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     ) -> None:
         super().__init__()
         self.every = validation.positive_int("every", every)
-        self.verbose = validation.one_of("verbose", verbose, (0, 1, 2))
+        self.verbose = validation.one_of("verbose", verbose, (0, 1))
         self.stream = validation.stream("stream", stream)
         self.history: list[dict[str, float]] = []
         self.findings: list[advice.Finding] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._before_update = None
-        self._seconds = dict.fromkeys(_TIME_SHARES, 0.0)
         self.history, self.findings = [], []
         # The causes of printed findings, the mean returns since the last report, and
         # the mean of those before it.
@@ -123,15 +108,11 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         self._progress |= {name: state[name] for name in self._progress if name in state}
 
     def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
-        self._seconds["stepping"] += logs["stepping_seconds"]
-        self._seconds["acting"] += logs["acting_seconds"]
         if self._progress["updates"] % self.every == 0:
             self._start_report(episodes, logs)
         self._progress["updates"] += 1
-        self._update_start = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._seconds["learning"] += time.perf_counter() - self._update_start
         self._progress["returns"].append(logs.get("episode_return", math.nan))
         if self._before_update is not None:
             self._finish_report(logs)
@@ -165,9 +146,6 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             ),
             "entropy_coef": float(coefficient),
             "value_scale": float(getattr(agent.baseline, "scale", math.nan)),
-            "value_shared": float(agent.baseline.shares_policy),
-            "rewards_scaled": float(agent.scale_rewards),
-            "vector_env": float(logs["vector_env"]),
         }
         normalization = agent.normalizer.get_weights() if agent.normalizer else []
         self._before_update = episodes, steps.log_probs, normalization, report
@@ -180,21 +158,12 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
             log_probs, self._log_probs(episodes, normalization)
         )
         report |= {name: logs[name] for name in ("gradient_steps", "learning_rate")}
-        total = sum(self._seconds.values()) or math.nan
-        report |= {f"{name}_share": x / total for name, x in self._seconds.items()}
-        self._seconds = dict.fromkeys(_TIME_SHARES, 0.0)
         self.history.append(report)
         findings = advice.diagnose(self.history)
         self.findings += findings
-        if self.verbose > 1:
-            texts = [f"{x} {report[x]:.2g}" for x in _PRINTED if report[x] == report[x]]
-            self._print(f"Update {report['update']}: {' · '.join(texts)}")
-        mean, printed = (
-            float(np.mean(self._progress["returns"])),
-            self._progress["printed"],
-        )
+        mean, printed = np.mean(self._progress["returns"]), self._progress["printed"]
         rises = mean > self._progress["last_return"]
-        self._progress |= {"last_return": mean, "returns": []}
+        self._progress |= {"last_return": float(mean), "returns": []}
         for update, cause, text in findings[:1] if self.verbose else ():
             if cause not in printed and not rises:
                 printed.append(cause)
@@ -217,5 +186,4 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
 
     def _print(self, text):
         # In a terminal, `ProgressLine` replaces `sys.stdout` during the training.
-        stream = live_display.LenientStream(self.stream or sys.stdout)
-        print(text, file=stream, flush=True)
+        print(text, file=self.stream or sys.stdout, flush=True)

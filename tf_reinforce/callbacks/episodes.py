@@ -191,7 +191,9 @@ class ProgressLine(keras.callbacks.Callback):
                 self._seconds_per_unit = (now - start) / (position - first)
         title = f"update {epoch + 1}" + (f"/{epochs}" if epochs else "")
         seconds = self._seconds_per_unit * max(0, (end or 0) - position)
-        remaining = f"left {_clock_time(seconds)}" if end and seconds >= 0 else ""
+        remaining = ""
+        if end and seconds >= 0:
+            remaining = f"left {datetime.timedelta(seconds=int(seconds))}"
         returns, facts = _describe(logs, end_step)
         if self._display is not None:
             shown = title, position / end if end else None, remaining, returns, facts
@@ -233,9 +235,3 @@ def _describe(logs: Any, end_step: int | None) -> tuple[str, str]:
         f"{logs['env_steps']:,.0f}{total} steps · {logs['steps_per_second']:,.0f} steps/s"
     )
     return returns, facts
-
-
-def _clock_time(seconds: float) -> str:
-    """Returns seconds in the form m:ss, or h:mm:ss from one hour on."""
-    text = str(datetime.timedelta(seconds=int(seconds)))
-    return text.removeprefix("0:").removeprefix("0") if seconds < 3600 else text

@@ -51,13 +51,6 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
         self._writer: Any = None
         self._actions: list = []
 
-    def get_state(self) -> dict[str, Any]:
-        """Returns nothing, because event files belong to one process."""
-        return {}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restores nothing."""
-
     def on_episodes_collected(self, episodes: Any, logs: Any = None) -> None:
         if self.histograms and logs["update"] % self.every == 0:
             valid = np.arange(len(episodes.rewards))[:, None] < episodes.lengths

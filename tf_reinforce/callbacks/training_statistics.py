@@ -143,41 +143,6 @@ def ratio_of_means(numerators, denominators):
     return float(numerators.sum() / denominators.sum()), float(error)
 
 
-def bounded_width(logits):
-    """Returns the share of the interval [0, 1] that the logits of a policy cover.
-
-    A policy should not end in a softmax or sigmoid, because these bound the logits to
-    [0, 1]. A large share is a sign of this mistake. The small logits of a new policy may
-    lie between 0 and 1 too, but they cover only a small part of the interval.
-
-    Args:
-        logits: `[N, L]` float, the L logits of each of N steps.
-
-    Returns:
-        Float, the largest minus the smallest logit. The result is zero if a logit is
-        outside of [0, 1]. It is one if the logits sum to one in every step, as after a
-        softmax. Without logits (L = 0), it is NaN.
-
-    Example:
-
-    >>> bounded_width(np.array([[0.25, 0.75], [0.5, 0.5]]))  # softmax
-    1.0
-    >>> bounded_width(np.array([[0.25, 0.25], [0.75, 0.5]]))
-    0.5
-    >>> bounded_width(np.array([[0.25, -0.25], [0.75, 0.5]]))
-    0.0
-    """
-    if not logits.size:
-        return np.nan
-    logits = np.asarray(logits, "float64")
-    low, high = logits.min(), logits.max()
-    if low < 0.0 or high > 1.0:
-        return 0.0
-    sums_to_one = np.abs(logits.sum(axis=1) - 1.0) < 1e-5
-    is_softmax = logits.shape[1] > 1 and sums_to_one.all()
-    return 1.0 if is_softmax else float(high - low)
-
-
 def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
     """Returns the statistics of a batch before its update, as a dict of floats.
 
@@ -213,7 +178,6 @@ def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
         else np.nan,
         "spread": _mean(steps.relative_scales),
         "at_bounds": _mean(steps.at_bounds),
-        "bounded_logits": bounded_width(steps.logits),
     }
 
 

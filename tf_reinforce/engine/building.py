@@ -134,7 +134,6 @@ def build(agent, observations_shape):
     for value_model in agent._models[1:]:
         _build_model(agent, value_model, shapes, "value model", flags)
     updating_layers = models.check_layers(agent._models, seen, recurrent_policy)
-    models.warn_bounded_logits(agent.policy, head)
     optimizer = getattr(agent.baseline, "optimizer", None)
     parts = {"policy": agent.policy, "head": head, "baseline": agent.baseline}
     parts |= {} if optimizer is None else {"optimizer of the baseline": optimizer}

@@ -75,28 +75,37 @@ def call_on_examples(policy, observation_spec, recurrent_policy=None, name="poli
         ) from error
 
 
-def warn_bounded_logits(policy, head):
+def _warn_bounded_logits(policy, head, outputs):
     """Warns if a policy whose outputs are logits ends in softmax or sigmoid.
 
-    A subclassed model is not inspected, because the order of its layers is unknown.
+    The order of the layers in a subclassed model is unknown, but the results of a softmax
+    sum to one.
 
     Args:
         policy: A built Keras model.
         head: `heads.Head` of the agent.
+        outputs: `[2, P]` float tensor, the policy outputs for two observations.
     """
-    symbolic = getattr(policy, "outputs", None)  # in the order "outputs", "values"
-    if not symbolic or not head.is_logit().all():
+    if not head.is_logit().all():
         return
-    last = symbolic[0]._keras_history.operation
-    last = last.layer if isinstance(last, keras.layers.TimeDistributed) else last
-    activation = getattr(last, "activation", last)
-    activation = getattr(activation, "__name__", type(activation).__name__).lower()
+    last, activation = policy, "softmax" if _sum_to_one(outputs) else "others"
+    if symbolic := getattr(policy, "outputs", None):  # in the order "outputs", "values"
+        last = symbolic[0]._keras_history.operation
+        last = last.layer if isinstance(last, keras.layers.TimeDistributed) else last
+        activation = getattr(last, "activation", last)
+        activation = getattr(activation, "__name__", type(activation).__name__).lower()
     if activation in ("softmax", "sigmoid"):
         validation.warn(
             f"The outputs of the policy are logits of {head!r}, so the last layer must "
-            f"be linear (`activation=None`). Received: the layer {last.name!r}, which "
-            f"ends in {activation}. The head applies softmax or sigmoid itself."
+            f"be linear (`activation=None`). Received: {last.name!r}, which ends in "
+            f"{activation}. The head applies softmax or sigmoid itself."
         )
+
+
+def _sum_to_one(outputs):
+    numbers = np.asarray(outputs, "float64")
+    is_positive = numbers.shape[1] > 1 and np.all(numbers >= 0)
+    return is_positive and np.allclose(numbers.sum(axis=1), 1.0, atol=1e-2)
 
 
 def normalized_arrays(space, keras_models, with_integers):
@@ -140,6 +149,8 @@ def normalized_arrays(space, keras_models, with_integers):
 def check_model_shapes(policy, head, baseline, observation_spec):
     """Raises `ValueError` if a policy does not fit its observations, head or baseline.
 
+    A warning is issued if its outputs are logits, but bounded ones.
+
     Args:
         policy: A built Keras model.
         head: `heads.Head` of the agent.
@@ -171,7 +182,9 @@ def check_model_shapes(policy, head, baseline, observation_spec):
             f"has one output. Received, for a batch of 2: {shapes} and the baseline "
             f"{type(baseline).__name__}"
         )
-    head.check_outputs((outputs["outputs"] if is_shared else outputs).shape)
+    outputs = outputs["outputs"] if is_shared else outputs
+    head.check_outputs(outputs.shape)
+    _warn_bounded_logits(policy, head, outputs)
     value_model = getattr(baseline, "model", None)
     if value_model is not None:
         _check_value_model(value_model, policy, observation_spec)
