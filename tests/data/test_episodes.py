@@ -171,6 +171,7 @@ def test_validate_raises_if_masks_do_not_fit_the_agent(masks, size, message):
 
 WRONG = {
     "no_time_axis": (dict(rewards=np.ones(3)), r"`rewards` must be \[T, B\]"),
+    "ragged": (dict(rewards=[[1.0], [1.0, 2.0]]), "`rewards` must be an array"),
     "no_steps": (dict(rewards=np.ones((0, 3))), "at least one step"),
     "no_episodes": (dict(rewards=np.ones((5, 0))), "at least one step"),
     "actions_with_an_axis_too_many": (

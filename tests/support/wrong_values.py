@@ -276,7 +276,7 @@ ARGUMENTS = {
     "decay": DECAYS,
     "horizon": (*COUNTS, None, HUGE),
     "model": ("dense", 3, [], Shown(keras.layers.Dense, "Dense")),
-    "optimizer": ("no_such", 3, Shown({"class_name": "No"}, "No")),
+    "optimizer": ("no_such", 3, [], Shown({"class_name": "No"}, "No")),
     "passes": (*COUNTS, None),
     "minibatch_size": COUNTS,
     "scale": SCALES,

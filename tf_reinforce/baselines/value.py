@@ -85,7 +85,8 @@ class Value(base.Baseline):
                 f"passes={passes}, minibatch_size={minibatch_size}, scale={scale}"
             )
         self.model = model
-        optimizer = None if model is None else keras.optimizers.get(optimizer or "adam")
+        if model is not None:
+            optimizer = keras.optimizers.get("adam" if optimizer is None else optimizer)
         self.optimizer: Any = optimizer
         if getattr(self.optimizer, "loss_scale_factor", None) is not None or isinstance(
             self.optimizer, keras.optimizers.LossScaleOptimizer

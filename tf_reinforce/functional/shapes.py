@@ -50,11 +50,15 @@ def _static_shape(array):
 
 
 def unmasked(name, values):
-    """Returns values as a NumPy array; raises `ValueError` if an entry is masked."""
+    """Returns values as a NumPy array; raises if they are ragged or masked."""
     if np.ma.is_masked(values):
         raise ValueError(
             f"`{name}` must have no masked entries, because the numbers below a mask are "
             f"arbitrary. Received: {np.ma.count_masked(values)} masked entries. Remove "
             "them, or replace them with `.filled(…)`."
         )
-    return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        text = f"`{name}` must be an array. Received: {repr(values)[:200]} ({error})"
+        raise ValueError(text) from None

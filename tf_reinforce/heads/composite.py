@@ -47,7 +47,7 @@ class Composite(base.Head):
 
     def __init__(self, heads: tuple | dict, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.names = spaces.action_names(heads)  # checks the keys
+        self.names = spaces.leaf_names(heads, "action")  # checks the keys
         _check_heads(heads)
         self.leaves = keras.tree.flatten(heads)
         # Keras tracks the layers in a flat list. Keras does not track nested layers, and

@@ -53,7 +53,7 @@ class MultiCategorical(categorical.LogitsHead):
         super().__init__(**kwargs)
         self.sizes = self.choices = tuple(validation.positive_ints("sizes", sizes))
         count = len(self.sizes)
-        validation.size("sizes", sum(self.sizes))
+        validation.size("sum(sizes)", sum(self.sizes))
         self.shape = base.env_shape(shape, count)
         self.start = base.one_or_each("start", start, count, "iu").tolist()
         self.outputs_size = self.mask_size = sum(self.sizes)
