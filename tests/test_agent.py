@@ -6,7 +6,6 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
-import sweeps
 import toys
 
 import tf_reinforce as tfr
@@ -227,59 +226,6 @@ def test_agent_built_by_shape_refuses_observations_of_another_shape():
     assert agent.observation_space is None
 
 
-class OddSucceeds(toys.Lengths):
-    """Reports success only at the end of an episode of odd length."""
-
-    def step(self, action):
-        *answer, info = super().step(action)
-        return *answer, {"is_success": True} if answer[2] and self.length % 2 else info
-
-
-@pytest.mark.parametrize("kind", ["plain", sweeps.rare("workers"), "vector"])
-def test_episodes_that_do_not_report_success_did_not_succeed(kind):
-    """Epochs before the first success do not know the key; later ones count failures."""
-    lengths = {}
-
-    class Record(tfr.callbacks.EpisodeCallback):
-        def on_episode_end(self, episode, logs):
-            lengths.setdefault(logs["update"], []).append(logs["episode_length"])
-
-    def later(rates):
-        return rates[np.flatnonzero(rates)[0] :].tolist()
-
-    agent = tfr.Reinforce.for_env(toys.Lengths, hidden=())
-    vector = gym.vector.SyncVectorEnv([OddSucceeds] * 2)
-    history = agent.fit(
-        vector if kind == "vector" else OddSucceeds,
-        workers=2 if kind == "workers" else 1,
-        num_envs=2,
-        epochs=12,
-        episodes_per_epoch=2,
-        callbacks=Record(),
-        validation_env=OddSucceeds,
-        validation_episodes=1,
-        verbose=0,
-    ).history
-    rates = np.array([np.mean(np.array(x) % 2) for x in lengths.values()])
-    assert {0.0, 0.5} < {*later(rates)}
-    assert history["success"] == later(rates)
-    validated = np.array(history["val_episode_length"]) % 2
-    assert history["val_success"] == later(validated)
-
-
-def test_corridor_is_solved():
-    def corridor():
-        return toys.Corridor(4, random=True)
-
-    baseline = tfr.baselines.Value(dense(inputs=5, outputs=1))
-    agent = tfr.Reinforce.for_env(
-        corridor, hidden=(), baseline=baseline, learning_rate=0.2
-    )
-    fit(agent, corridor, epochs=30, episodes_per_epoch=8, max_episode_steps=40)
-    figures = agent.evaluate(toys.Corridor, 3, max_episode_steps=40)
-    assert figures["episode_return"] == -4.0 and figures["episode_return_std"] == 0.0
-
-
 # Spaces
 
 
@@ -300,16 +246,6 @@ BOX = gym.spaces.Box(-1.0, np.array([1, 2, 3], "float32"), (3,))
 PAIR = gym.spaces.Dict(place=BOX, speed=gym.spaces.Box(-1.0, 1.0, (2,), np.float64))
 
 
-def sample(space):
-    """Returns a sample, with plain dicts in place of Gymnasium's ordered dicts."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: sample(part) for key, part in space.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(sample(part) for part in space)
-    space.seed(0)
-    return space.sample()
-
-
 def test_functional_policy_receives_dict_observations_by_input_name():
     """The inputs are not in alphabetical order, so that positions would not match."""
     speed, place = keras.Input((2,), name="speed"), keras.Input((3,), name="place")
@@ -318,7 +254,7 @@ def test_functional_policy_receives_dict_observations_by_input_name():
     agent = tfr.Reinforce(policy)
     agent.compile(optimizer="sgd")
     fit(agent, lambda: Seen(PAIR))
-    observation = {key: value[None] for key, value in sample(PAIR).items()}
+    observation = {key: value[None] for key, value in PAIR.sample().items()}
     flat = np.concatenate([observation["speed"], observation["place"]], axis=1)
     kernel, bias = policy.get_weights()
     np.testing.assert_allclose(agent(observation), flat @ kernel + bias, rtol=1e-5)

@@ -1,7 +1,6 @@
 """Tests that random numbers depend only on their stream and that streams differ."""
 
 import itertools
-import pathlib
 
 import numpy as np
 import pytest
@@ -203,14 +202,3 @@ def test_noise_of_the_smallest_and_largest_words_is_finite():
         normal = tensor_noise.normal_from_words(words, low, dtype).numpy()
         assert uniform[0] == 0 and 1 - 1e-7 < uniform[1] < 1
         assert np.isfinite(normal).all() and normal[0] == -normal[1] < -5
-
-
-def test_tf_random_is_used_in_tensor_noise_only():
-    """In `tensor_noise`, every call of `tf.random` names its algorithm."""
-    package = pathlib.Path(seeding.__file__).parent
-    users = [
-        path.name for path in package.rglob("*.py") if "tf.random." in path.read_text()
-    ]
-    assert users == ["tensor_noise.py"]
-    source = (package / "tensor_noise.py").read_text()
-    assert source.count("tf.random.") == 2 and source.count('alg="philox"') == 1

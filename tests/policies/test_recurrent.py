@@ -214,18 +214,15 @@ def test_single_steps_equal_the_whole_sequence(kind):
         ("lstm", [(8,), (8,)]),
         ("gru", [(8,)]),
         ("stacked", [(5,), (5,), (3,), (2,), (2,)]),
-        ("several", [(5,)] * 5),
         ("conv_lstm", [(3, 3, 2)] * 2),
-        ("frames_within_a_step", [(8,)] * 2),
         ("shared", [(4,)] * 4),
     ],
 )
 def test_state_spec_has_an_array_for_each_state_of_each_layer_call(kind, shapes):
     _, memory, _ = policy_and_memory(kind)
     assert [tuple(spec.shape) for spec in memory.state_spec] == shapes
-    assert [spec.name for spec in memory.state_spec] == [
-        f"state_{i}" for i in range(len(shapes))
-    ]
+    names = [f"state_{i}" for i in range(len(shapes))]
+    assert [spec.name for spec in memory.state_spec] == names
     for spec, state in zip(memory.state_spec, memory.initial_state(6), strict=True):
         assert state.shape == (6, *spec.shape) and state.dtype == spec.dtype
         np.testing.assert_array_equal(state, np.zeros(state.shape))
@@ -307,12 +304,6 @@ def test_gradient_does_not_depend_on_padding(kind):
 
 
 # is_recurrent
-
-
-@pytest.mark.parametrize("kind", ["lstm", "conv_lstm", "named", "nested"])
-def test_is_recurrent_if_policy_has_a_recurrent_layer(kind):
-    policy = KINDS[kind]()
-    assert recurrent.is_recurrent(policy, structure_of(policy))
 
 
 @pytest.mark.parametrize("time", [None, 8])

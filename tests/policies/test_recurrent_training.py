@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toys
-from recurrent_agents import learner
 from recurrent_agents import policy
 from recurrent_agents import ready
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.data import episodes as records
-from tf_reinforce.policies import recurrent
 
 
 def assert_same_records(one, other):
@@ -54,40 +52,6 @@ def test_recurrent_states_are_reset_in_a_vector_env():
     for mode in gym.vector.AutoresetMode:
         env = gym.vector.SyncVectorEnv([toys.Clock] * 3, autoreset_mode=mode)
         assert_same_records(one, agent.collect(env, 60))
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_recurrent_gradient_equals_its_definition(normalize):
-    """The definition unrolls each episode step by step, from the initial state."""
-    agent = learner(
-        policy(keras.layers.LSTM, dtype="float64"),
-        baseline=None,
-        gamma=0.9,
-        normalize_observations=normalize,
-    )
-    episodes = agent.collect(toys.Lengths, 3)
-    if normalize:
-        agent.normalizer.update(np.random.default_rng(0).uniform(0, 12, (50, 2)))
-    memory = recurrent.RecurrentPolicy(agent.policy, tf.TensorSpec((2,), "float64"))
-    with tf.GradientTape() as tape:
-        loss = 0.0
-        for b, length in enumerate(episodes.lengths):
-            states = memory.initial_state(1)
-            for t in range(length):
-                seen = tf.constant(episodes.observations[None, t, b])
-                if normalize:
-                    seen = agent.normalizer(seen)
-                outputs, states = memory.step(seen, states)
-                earned = sum(
-                    0.9 ** (k - t) * episodes.rewards[k, b] for k in range(t, length)
-                )
-                log_probs = tf.nn.log_softmax(outputs[0])
-                loss -= log_probs[episodes.actions[t, b]] * earned / 3
-    expected = tape.gradient(loss, agent.policy.trainable_variables)
-    gradients, _, logs = agent.gradients(episodes)
-    for ours, theirs in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(logs["loss"], loss, rtol=1e-12)
 
 
 # The whole of a small task that requires memory: the reward of the second action depends
@@ -222,13 +186,9 @@ def test_act_of_recurrent_agent_export_and_loaded_agent_agree(tmp_path):
         np.testing.assert_array_equal(actions, whole[:, t])
         np.testing.assert_array_equal(answer["action"], whole[:, t])
     drawn, _ = agent.act(column[0], seed=4)
-    signature = exported.signatures["sample"]
-    begin = exported.initial_state(tf.constant(4))
-    answer = signature(
-        observation=tf.constant(column[0]), seed=tf.constant(4, tf.int64), **begin
-    )
+    begin, seed = exported.initial_state(tf.constant(4)), tf.constant(4, tf.int64)
+    answer = exported.sample(tf.constant(column[0]), seed, begin)
     np.testing.assert_array_equal(drawn, answer["action"])
-    assert set(answer) == {"action", "raw_action", "state_0", "state_1"}
 
 
 @pytest.mark.parametrize("nested", [False, True])

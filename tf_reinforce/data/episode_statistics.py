@@ -3,13 +3,13 @@
 import numpy as np
 
 
-def batch_metrics(episodes, success=None):
+def batch_metrics(episodes, success):
     """Returns the statistics of a batch of whole episodes.
 
     Args:
         episodes: `Episodes` of NumPy arrays.
         success: `[B]` float, 1 for success, 0 for failure, NaN where an episode reports
-            neither; `None` if none does.
+            neither.
 
     Returns:
         Dict of floats: `episode_return` (mean undiscounted return), `episode_return_min`,
@@ -18,7 +18,7 @@ def batch_metrics(episodes, success=None):
     """
     return {
         **metrics(episode_returns(episodes), episodes.lengths),
-        **({} if success is None else success_metrics(success)),
+        **success_metrics(success),
     }
 
 
@@ -55,19 +55,10 @@ def episode_logs(episode_returns, lengths, terminated, first, update):
         first: Int, the number of the first of these episodes.
         update: Int, the number of the update that uses them.
     """
-    arrays = episode_returns.tolist(), lengths.tolist(), terminated.tolist()
-    for index, (episode_return, length, is_terminated) in enumerate(
-        zip(*arrays, strict=True)
-    ):
-        yield (
-            first + index,
-            {
-                "episode_return": episode_return,
-                "episode_length": length,
-                "terminated": is_terminated,
-                "update": update,
-            },
-        )
+    names = "episode_return", "episode_length", "terminated"
+    columns = episode_returns.tolist(), lengths.tolist(), terminated.tolist()
+    for episode, values in enumerate(zip(*columns, strict=True), first):
+        yield episode, {**dict(zip(names, values)), "update": update}
 
 
 def episode_returns(episodes):

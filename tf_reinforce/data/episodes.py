@@ -332,7 +332,7 @@ def specs_from_shapes(shapes, float_dtype):
     """Returns an observation spec from shapes, for an agent without observation space.
 
     Args:
-        shapes: Shape with the batch axis first, or dicts and tuples of them.
+        shapes: Shape with the batch axis first, or dicts, tuples and lists of them.
         float_dtype: The float type of every observation; shapes contain no types.
 
     Example:
@@ -340,13 +340,10 @@ def specs_from_shapes(shapes, float_dtype):
     >>> specs_from_shapes({"speed": (None, 2)}, "float32")
     {'speed': TensorSpec(shape=(2,), dtype=tf.float32, name=None)}
     """
-    if isinstance(shapes, dict):
-        return {
-            key: specs_from_shapes(child, float_dtype) for key, child in shapes.items()
-        }
-    if all(size is None or isinstance(size, int) for size in shapes):
-        return tf.TensorSpec(tuple(shapes)[1:], float_dtype)
-    return tuple(specs_from_shapes(child, float_dtype) for child in shapes)
+    return keras.tree.map_shape_structure(
+        lambda shape: tf.TensorSpec(shape[1:], float_dtype),
+        keras.tree.lists_to_tuples(shapes),  # files contain lists
+    )
 
 
 def expect_shapes(agent_spec, environment_spec):

@@ -63,15 +63,7 @@ def seed_sequence(seed, substream, *counters):
         seed: Int, the agent's master seed.
         substream: One of `SUBSTREAMS`.
         *counters: Ints, for example the numbers of update and episode.
-
-    Raises:
-        ValueError: If the substream is unknown.
     """
-    if substream not in SUBSTREAMS:
-        raise ValueError(
-            f"Unknown substream. Expected one of {SUBSTREAMS}. Received: "
-            f"substream={substream!r}"
-        )
     return np.random.SeedSequence(
         seed, spawn_key=(SUBSTREAMS.index(substream), *map(int, counters))
     )

@@ -70,15 +70,16 @@ def _check(space, root, remedy):
                 f"{root.capitalize()} space {part!r} is not supported. {_SUPPORTED}. "
                 f"Received: {space!r}. Wrap the environment with {remedy}."
             )
-    _leaf_names(nested, root)
+    leaf_names(nested, root)
     return space
 
 
-def action_names(nested):
-    """Returns a name for each leaf of an action, in the order of `flatten`.
+def leaf_names(nested, root):
+    """Returns a name for each leaf, in the order of `flatten`.
 
     Args:
         nested: Nested tuples and dicts of leaves.
+        root: String, `"action"` or `"observation"`.
 
     Raises:
         ValueError: If a tuple or dict is empty, a key is no string or contains "/", or
@@ -86,24 +87,19 @@ def action_names(nested):
 
     Example:
 
-    >>> action_names({"arm": (1.5, 0), "grip": 1}), action_names((1.5, 0))
+    >>> leaf_names({"arm": (1.5, 0), "grip": 1}, "action"), leaf_names((1.5, 0), "action")
     (('arm_0', 'arm_1', 'grip'), ('action_0', 'action_1'))
     """
-    return _leaf_names(nested, "action")
-
-
-def _leaf_names(nested, root):
-    """Returns the name of each leaf, or raises an error unless all names differ."""
     _check_keys(nested, root)
-    leaf_names = tuple(flatten(names(nested, root=root)))
-    if len(set(map(safe_name, leaf_names))) < len(leaf_names):
+    found = tuple(flatten(names(nested, root=root)))
+    if len(set(map(safe_name, found))) < len(found):
         raise ValueError(
             f"The keys of each part of an {root}, joined by '_', become its name in "
             "letters, digits, '_' and '.'. Expected: a different name for each part. "
-            f"Received: {leaf_names}. Rename a key with "
+            f"Received: {found}. Rename a key with "
             f"gymnasium.wrappers.Transform{root.capitalize()}."
         )
-    return leaf_names
+    return found
 
 
 def _check_keys(nested, root):
@@ -355,9 +351,6 @@ def category_bounds(space):
     The result `None` means that observations are not compared with the bounds of the
     `Box`. Many environments exceed the bounds of a `Box` slightly.
 
-    Raises:
-        ValueError: If the type of the space is not supported, for example `Text`.
-
     Example:
 
     >>> category_bounds(gym.spaces.Discrete(3, start=1))
@@ -369,12 +362,7 @@ def category_bounds(space):
         return space.start, space.start + (space.nvec - 1)
     if isinstance(space, gym.spaces.Discrete):
         return int(space.start), int(space.start) + int(space.n) - 1
-    if isinstance(space, gym.spaces.Box):
-        return None
-    raise ValueError(
-        "A space that is not a Dict or Tuple must be Discrete, MultiDiscrete, "
-        f"MultiBinary or Box. Received: {space!r}"
-    )
+    return None
 
 
 def flatten(nest):

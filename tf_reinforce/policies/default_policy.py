@@ -1,6 +1,5 @@
 """The default policy network for an observation space."""
 
-import contextlib
 import itertools
 
 import gymnasium as gym
@@ -42,11 +41,6 @@ class OneHot(keras.layers.Layer):
     def call(self, inputs):
         inputs = keras.ops.cast(inputs, "int64")
         inputs = keras.ops.reshape(inputs, (-1, len(self.sizes)))
-        if len(set(self.sizes)) == 1:  # needs less time and memory than a comparison
-            entries = keras.ops.one_hot(
-                inputs - np.array(self.starts), self.sizes[0], dtype=self.compute_dtype
-            )
-            return keras.ops.reshape(entries, (-1, sum(self.sizes)))
         repeated = keras.ops.take(inputs, self._indices, axis=1)
         return keras.ops.cast(repeated == self._values, self.compute_dtype)
 
@@ -57,22 +51,6 @@ class OneHot(keras.layers.Layer):
         return {**super().get_config(), "sizes": self.sizes, "starts": self.starts}
 
 
-@contextlib.contextmanager
-def _float_policy():
-    """Applies `keras.config.set_floatx("float64")` also after a layer has been made.
-
-    Keras remembers the type at the first layer, and would give later inputs another one.
-    """
-    before = keras.config.dtype_policy()
-    is_default = before.name == "float32"
-    keras.config.set_dtype_policy(keras.config.floatx() if is_default else before)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
-
-
-@_float_policy()
 def default_policy(
     space,
     hidden,
@@ -140,7 +118,7 @@ def default_policy(
 
     leaves = keras.tree.flatten(spaces.to_nest(space))
     flags = [is_normalized and spaces.is_quantity(leaf) for leaf in leaves]
-    float_type = keras.config.floatx()
+    float_type = keras.config.dtype_policy().variable_dtype
     observation_spec = records.observation_spec(space, float_type)
     observation_spec = records.with_floats(observation_spec, flags, float_type)
     inputs = keras.tree.map_structure(

@@ -66,9 +66,10 @@ class RunningNormalization(compilation.FixedArguments, keras.layers.Layer):
             self.clip = validation.within("clip", clip, 1e-300, 1e300)
 
     def build(self, observations_shape: Any) -> None:
-        all_shapes = _flatten_shapes(observations_shape)
-        self._has_statistics = [shape != () for shape in all_shapes]
-        shapes = [shape[1:] for shape in all_shapes if shape]
+        all_shapes: list = []
+        keras.tree.map_shape_structure(all_shapes.append, observations_shape)
+        self._has_statistics = [bool(shape) for shape in all_shapes]
+        shapes = [tuple(shape)[1:] for shape in all_shapes if shape]
         add = self.add_weight
         frozen = {"trainable": False, "autocast": False}
         # Sums in float64 are accurate to the last digits for every split into batches.
@@ -266,12 +267,3 @@ class RunningScale(compilation.FixedArguments, keras.layers.Layer):
 
 def _largest_float(shape: Any, dtype: Any) -> Any:
     return tf.fill(shape, tf.as_dtype(dtype).max)
-
-
-def _flatten_shapes(shape: Any) -> Any:
-    """Returns the shapes in a structure, in the order of `keras.tree.flatten`."""
-    if isinstance(shape, dict):
-        return [s for key in sorted(shape) for s in _flatten_shapes(shape[key])]
-    if all(size is None or isinstance(size, int) for size in shape):
-        return [tuple(shape)]
-    return [s for child in shape for s in _flatten_shapes(child)]

@@ -207,10 +207,13 @@ class RecurrentPolicy:
         try:
             self._run(zeros, step)
         except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError) as error:
+            shapes = keras.tree.map_structure(
+                lambda leaf: (None, None, *leaf.shape), self._observation_spec
+            )
             raise ValueError(
                 "The policy does not take the observations of this environment. Expected:"
-                f" an input of shape {_sequence_shapes(self._observation_spec)}, for any "
-                f"length. Received: {self._policy!r}, which raises: {error}"
+                f" an input of shape {shapes}, for any length. Received: "
+                f"{self._policy!r}, which raises: {error}"
             ) from error
         return step.layers
 
@@ -235,17 +238,9 @@ class _StepStates:
     """
 
     def __init__(self, states):
-        self.old_states = states
+        self.old_states = None if states is None else iter(states)
         self.new_states = []
         self.layers = []  # the recurrent layer of each call
-
-    def pop(self, initial):
-        """Takes the next `len(initial)` states, or `initial` if none were given."""
-        if self.old_states is None:
-            return initial
-        count = len(initial)
-        popped, self.old_states = self.old_states[:count], self.old_states[count:]
-        return popped
 
 
 class _SingleStepRNN(keras.layers.Layer):
@@ -270,7 +265,9 @@ class _SingleStepRNN(keras.layers.Layer):
                 "and `mask_zero=True`: updates ignore padding without them."
             )
         step_states, initial = _STEP.get(), self.initial_state(tf.shape(sequences)[0])
-        old = step_states.pop(keras.tree.flatten(initial))
+        old = keras.tree.flatten(initial)
+        if step_states.old_states is not None:
+            old = [next(step_states.old_states) for _ in old]
         output, new = self.rnn.cell(
             sequences[:, 0], keras.tree.pack_sequence_as(initial, old)
         )
@@ -405,9 +402,3 @@ def _input_ranks(policy):
     """Returns the sorted ranks of a policy's inputs, or `None` if they are unknown."""
     inputs = getattr(policy, "inputs", None)
     return None if inputs is None else sorted(len(x.shape) for x in inputs)
-
-
-def _sequence_shapes(observation_spec):
-    return keras.tree.map_structure(
-        lambda leaf: (None, None, *leaf.shape), observation_spec
-    )
