@@ -11,14 +11,17 @@ import ast
 import concurrent.futures
 import contextlib
 import functools
+import io
 import itertools
+import multiprocessing
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 import tomllib
+
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUGS = tomllib.loads(pathlib.Path(__file__).with_name("bugs.toml").read_text())["bugs"]
@@ -78,31 +81,31 @@ def copy():
 
 
 def run_tests(folder, nodes):
-    """Runs tests in a copy; returns the exit code of pytest, and its last lines."""
+    """Runs tests in a copy; returns the exit code of pytest, and its last lines.
+
+    This process must be new: it imports the package from the copy.
+    """
+    os.chdir(folder)
+    os.environ |= {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True
     words = ["-q", "-x", "--tb=line", "-p", "no:cacheprovider", "--doctest-modules"]
-    words += ["-o", "addopts="]
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", *words, *nodes],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    return result.returncode, result.stdout[-600:]
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        code = pytest.main([*words, "-o", "addopts=", *nodes])
+    return code, output.getvalue()[-600:]
 
 
 def run_bug(bug):
-    """Plants a bug; prints and returns whether its test catches it."""
+    """Plants a bug; returns the exit code of its test, and the last lines of it."""
     with copy() as folder:
         path, source = planted(bug)
         (folder / path).write_text(source)
-        code, output = run_tests(folder, [node(bug)])
-    verdict = {0: "SURVIVED", 1: "caught"}.get(code, "BROKEN")
-    print(f"{verdict:8} {bug['name']}: {bug['bug']}", flush=True)
-    if code != 1:
-        print(output, flush=True)
-    return code == 1
+        return run_tests(folder, [node(bug)])
+
+
+def run_without_bugs(bugs):
+    with copy() as folder:
+        return run_tests(folder, sorted({node(bug) for bug in bugs}))
 
 
 def main():
@@ -111,14 +114,23 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     bugs = [x for x in BUGS if not options.only or x["name"] in options.only]
-    with copy() as folder:
-        code, output = run_tests(folder, sorted({node(bug) for bug in bugs}))
-    if code:
-        sys.exit(f"A test fails without a bug:\n{output}")
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        caught = list(pool.map(run_bug, bugs))
-    print(f"{sum(caught)} of {len(bugs)} planted bugs were caught.")
-    return 0 if all(caught) else 1
+    processes = multiprocessing.get_context("forkserver")  # which imports TensorFlow once
+    processes.set_forkserver_preload(["keras", "tensorflow_probability", "gymnasium"])
+    survivors = []
+    with concurrent.futures.ProcessPoolExecutor(
+        options.jobs, processes, max_tasks_per_child=1
+    ) as pool:
+        code, output = pool.submit(run_without_bugs, bugs).result()
+        if code:
+            sys.exit(f"A test fails without a bug:\n{output}")
+        for bug, (code, output) in zip(bugs, pool.map(run_bug, bugs), strict=True):
+            verdict = {0: "SURVIVED", 1: "caught"}.get(code, "BROKEN")
+            print(f"{verdict:8} {bug['name']}: {bug['bug']}", flush=True)
+            if code != 1:
+                survivors.append(bug)
+                print(output, flush=True)
+    print(f"{len(bugs) - len(survivors)} of {len(bugs)} planted bugs were caught.")
+    return 1 if survivors else 0
 
 
 if __name__ == "__main__":
