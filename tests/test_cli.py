@@ -312,9 +312,9 @@ def test_config_is_the_first_file_of_a_run(tmp_path, monkeypatch):
     """A run that is killed after its first file can be resumed."""
     written = []
     monkeypatch.setattr(
-        runs.run_config, "write_json", lambda path, content: written.append(path.name)
+        run_config, "write_json", lambda path, content: written.append(path.name)
     )
-    runs.write_config(tmp_path, {}, "tf-reinforce train CartPole-v1")
+    run_config.write(tmp_path, {}, "tf-reinforce train CartPole-v1")
     assert written == ["config.json", "versions.json"]
     text = (tmp_path / "command.txt").read_text()
     assert text == "tf-reinforce train CartPole-v1\n"
@@ -339,7 +339,7 @@ def test_config_names_no_cluster_and_the_resume_command_does(cores, tmp_path):
     workers = tfr.collect.RayWorkers(3, "host:6379", num_cpus_per_worker=cores)
     fit = {"epochs": 1, "workers": workers}
     config = {"env": "CartPole-v1", "env_kwargs": {}, "fit": fit}
-    runs.write_config(tmp_path, config)
+    run_config.write(tmp_path, config)
     assert run_config.read(tmp_path)["fit"] == {"epochs": 1}
     words = run_config.resume_words("run", config)
     options = entry.make_parser().parse_args(words)

@@ -72,7 +72,7 @@ def test_first_agent_with_the_best_return_is_saved_also_after_a_resume():
 
 
 def test_trial_of_a_search_needs_the_agent_of_each_update():
-    trial = tuning_trial.TrialCallback(None, None, None)
+    trial = tuning_trial.TrialCallback(None, None, "CartPole-v1", {}, 0)
     assert loop.CallbackList([], [trial], model=None).updates_until_due(5, 9, None) == 1
 
 

@@ -96,7 +96,7 @@ def test_damaged_files_are_named(name, content, message, tmp_path):
 
 
 def test_missing_run_or_column_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"There is no file or folder .*nothing"):
+    with pytest.raises(FileNotFoundError, match=r"nothing contains no log.csv"):
         curves.read(tmp_path / "nothing")
     with pytest.raises(ValueError, match=r"log.csv has no column 'reward'"):
         curves.Curve(tmp_path / "log.csv", 0, {"epoch": []}).column("reward")
@@ -135,20 +135,6 @@ def test_runs_with_other_settings_are_not_seeds_of_one_run(tmp_path):
     write_run(tmp_path / "other", ROWS, agent={"gamma": 0.8}, fit={"epochs": 3})
     with pytest.raises(ValueError, match=r"environment and settings.*/\*\."):
         curves.read(tmp_path)
-
-
-def test_folders_without_a_log_are_skipped_if_another_has_one(tmp_path):
-    first = write_run(tmp_path / "first", ROWS)
-    write_run(tmp_path / "two" / "seed_0", ROWS)
-    (tmp_path / "search").mkdir()
-    folders = sorted(tmp_path.iterdir())
-    runs, skipped = curves.read_all(folders)
-    assert [run.name for run in runs] == ["first", "two"]
-    assert skipped == [tmp_path / "search"]
-    with pytest.raises(FileNotFoundError, match=r"search contains no log.csv"):
-        curves.read_all([tmp_path / "search"])
-    with pytest.raises(FileNotFoundError, match="no file or folder .*frist"):
-        curves.read_all([first, tmp_path / "frist"])
 
 
 CONFIG = {"env": "\x1b]0;title\x07", "seed": 3, "agent": {"gamma": 0.9}, "fit": {}}

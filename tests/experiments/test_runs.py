@@ -2,6 +2,7 @@
 
 import pytest
 
+from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.support import locks
 
@@ -11,7 +12,7 @@ def fail_in(path, *names):
     new = runs.new_directory(path, "CartPole-v1", 0)
     with pytest.raises(RuntimeError), new as folder:
         with locks.FolderLock(folder):
-            runs.write_config(folder, {"env": "CartPole-v1"})
+            run_config.write(folder, {"env": "CartPole-v1"})
             (folder / "log.csv").touch()
             (folder / "episodes.csv").write_text("episode,update\n")
             for name in names:
@@ -39,7 +40,7 @@ def test_failed_run_with_results_keeps_all_files(name, tmp_path):
 def test_folder_of_another_training_is_unchanged(tmp_path):
     def write_and_lock():
         with runs.new_directory(tmp_path, "CartPole-v1", 0):
-            runs.write_config(tmp_path, {})  # by the other training
+            run_config.write(tmp_path, {})  # by the other training
             locks.FolderLock(tmp_path).__enter__()
 
     with locks.FolderLock(tmp_path), pytest.raises(locks.FolderLocked):

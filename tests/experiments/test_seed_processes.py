@@ -20,6 +20,12 @@ from tf_reinforce.experiments import tuning
 from tf_reinforce.support import version
 
 
+@pytest.fixture(autouse=True)
+def no_git(monkeypatch):
+    """Leaves the trainings as the only processes that start."""
+    monkeypatch.setattr(version, "_git_commit", lambda: None)
+
+
 def prepared(folder, seeds, **config):
     config = {"env": "CartPole-v1", **config}
     seed_processes.prepare(folder, config, seeds, "a command")
@@ -38,7 +44,12 @@ def test_each_seed_has_a_run_directory_with_its_configuration(tmp_path):
         config = json.loads((path / "config.json").read_text())
         assert path.name == f"seed_{seed}"
         assert (path / "command.txt").read_text() == "a command\n"
-        assert config == {**version.stamp(), "env": "CartPole-v1", "seed": seed}
+        assert config == {
+            **version.stamp(),
+            "env": "CartPole-v1",
+            "seed": seed,
+            "fit": {},
+        }
     for name in ("seed_x", "seed_", "other", "seed_-1", "seed_1"):
         (tmp_path / "a" / "runs" / name).mkdir()  # no seeds
     assert seed_processes.folders(tmp_path / "a" / "runs") == found
@@ -121,7 +132,7 @@ def test_target_of_seeds_is_reached_if_the_median_equals_it(
         (path / "evaluation.json").write_text(json.dumps(evaluation))
     returns = {0: 3.0, 1: 9.0, 2: 4.0}
     expected = {"returns": returns, "env_steps": 120, "seconds": 15.0}
-    assert curves.results(found) == expected
+    assert curves.results(tmp_path / "runs") == expected
     words = ["train", "--resume", str(tmp_path / "runs"), "--require-target"]
     assert cli.main(words) == code
     assert f", {2 - code} of 3 at {target:g}\n" in capsys.readouterr().out

@@ -184,7 +184,8 @@ def test_confirmed_trial_with_the_best_mean_is_the_best(fast, tmp_path, monkeypa
     monkeypatch.setattr(tuning_trial, "confirm", confirm)
     for _ in range(2):
         with tuning.open_search(tmp_path, config()) as running:
-            running.confirm(lambda index: None)
+            for index in running.unconfirmed():
+                running.confirm(index)
             first, second, third, fourth, fifth, *others = running.ranked()
             assert running.best() == third
             value = running.trainings(third)[0]["value"]

@@ -43,6 +43,12 @@ def config(
     )
 
 
+def made_callback(search, model):
+    callback = tuning_trial.TrialCallback(search, lambda *_: False, "Any-v0", {}, 0)
+    callback._model = model
+    return callback
+
+
 def trained(search):
     """Returns the value and the trainings of a trial."""
     trial = optuna.trial.FixedTrial({"agent.gamma": 0.9})
@@ -114,16 +120,10 @@ def test_value_is_the_steps_to_the_target_or_the_best_return_below(returns, expe
 
     This must not count as worse than missing it.
     """
-    evaluator, remaining = types.SimpleNamespace(best_return=-np.inf), iter(returns)
-
-    def evaluate(logs):
-        logs["val_episode_return"] = next(remaining)
-        evaluator.best_return = max(evaluator.best_return, logs["val_episode_return"])
-
-    evaluator.evaluate = evaluate
-    search = config(target=10.0, budget=100)
-    callback = tuning_trial.TrialCallback(search, evaluator, lambda *_: False)
-    callback._model = types.SimpleNamespace()
+    remaining = iter(returns)
+    metrics = lambda *_, **__: {"episode_return": next(remaining)}  # noqa: E731
+    model = types.SimpleNamespace(updates=1, evaluate=metrics)
+    callback = made_callback(config(target=10.0, budget=100), model)
     for epoch in range(len(returns)):
         callback.on_epoch_end(epoch, {"env_steps": 40 * (epoch + 1)})
     assert callback.value == expected
@@ -162,8 +162,7 @@ def test_mean_of_a_log_key_over_the_last_tenth_of_the_updates_is_the_value():
     value, trainings = trained(config("TuneClock-v0", "episode_return"))
     assert value == 6.0 and trainings[0]["best_return"] is None
     search = config(objective="loss", budget=100)
-    callback = tuning_trial.TrialCallback(search, None, lambda *_: False)
-    callback._model = types.SimpleNamespace()
+    callback = made_callback(search, types.SimpleNamespace())
     losses = np.arange(25.0) ** 2
     for epoch, loss in enumerate(losses):
         callback.on_epoch_end(epoch, {"env_steps": 4 * (epoch + 1), "loss": loss})

@@ -1,7 +1,6 @@
 """The commands that draw and compare runs: `plot` and `compare`."""
 
 import dataclasses
-import sys
 from typing import Annotated, Literal
 
 from tf_reinforce import saving
@@ -56,6 +55,7 @@ def plot(options: PlotOptions):
     numbers, the plot shows the policy over all observations. Otherwise, it shows the
     policy along one episode with sampled actions.
     """
+    from tf_reinforce.experiments import curves
     from tf_reinforce.experiments import plots
 
     runs, name = options.runs, "policy.png" if options.policy else "curve.png"
@@ -67,7 +67,7 @@ def plot(options: PlotOptions):
     out = play.output_path(options.out, runs, name)
     if options.policy:
         return _draw_policy(options, out)
-    found, keys = _read_runs(runs), options.key or ["episode_return"]
+    found, keys = [*map(curves.read, runs)], options.key or ["episode_return"]
     plots.save(plots.draw(found, keys, options.x or "steps", options.window), out)
     count = "1 run" if len(found) == 1 else f"{len(found)} runs"
     print(f"drawn to {out}: {', '.join(keys)} of {count}")
@@ -98,22 +98,12 @@ def compare(runs: list[str], *, out: str | None = None):
         out: Draw the curves to this file.
     """
     from tf_reinforce.experiments import comparison
+    from tf_reinforce.experiments import curves
     from tf_reinforce.experiments import plots
 
-    found = _read_runs(runs)
+    found = [*map(curves.read, runs)]
     print(comparison.table(comparison.compare(found)))
     if out is not None:
         plots.save(plots.draw(found), out)
         print(f"drawn to {out}")
     return 0
-
-
-def _read_runs(folders):
-    """Reads the `curves.Run`s of folders, and reports each folder without a log."""
-    from tf_reinforce.experiments import curves
-
-    runs, skipped = curves.read_all(folders)
-    for folder in skipped:
-        text = f"tf-reinforce: skipped {folder}, which contains no {curves.LOG}"
-        print(text, file=sys.stderr)
-    return runs

@@ -268,12 +268,9 @@ def _start_processes(options, plan, twin):
 
     name = f"{plan.num_seeds}_seeds"
     directory = pathlib.Path(options.run_dir or runs.default_directory(plan.env, name))
-    fit = plan.settings["fit"]
-    if isinstance(fit.get("workers"), config.RayWorkers):  # no file names a cluster
-        fit = {name: x for name, x in fit.items() if name != "workers"}
     engine = "host" if twin is None else "compiled"
     content = {"env": plan.env, "engine": engine, "target_return": plan.target}
-    content |= {**plan.settings, "fit": fit}
+    content |= plan.settings
     seed_processes.prepare(directory, content, plan.seeds, options.command_line)
     return _run_processes(options, directory, {"env": plan.env, **plan.settings})
 
@@ -328,7 +325,7 @@ def _run_processes(options, directory, explicit):
     if code:
         print(f"saved in {directory}\nto continue: {command}")
         return code
-    target, result = content.get("target_return"), curves.results(folders)
+    target, result = content.get("target_return"), curves.results(directory)
     return _report_seeds(options, env, directory, result, target)
 
 

@@ -140,17 +140,17 @@ def _search(search, options, directory):
     """Runs the missing trials, prints the results, and returns the exit code."""
     from tf_reinforce.experiments import tuning
 
-    def show(line):
-        return lambda index: print(line(search, index))
-
     _print_start(search, options)
     try:
-        show_trial = show(tuning.trial_line)
-        tuning.run_trials(search, options.trials, options.jobs, show_trial)
-        if count := len(search.unconfirmed()):
+        show = lambda index: print(tuning.trial_line(search, index))  # noqa: E731
+        tuning.run_trials(search, options.trials, options.jobs, show)
+        if best := search.unconfirmed():
             seeds = search.config.confirm
-            print(f"training the best {count} trials with {seeds} further seeds each …")
-        search.confirm(show(tuning.confirmed_line))
+            text = f"training the best {len(best)} trials with {seeds} further seeds each"
+            print(f"{text} …")
+        for index in best:
+            search.confirm(index)
+            print(tuning.confirmed_line(search, index))
     except KeyboardInterrupt:
         print(f"\ninterrupted; {len(search.finished())} finished trials are stored")
         _write_results(search, directory)

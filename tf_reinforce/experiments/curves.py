@@ -93,13 +93,12 @@ def read(folder):
             differ.
     """
     folder = pathlib.Path(folder)
-    run_config.expect_path(folder)
-    parts = _folders_of_logs(folder)
+    found = [folder / LOG] if (folder / LOG).exists() else sorted(folder.glob(f"*/{LOG}"))
+    parts = [path.parent for path in found]
     if not parts:
         raise FileNotFoundError(
-            f"{folder} contains no {LOG}. Expected: a run directory, or a folder of run "
-            "directories. `tf-reinforce train ENV --run-dir DIR` writes one, and so does "
-            f'`fit` with keras.callbacks.CSVLogger("DIR/{LOG}").'
+            f"{folder} contains no {LOG}. Expected: a run directory of `tf-reinforce "
+            f'train` or of keras.callbacks.CSVLogger("DIR/{LOG}"), or a folder of several'
         )
     configs = [run_config.read(part) for part in parts]
     if len(set(map(_settings, configs))) > 1:
@@ -115,31 +114,6 @@ def read(folder):
         [x for part, seed in zip(parts, seeds) for x in _read_log(part / LOG, seed)],
         [x for part in parts for x in _read_evaluations(part / "evaluation.json")],
     )
-
-
-def read_all(folders):
-    """Reads several folders like `read`, and skips those without a log.
-
-    A folder without a log can be selected by a pattern such as `runs/*`, for example if
-    it contains a search.
-
-    Returns:
-        List of `Run`s, and list of the skipped folders.
-
-    Raises:
-        FileNotFoundError: If a folder does not exist, or none contains a log.
-        ValueError: As for `read`.
-    """
-    skipped = [x for x in folders if os.path.isdir(x) and not _folders_of_logs(x)]
-    skipped = [] if len(skipped) == len(folders) else skipped
-    return [read(folder) for folder in folders if folder not in skipped], skipped
-
-
-def _folders_of_logs(folder):
-    """Returns the folder itself if it contains a log, else the subfolders that do."""
-    folder = pathlib.Path(folder)
-    found = [folder / LOG] if (folder / LOG).exists() else sorted(folder.glob(f"*/{LOG}"))
-    return [path.parent for path in found]
 
 
 def _settings(config):
@@ -187,24 +161,20 @@ def _read_evaluations(path):
         raise ValueError(f"{path} is no evaluation of a run: {error!r}") from None
 
 
-def results(folders):
-    """Returns the results of those trainings that have ended.
+def results(folder):
+    """Returns the results of several seeds that have ended.
 
     Args:
-        folders: Dict from seeds to run directories.
+        folder: Path of a folder with a run directory for each seed.
 
     Returns:
         Dict with `returns` (from each seed to its mean return in the evaluation),
         `env_steps` and `seconds` of training (totals over seeds).
     """
-    returns, steps, seconds = {}, 0, 0.0
-    for seed, folder in folders.items():
-        if seed_processes.has_ended(folder):
-            run = read(folder)
-            [curve], [returns[seed]] = run.curves, run.evaluations
-            steps += int(curve.x("steps")[-1])
-            seconds += float(curve.x("seconds")[-1])
-    return {"returns": returns, "env_steps": steps, "seconds": seconds}
+    run = read(folder)
+    returns = dict(zip([x.seed for x in run.curves], run.evaluations, strict=True))
+    ends = np.sum([[x.x("steps")[-1], x.x("seconds")[-1]] for x in run.curves], axis=0)
+    return {"returns": returns, "env_steps": int(ends[0]), "seconds": float(ends[1])}
 
 
 def smooth(values, window):
@@ -322,15 +292,19 @@ def info_table(facts):
     settings.env         CartPole-v1
     settings.fit.epochs  9
     """
-    pairs = ((name, _text(x)) for name, x in run_config.flat(facts).items())
     clean = lambda text: "".join(x if x.isprintable() else "?" for x in text)  # noqa: E731
-    return align([list(map(clean, pair)) for pair in pairs])
+    return align([list(map(clean, pair)) for pair in _flat(facts)])
 
 
-def _text(value):
-    text = f"{value:.6g}" if isinstance(value, float) else value
-    text = text if isinstance(text, str) else json.dumps(text)
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} …"
+def _flat(content, prefix=""):
+    """Yields the dotted name and the text of each fact in nested dicts."""
+    for key, value in content.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            text = f"{value:.6g}" if isinstance(value, float) else value
+            text = text if isinstance(text, str) else json.dumps(text)
+            yield f"{prefix}{key}", text[:_MAX_TEXT] + " …" * (len(text) > _MAX_TEXT)
 
 
 def align(rows):

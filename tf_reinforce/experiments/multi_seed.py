@@ -116,11 +116,7 @@ def train_seeds(
     >>> results.env_steps  # 16 episodes of one step for each update
     960
     """
-    if not callable(make):
-        raise TypeError(
-            "`make` must be a function from a seed to a compiled agent. "
-            f"Received: make={make!r}"
-        )
+    validation.instance("make", make, Callable)
     received = seeds if isinstance(seeds, Iterable) else ()
     checked = [validation.check_seed(seed) for seed in received]
     if not checked or len(set(checked)) < len(checked):
@@ -152,8 +148,6 @@ def train_seeds(
             recorder.check_same_training(checkpoint.path, checkpoint.header, header)
             for program, state in zip(programs, checkpoint.state, strict=True):
                 program.restore(state)
-        for program in programs:
-            program.trace()
         _train(programs, epochs, folder, header)
         results = _results(make, programs)
         if not results.env_steps:  # `fit` raises an error that names the cause
@@ -195,10 +189,12 @@ def _run(programs, epochs, is_over):
     stop = threading.Event()
     with futures.ThreadPoolExecutor(len(programs)) as threads:
         tasks = [threads.submit(program.train, epochs, stop) for program in programs]
-        while futures.wait(tasks, timeout=_POLL_SECONDS).not_done:
-            failed = any(task.done() and task.exception() for task in tasks)
-            if failed or is_over():
-                stop.set()
+        try:
+            while futures.wait(tasks, timeout=_POLL_SECONDS).not_done:
+                if is_over() or any(task.done() and task.exception() for task in tasks):
+                    break
+        finally:  # also Ctrl-C
+            stop.set()
         for task in tasks:
             task.result()
 
@@ -274,16 +270,8 @@ class _SeedProgram:
             group_size=request.group_size,
             stacked_weights=[stacks[id(v)] for v in actor.variables],
         )
-
-    def trace(self):
-        """Traces the training program, which takes seconds.
-
-        All agents must have been made and checked before, so that an invalid agent fails
-        early.
-        """
-        num_agents = self.rollout.num_agents
-        keys = tf.TensorSpec((None, num_agents, 4, 2), tf.uint32)
-        signature = [keys, tf.TensorSpec((num_agents,), tf.bool)]
+        keys = tf.TensorSpec((None, len(seeds), 4, 2), tf.uint32)
+        signature = [keys, tf.TensorSpec((len(seeds),), tf.bool)]
         graph = tf.function(self._updates, input_signature=signature, autograph=False)
         with xla_rollout.explain_compile_errors():
             self._graph = graph.get_concrete_function()

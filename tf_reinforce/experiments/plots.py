@@ -2,8 +2,6 @@
 
 import pathlib
 
-import numpy as np
-
 from tf_reinforce.experiments import comparison
 from tf_reinforce.experiments import curves
 from tf_reinforce.support import extras
@@ -36,9 +34,7 @@ def draw(runs, keys=("episode_return",), axis="steps", window=None):
         ImportError: Without matplotlib or SciPy.
         ValueError: If a run does not have a key.
     """
-    size = 8.0, 1.0 + 3.2 * len(keys)
-    figure, grid = panels(len(keys), 1, size, sharex=True)
-    grid = np.atleast_1d(grid)
+    figure, grid = panels([3.2] * len(keys), sharex=True)
     for panel, key in zip(grid, keys, strict=True):
         for index, run in enumerate(runs):
             _draw_run(panel, run, key, axis, window, COLORS[index % len(COLORS)])
@@ -66,17 +62,18 @@ def _draw_run(panel, run, key, axis, window, color):
     panel.fill_between(grid, interval.low, interval.high, color=color, alpha=0.25, lw=0)
 
 
-def panels(rows, columns, size, **options):
-    """Returns a figure with a transparent background, and an array of its panels.
+def panels(heights, **options):
+    """Returns a figure with a transparent background, and its panels from top to bottom.
 
     Args:
-        rows, columns: Ints, the numbers of panels.
-        size: Pair of floats, width and height in inches.
+        heights: Sequence of floats, the height of each panel in inches.
         **options: Arguments of `matplotlib.figure.Figure.subplots`.
     """
+    size = 8.0, 1.0 + sum(heights)
     figure = _matplotlib("figure").Figure(figsize=size, layout="constrained")
     figure.patch.set_alpha(0.0)
-    return figure, figure.subplots(rows, columns, **options)
+    options |= dict(squeeze=False, height_ratios=heights)
+    return figure, figure.subplots(len(heights), 1, **options)[:, 0]
 
 
 def style(panel, label):

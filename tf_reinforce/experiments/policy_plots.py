@@ -26,6 +26,7 @@ _MAX_PANELS = 24  # parts of an action that are drawn
 _MAX_STEPS = 200  # of an episode
 _MAX_LEGEND = 20  # values of an action that are listed
 _SAMPLES = 256  # for the mean and deviation of a real action
+_TIGHT = {"subplot_kw": {"xmargin": 0}}  # no empty space beside the data
 
 
 def draw(agent, env, *, seed=0, env_kwargs=None, max_episode_steps=None):
@@ -85,7 +86,7 @@ def _draw_episode(estimator, episodes, title):
     outputs, actions, rewards = keras.tree.map_structure(lambda x: x[:_MAX_STEPS], along)
     parts = describe(estimator.head, outputs, actions)[:_MAX_PANELS]
     heights = [2.2 if len(parts) <= 4 else 1.2] * len(parts) + [1.2, 1.2]
-    figure, panels = _figure(heights, sharex=True)
+    figure, panels = plots.panels(heights, sharex=True, **_TIGHT)
     times = np.arange(len(rewards))
     for panel, part in zip(panels, parts):
         _draw_along(panel, times, part)
@@ -102,34 +103,20 @@ def _draw_episode(estimator, episodes, title):
 
 def _draw_map(agent, visited, title):
     """Draws the policy over all observations of one or two numbers."""
-    axes = find_axes(agent.observation_space, visited)
-    grid = make_grid(agent.observation_space, axes)
-    outputs, _ = agent.trainer.estimator.forward(grid)
-    parts = describe(agent.trainer.estimator.head, outputs)[:_MAX_PANELS]
-    figure, panels = _figure([3.4 if len(axes) == 1 else 5.0] * len(parts))
+    space, estimator = agent.observation_space, agent.trainer.estimator
+    axes = find_axes(space, visited)
+    outputs, _ = estimator.forward(make_grid(space, axes))
+    parts = describe(estimator.head, outputs)[:_MAX_PANELS]
+    is_line, step = len(axes) == 1, "mid" if space.dtype.kind in "iu" else None
+    figure, panels = plots.panels([3.4 if is_line else 5.0] * len(parts), **_TIGHT)
     for panel, part in zip(panels, parts):
-        panel.set_xlabel(axes[0].name, color=plots.GRAY)
-        if len(axes) == 1:
-            _draw_along(panel, axes[0].points, part, "mid" if axes[0].is_whole else None)
+        if is_line:
+            _draw_along(panel, *axes, part, step)
+            panel.set_xlabel("observation", color=plots.GRAY)
         else:
-            _draw_plane(panel, part, *axes)
-            inside = dict(xlim=panel.get_xlim(), ylim=panel.get_ylim())
-            points = np.reshape(visited, [-1, 2]).T
-            panel.scatter(*points, s=2, color="black", alpha=0.4, linewidths=0)
-            panel.set(**inside)
+            _draw_plane(panel, *axes, part, visited)
     figure.suptitle(f"{title}the policy over its observations", color=plots.GRAY)
     return figure
-
-
-def _figure(heights, **options):
-    """Returns a figure and its panels, one below the other."""
-    size = 8.0, sum(heights) + 1.0
-    figure, panels = plots.panels(
-        len(heights), 1, size, squeeze=False, height_ratios=heights, **options
-    )
-    for panel in panels[:, 0]:
-        panel.margins(x=0)
-    return figure, panels[:, 0]
 
 
 def _draw_along(panel, x, part, step=None):
@@ -154,33 +141,27 @@ def _draw_along(panel, x, part, step=None):
     plots.style(panel, part.name)
 
 
-def _draw_plane(panel, part, x, y):
-    """Draws the most likely values or the means of a part over two axes."""
-    if isinstance(part, Choices):
-        values, meaning = (
-            _most_likely(part),
-            "most likely value, stronger if more probable",
-        )
-        _list_values(panel, part)
-    else:
-        values, meaning = part.mean, "mean"
-    values = values.reshape(len(y.points), len(x.points), *values.shape[1:])
-    image = panel.pcolormesh(x.points, y.points, values, cmap="viridis", rasterized=True)
-    if isinstance(part, Numbers):
-        bar = panel.figure.colorbar(image, ax=panel).ax
+def _draw_plane(panel, x, y, part, visited):
+    """Draws a part of the action over the first number observed and the second."""
+    is_real = isinstance(part, Numbers)
+    values = part.mean if is_real else _most_likely(part)
+    values = values.reshape(len(y), len(x), *values.shape[1:])
+    image = panel.pcolormesh(x, y, values, cmap="viridis", rasterized=True)
+    if is_real:
+        meaning, bar = "mean", panel.figure.colorbar(image, ax=panel).ax
         plots.style(bar, f"mean {part.name}")
         bar.grid(visible=False)
-    plots.style(panel, y.name)
+    else:
+        meaning = "most likely value, stronger if more probable"
+        _list_values(panel, part)
+    inside = dict(xlim=panel.get_xlim(), ylim=panel.get_ylim())
+    points = np.reshape(visited, [-1, 2]).T
+    panel.scatter(*points, s=2, color="black", alpha=0.4, linewidths=0)
+    panel.set(**inside)
+    panel.set_xlabel("observation[0]", color=plots.GRAY)
+    plots.style(panel, "observation[1]")
     panel.grid(visible=False)
     panel.set_title(f"{part.name}: {meaning}", color=plots.GRAY, fontsize=10)
-
-
-class Axis(NamedTuple):
-    """One number of an observation."""
-
-    name: str
-    points: np.ndarray  # the values of the grid, in increasing order
-    is_whole: bool
 
 
 def _bounds(space):
@@ -198,7 +179,7 @@ def _is_small(space):
 
 
 def find_axes(space, visited):
-    """Returns one or two `Axis`, one for each number of an observation.
+    """Returns the values on the axis of each number of an observation, one or two arrays.
 
     Each axis ends at the bounds of the space. If the bounds are infinite or more than 1e6
     apart, the axis covers the range of `visited` instead, widened by a twentieth on each
@@ -208,16 +189,14 @@ def find_axes(space, visited):
         space: `Discrete`, or a `Box` of one or two numbers.
         visited: `[N, ...]`, observations of episodes.
     """
-    axes, columns = [], np.reshape(visited, [len(visited), -1]).T
-    for index, (low, high) in enumerate(zip(*_bounds(space))):
+    axes, columns = [], np.reshape(visited, [len(visited), -1]).T.astype("float64")
+    for column, low, high in zip(columns, *_bounds(space), strict=True):
         if not high - low < _MAX_BOUND:
-            column = columns[index].astype("float64")
             margin = max(0.05 * np.ptp(column), 1e-3)
             low, high = column.min() - margin, column.max() + margin
         is_whole = space.dtype.kind in "iu"
         count = round(high - low) + 1 if is_whole else _POINTS[len(columns)]
-        name = "observation" if len(columns) == 1 else f"observation[{index}]"
-        axes.append(Axis(name, np.linspace(low, high, count), is_whole))
+        axes.append(np.linspace(low, high, count))
     return axes
 
 
@@ -226,8 +205,7 @@ def make_grid(space, axes):
 
     The first axis varies fastest.
     """
-    columns = np.meshgrid(*(axis.points for axis in axes))
-    rows = np.stack([x.ravel() for x in columns], axis=1)
+    rows = np.stack([x.ravel() for x in np.meshgrid(*axes)], axis=1)
     return rows.reshape(-1, *space.shape).astype(space.dtype)
 
 

@@ -107,12 +107,11 @@ def _make(env, env_kwargs, max_episode_steps, paths):
     with batched_envs.explain_errors(env, env_kwargs):
         kwargs = {"render_mode": _MODE, **env_kwargs}
         result = make(**kwargs) if callable(make) else None
-    modes = getattr(result, "metadata", {}).get("render_modes", [_MODE])
-    if getattr(result, "render_mode", None) != _MODE or _MODE not in modes:
+    if getattr(result, "render_mode", None) != _MODE:
         raise ValueError(
             "`env` must be an environment id, an EnvSpec or a callable that makes a "
             f"Gymnasium environment with render_mode={_MODE!r}. Received: {env!r} with "
-            f"env_kwargs={env_kwargs}, which has the render modes {modes}"
+            f"env_kwargs={env_kwargs}"
         )
     return _RecordedEnv(result, paths)
 

@@ -12,6 +12,7 @@ from tf_reinforce.support import files
 from tf_reinforce.support import version
 
 FILE_NAME = "config.json"
+FILES = FILE_NAME, "versions.json", "command.txt"
 _MAX_BYTES = 2**20
 MAX_SEEDS = 1024  # each has an environment of its own
 
@@ -44,27 +45,19 @@ MAY_DIFFER = ("num_envs", "workers", "step_timeout")
 
 
 def find(run, name="agent.keras"):
-    """Returns the path of a file in a run directory, or `run` itself if it is a file.
+    """Returns the path of a file in a run directory, or `run` itself if it is no folder.
 
     Raises:
         FileNotFoundError: If it does not exist.
     """
     run = pathlib.Path(run)
-    if not run.is_dir():
-        expect_path(run)
-        return run
-    if not (run / name).exists():
+    path = run / name if run.is_dir() else run
+    if not path.exists():
         raise FileNotFoundError(
-            f"{run} is no run directory with {name}. Expected: an agent file, or a "
-            "folder of `tf-reinforce train ENV --run-dir DIR`"
+            f"There is no file or folder {path}. Expected: an agent file, or a folder of "
+            "`tf-reinforce train ENV --run-dir DIR`"
         )
-    return run / name
-
-
-def expect_path(path):
-    """Raises `FileNotFoundError` if there is no file or folder `path`."""
-    if not pathlib.Path(path).exists():
-        raise FileNotFoundError(f"There is no file or folder {path}.")
+    return path
 
 
 def write_json(path, content):
@@ -73,9 +66,31 @@ def write_json(path, content):
         pathlib.Path(temporary).write_text(json.dumps(content, indent=2) + "\n")
 
 
-def write(directory, content):
-    """Writes `config.json` of a run or a search, and adds the package version."""
-    write_json(pathlib.Path(directory) / FILE_NAME, {**content, **version.stamp()})
+def write(directory, content, command=None, **versions):
+    """Writes those of the `FILES` of a run or a search that do not exist yet.
+
+    A run can be resumed as soon as `config.json` exists, so this file is written first.
+    It does not name workers on a cluster, because a file from a stranger must not choose
+    a server to connect to.
+
+    Args:
+        directory: Path of the run directory.
+        content: Dict, the content of `config.json` without the package version.
+        command: String, the command that starts the training, or `None`.
+        **versions: Strings, versions of further packages.
+    """
+    fit = content.get("fit", {}).items()
+    fit = {name: x for name, x in fit if not isinstance(x, options.RayWorkers)}
+    config_path, versions_path, command_path = (pathlib.Path(directory, x) for x in FILES)
+    if not config_path.exists():
+        write_json(config_path, {**content, "fit": fit, **version.stamp()})
+    if not versions_path.exists():
+        write_json(versions_path, version.of_run() | versions)
+    if command is not None and not command_path.exists():
+        with files.atomic_write(command_path) as temporary:
+            # Arguments of a command may be bytes that are not text.
+            text = f"{command}\n".encode(errors="surrogateescape")
+            pathlib.Path(temporary).write_bytes(text)
 
 
 def read(directory):
@@ -108,15 +123,6 @@ def read_json(path):
     if not isinstance(content, dict):
         raise ValueError(f"{path} must contain a JSON object, and is a {type(content)}.")
     return content
-
-
-def flat(content, prefix=""):
-    """Flattens nested settings to a dict with dotted names."""
-    result = {}
-    for key, value in content.items():
-        name, is_table = f"{prefix}{key}", isinstance(value, dict) and value
-        result |= flat(value, f"{name}.") if is_table else {name: value}
-    return result
 
 
 def read_env(run, env_kwargs=None):
@@ -239,19 +245,12 @@ def resume_words(directory, config):
     """Returns the arguments of `resume_command`, a list of strings."""
     env = [config["env"]] if ":" in config["env"] else []
     words = ["train", *env, "--resume", str(directory)]
-    words += env_arg_options(config["env_kwargs"])
+    for name, value in config["env_kwargs"].items():
+        if not toml_files.is_safe(value):
+            is_plain = isinstance(value, str) and schema.value(value) == value
+            words += ["--env-arg", f"{name}={value if is_plain else json.dumps(value)}"]
     workers = config["fit"].get("workers")
     if isinstance(workers, options.RayWorkers):
         words += ["--ray", workers.address, "--workers", str(workers.num_workers)]
         words += ["--num-cpus-per-worker", f"{workers.num_cpus_per_worker:g}"]
-    return words
-
-
-def env_arg_options(env_kwargs):
-    """Returns `--env-arg` options for the arguments that may not come from a file."""
-    words = []
-    for name, value in env_kwargs.items():
-        if not toml_files.is_safe(value):
-            is_plain = isinstance(value, str) and schema.value(value) == value
-            words += ["--env-arg", f"{name}={value if is_plain else json.dumps(value)}"]
     return words

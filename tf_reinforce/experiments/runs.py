@@ -25,7 +25,6 @@ from tf_reinforce.experiments import run_config
 from tf_reinforce.settings import config as training_options
 from tf_reinforce.support import files
 from tf_reinforce.support import locks
-from tf_reinforce.support import version
 
 MAX_UPDATES = 300  # without a budget, if the target is not reached
 # The evaluation options in the tables of a run, and their defaults.
@@ -34,10 +33,9 @@ _EVALUATION = {
     "fit": {"num_envs": 8, "workers": 1, "on_bad_env": "raise", "on_env_error": "raise"},
 }
 EVALUATION_FREQ = 10  # updates from one evaluation to the next
-_VERSIONS, _COMMAND = "versions.json", "command.txt"
 _LOG, _EPISODES = "log.csv", "episodes.csv"
 # Files written before the first update ends.
-_FIRST_FILES = run_config.FILE_NAME, _VERSIONS, _COMMAND, _LOG, _EPISODES
+_FIRST_FILES = *run_config.FILES, _LOG, _EPISODES
 
 
 @contextlib.contextmanager
@@ -177,43 +175,15 @@ def _signals(result):
 
 @contextlib.contextmanager
 def _checkpoints(directory, config, command, is_chief=True):
-    """Yields the open `Checkpoints` of a run, after the chief wrote its first files.
-
-    A run can be resumed as soon as `config.json` exists, so this file is written first.
-    It does not name workers on a cluster, because a file from a stranger must not choose
-    a server to connect to.
-    """
+    """Yields the open `Checkpoints` of a run, after the chief wrote its first files."""
     folder = checkpoints.Checkpoints(
         directory, agent_path=directory / "last.keras", **config.get("checkpoint", {})
     )
     folder.is_writer = is_chief
     with folder.open():
         if is_chief:
-            write_config(directory, config, command)
+            run_config.write(directory, config, command)
         yield folder
-
-
-def write_config(directory, config, command=None, **versions):
-    """Writes the files of configuration, versions and command that do not exist yet.
-
-    Args:
-        directory: `pathlib.Path` of the run directory.
-        config: Dict, the content of `config.json`.
-        command: String, the command that starts the training, or `None`.
-        **versions: Strings, versions of further packages.
-    """
-    is_ray = lambda x: isinstance(x, training_options.RayWorkers)  # noqa: E731
-    fit = {name: x for name, x in config.get("fit", {}).items() if not is_ray(x)}
-    config = {**config, "fit": fit}
-    if not (directory / run_config.FILE_NAME).exists():
-        run_config.write(directory, config)
-    if not (directory / _VERSIONS).exists():
-        run_config.write_json(directory / _VERSIONS, version.of_run() | versions)
-    if command is not None and not (directory / _COMMAND).exists():
-        with files.atomic_write(directory / _COMMAND) as temporary:
-            # Arguments of a command may be bytes that are not text.
-            text = f"{command}\n".encode(errors="surrogateescape")
-            pathlib.Path(temporary).write_bytes(text)
 
 
 def _finish(agent, evaluator, result):

@@ -159,10 +159,11 @@ def _parse_table(path, table):
     hints = {"low": number, "high": number, "log": bool, "choices": list}
     table = schema.check_table(f"The range of `{name}`", hints, table, f"{name}.")
     result = Range(path, **table)
-    is_valid = table.keys() == {"choices"} and len(set(result.labels)) > 1
-    is_valid = is_valid and len(set(result.labels)) == len(result.choices)
-    if "choices" not in table and table.keys() >= {"low", "high"}:
-        is_valid = result.low < result.high and (result.low > 0 or not result.log)
+    if "choices" in table:
+        is_valid = len(table) == 1 < len(set(result.labels)) == len(result.choices)
+    else:
+        is_valid = table.keys() >= {"low", "high"} and result.low < result.high
+        is_valid = is_valid and (result.low > 0 or not result.log)
     if not is_valid:
         raise ValueError(
             f"The range of `{name}` must have the form {{low = 0.001, high = 0.1, "

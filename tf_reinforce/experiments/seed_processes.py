@@ -39,10 +39,7 @@ def prepare(directory, config, seeds, command=None):
         for seed in seeds:
             folder = pathlib.Path(temporary) / f"seed_{seed}"
             folder.mkdir(parents=True)
-            run_config.write(folder, {**config, "seed": seed})
-            if command is not None:
-                text = f"{command}\n".encode(errors="surrogateescape")
-                (folder / "command.txt").write_bytes(text)
+            run_config.write(folder, {**config, "seed": seed}, command)
 
 
 def folders(directory):

@@ -20,7 +20,6 @@ from optuna.storages import journal
 from tf_reinforce.data import seeding
 from tf_reinforce.experiments import curves
 from tf_reinforce.experiments import run_config
-from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import search_space
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.settings import toml_files
@@ -61,10 +60,18 @@ def open_search(directory, config):
         FileExistsError: If it contains other files.
         FolderLocked: If another process uses it.
     """
-    directory = pathlib.Path(directory)
-    _expect_same_search(directory, config)
+    directory, content = pathlib.Path(directory), config.content()
+    if stored := run_config.read(directory):
+        for name, value in content.items():
+            if stored.get(name) != value:
+                raise ValueError(
+                    f"{directory} contains a run, or a search with another `{name}`. "
+                    f"Expected: {stored.get(name)}. Received: {value}"
+                )
+    else:
+        files.expect_empty_folder(directory)
     with locks.FolderLock(directory):
-        runs.write_config(directory, config.content(), optuna=optuna.__version__)
+        run_config.write(directory, content, optuna=optuna.__version__)
         _repair(directory)
         search = Search(directory, config)
         search.retry_unfinished()
@@ -84,21 +91,6 @@ def _repair(directory):
     if path.exists():
         files.expect_regular_file(path)
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-
-
-def _expect_same_search(directory, config):
-    """Raises an error if a folder contains another search, a run, or other files."""
-    stored, content = run_config.read(directory), config.content()
-    if not stored:
-        files.expect_empty_folder(directory)
-        return
-    for name in content:
-        if stored.get(name) != content[name]:
-            raise ValueError(
-                f"{directory} contains a run, or a search with another `{name}`. "
-                f"Expected: {stored.get(name)}. Received: {content[name]}. Repeat the "
-                "command of the search, or choose another folder: --run-dir DIR."
-            )
 
 
 class Search:
@@ -188,28 +180,23 @@ class Search:
             return next(iter(ranked), None)
         return (min if self.config.minimize else max)(means, key=means.get)
 
-    def confirm(self, notify):
-        """Trains the best trials with further seeds, except those already confirmed.
+    def unconfirmed(self):
+        """Returns the indices of the best trials that `confirm` has not trained yet."""
+        best = self.ranked()[: NUM_FINALISTS if self.config.confirm else 0]
+        return [index for index in best if self.confirmation(index) is None]
+
+    def confirm(self, index):
+        """Trains a trial's settings with further seeds, and stores the values.
 
         The best of many trials has a good value partly by chance, so its settings look
         better than they are. The further trainings were not part of the selection and do
         not have this bias.
-
-        Args:
-            notify: Function that is called with the index of each confirmed trial.
         """
-        for index in self.unconfirmed():
-            try:
-                values = tuning_trial.confirm(self.config, self.settings(index))
-            except tuning_trial.FAILURES as error:  # these settings do not always train
-                values = _failure(error)
-            self.study.set_user_attr(_CONFIRMED.format(index), values)
-            notify(index)
-
-    def unconfirmed(self):
-        """Returns the indices of the trials that `confirm` would train."""
-        best = self.ranked()[: NUM_FINALISTS if self.config.confirm else 0]
-        return [index for index in best if self.confirmation(index) is None]
+        try:
+            values = tuning_trial.confirm(self.config, self.settings(index))
+        except tuning_trial.FAILURES as error:  # these settings do not always train
+            values = _failure(error)
+        self.study.set_user_attr(_CONFIRMED.format(index), values)
 
     def confirmation(self, index):
         """Returns the values of `confirm` for a trial, or its error, or `None`."""
@@ -371,11 +358,11 @@ def trial_line(search, index):
 
 def confirmed_line(search, index):
     """Describes a trial that was trained with further seeds in one line."""
-    mean, count = search.confirmed(index), search.config.confirm
+    mean, config = search.confirmed(index), search.config
     if mean is None:
         return f"trial {index}: a further training failed: {search.confirmation(index)}"
-    text = f"mean {mean:,.5g} {search.config.objective}"
-    return f"trial {index}: {text} with {count} further trainings"
+    text = f"mean {mean:,.5g} {config.objective} with {config.confirm} further trainings"
+    return f"trial {index}: {text}"
 
 
 def _result(search, index):
@@ -420,11 +407,9 @@ def table(search):
 def write_preset(search, path):
     """Writes the settings of the best trial as a preset file."""
     best, config = search.best(), search.config
-    seeds = ", ".join(str(x["seed"]) for x in search.trainings(best))
-    result = f"{_result(search, best)} (seeds {seeds})"
-    if (mean := search.confirmed(best)) is not None:
-        further = f"{config.confirm} further seeds"
-        result += f"; mean {mean:,.5g} {config.objective} with {further}"
+    result = _result(search, best)
+    if search.confirmed(best) is not None:
+        result += f"; {confirmed_line(search, best).partition(': ')[2]}"
     settings = {"env": config.env, "result": result, **search.settings(best)}
     comment = f"Trial {best} of tf-reinforce tune {version.VERSION}."
     toml_files.write(path, settings, comment)

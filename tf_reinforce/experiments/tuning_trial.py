@@ -7,7 +7,6 @@ import math
 import time
 from typing import Any
 
-import keras
 import numpy as np
 import optuna
 import tensorflow as tf
@@ -111,7 +110,7 @@ class SearchConfig:
         return self.budget * (1.0 + share)
 
 
-class TrialCallback(keras.callbacks.Callback):
+class TrialCallback(evaluation.EvaluationCallback):
     """Reports the value of a training at fixed environment steps, and can end it early.
 
     The training ends when `report` returns True. With the objective `"steps"`, it also
@@ -119,9 +118,9 @@ class TrialCallback(keras.callbacks.Callback):
 
     Args:
         config: `SearchConfig`.
-        evaluator: `EvaluationCallback` that evaluates the agent.
         report: Function of a count, which starts at 1, and of the value that the training
             would have if it ended now. Returns whether to end it.
+        env, options, seed: As for `EvaluationCallback`.
 
     Attributes:
         value: Float, the value of the training so far.
@@ -129,23 +128,14 @@ class TrialCallback(keras.callbacks.Callback):
         reached: Bool, whether an evaluation has reached the target.
     """
 
-    def __init__(self, config, evaluator, report):
-        super().__init__()
+    def __init__(self, config, report, env, options, seed):
+        super().__init__(env, options, seed, None, every=1, target=None)
         self.config = config
-        self.evaluator = evaluator
         self.report = report
         self.value = math.nan
         self.is_pruned = self.reached = False
         self.num_reports = 0
         self._history = []
-
-    def set_model(self, model):
-        super().set_model(model)
-        self.evaluator.set_model(model)
-
-    def updates_until_due(self, epoch):
-        """Returns 1, because the agent may be evaluated after each update."""
-        return 1
 
     def on_epoch_end(self, epoch, logs=None):
         key, budget = self.config.objective, self.config.budget
@@ -172,13 +162,13 @@ class TrialCallback(keras.callbacks.Callback):
         """Returns the value of the training if it ended after this update."""
         if not self.config.needs_evaluation:
             return float(np.mean(self._history[-math.ceil(len(self._history) / 10) :]))
-        self.evaluator.evaluate(logs)
+        self.evaluate(logs)
         if self.config.objective == "return":
             return logs["val_episode_return"]
         self.reached = logs["val_episode_return"] >= self.config.target
         if self.reached:
             return float(min(logs["env_steps"], self.config.budget))
-        return self.config.missed(self.evaluator.best_return)
+        return self.config.missed(self.best_return)
 
 
 def run(config, trial, index):
@@ -259,10 +249,7 @@ def _train(config, settings, seed, trained=None, report=lambda number, value: Fa
         env = envs.make(env)
         names = "episodes", "deterministic", "max_episode_steps"  # all of a twin
         options = {name: options[name] for name in names}
-    evaluator = evaluation.EvaluationCallback(
-        env, options, seed, None, every=1, target=None
-    )
-    callback = TrialCallback(config, evaluator, report)
+    callback = TrialCallback(config, report, env, options, seed)
     start = time.perf_counter()
     fit = {"env_kwargs": settings["env_kwargs"], **settings["fit"]}
     agent.fit(env, callbacks=[callback], verbose=0, seed=seed, **fit)
@@ -273,7 +260,7 @@ def _train(config, settings, seed, trained=None, report=lambda number, value: Fa
         "env_steps": agent.env_steps,
         "updates": agent.updates,
         "value": callback.value,
-        "best_return": evaluator.best_return if config.needs_evaluation else None,
+        "best_return": callback.best_return if config.needs_evaluation else None,
         "reached": callback.reached,
         "seconds": round(time.perf_counter() - start, 2),
     }
