@@ -1,6 +1,6 @@
 """Acts on batches of observations, with the functions that `export` writes."""
 
-import functools
+from collections.abc import Mapping
 
 import keras
 import numpy as np
@@ -146,15 +146,17 @@ class LivePolicy:
 
 def _nested(spec, batch):
     """Returns a batch of N rows as tensors `[N, …]`, nested like the spec of one row."""
-    try:
-        keras.tree.map_structure_up_to(spec, lambda part: part, batch)
-    except ValueError as error:
-        raise ValueError(
-            "`observations` must be nested like the observation space, with a batch in "
-            f"place of each array: {spec}. Received: {str(error)[:200]}"
-        ) from None
-    return keras.tree.map_structure_up_to(
-        spec, functools.partial(_batch, "observations"), spec, batch
+    if not isinstance(spec, (dict, tuple)):
+        return _batch("observations", spec, batch)
+    if isinstance(spec, dict):
+        if isinstance(batch, Mapping) and set(batch) == set(spec):
+            return {key: _nested(spec[key], batch[key]) for key in spec}
+    elif isinstance(batch, (tuple, list)) and len(batch) == len(spec):
+        return tuple(map(_nested, spec, batch))
+    received = list(batch) if isinstance(batch, Mapping) else type(batch).__name__
+    raise ValueError(
+        "`observations` must be nested like the observation space, with a batch in place "
+        f"of each array. Expected: {spec}. Received: {received}"
     )
 
 
