@@ -29,11 +29,10 @@ import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce import envs
 from tf_reinforce.callbacks import evaluation
-from tf_reinforce.cli import agent_files
+from tf_reinforce.cli import commands
 from tf_reinforce.cli import entry
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
-from tf_reinforce.cli import play
 from tf_reinforce.cli import train as train_command
 from tf_reinforce.cli import tune
 from tf_reinforce.engine import learner_processes
@@ -374,7 +373,7 @@ def test_check_of_an_export_plays_with_the_arguments_of_the_run(
 
     monkeypatch.setattr(export_report, "check_export", check)
     agent = types.SimpleNamespace(export=lambda *_, **__: None)
-    monkeypatch.setattr(play.agent_files, "load", lambda *_: agent)
+    monkeypatch.setattr(commands, "load", lambda *_: agent)
     words = ["export", str(path.parent), "--out", "policy", "--check"]
     more = [] if passed else ["--env-arg", "g=7.0"]
     assert cli.main([*words, "--observations", "7", *more]) == int(not passed)
@@ -625,9 +624,9 @@ def test_each_setting_has_an_option_and_one_environment_is_made(monkeypatch):
     }
     tables = [package_config.TABLES[x] for x in ("agent", "fit", "callbacks")]
     assert names - {"grace_seconds"} == {name for table in tables for name in table}
-    made, make = [], agent_files.action_space
+    made, make = [], plans.action_space
     note = lambda *x: made.append(x) or make(*x)  # noqa: E731
-    monkeypatch.setattr(agent_files, "action_space", note)
+    monkeypatch.setattr(plans, "action_space", note)
     words = ["train", "Pendulum-v1", "--preset", "--env-arg", "g=5", "--head", "Beta"]
     assert plan(*words).target == -200
     assert made == [("Pendulum-v1", {"g": 5})]
@@ -652,13 +651,12 @@ def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, capsys):
     assert train(tmp_path / "a", "--target-return", "500", *few) == 1
     printed = capsys.readouterr().out
     assert "target 500 missed" in printed and "training ends" not in printed
-    words = ["--target-return", "0", "--eval-every", "1", *few, "--export"]
+    words = ["--target-return", "0", "--eval-every", "1", *few]
     words += ["--hidden", "8", "--run-dir", str(tmp_path / "b")]
     assert cli.main(["train", "CartPole-v1", *words]) == 0
     printed = capsys.readouterr().out
     assert "over 2 episodes reaches the target return 0, or after 300 upd" in printed
     assert "trained 1 update, " in printed and "s with 1 evaluation\n" in printed
-    assert (tmp_path / "b" / "policy" / "saved_model.pb").exists()
     assert train(tmp_path / "c", "--require-target", env="Pendulum-v1") == 2
     assert "Pendulum-v1 has no reward threshold" in capsys.readouterr().err
 

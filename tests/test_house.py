@@ -115,10 +115,7 @@ def test_imports_have_no_cycles():
 
 # These modules import inside functions, so that `--help` does not import TensorFlow.
 DEFERRED_IMPORTS = {
-    "cli/agent_files.py",
-    "cli/play.py",
-    "cli/plot.py",
-    "cli/tools.py",
+    "cli/commands.py",
     "cli/plans.py",
     "cli/train.py",
     "cli/tune.py",

@@ -16,7 +16,7 @@ import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
-from tf_reinforce.cli import play
+from tf_reinforce.cli import commands
 from tf_reinforce.export import formats
 
 SIGNATURES = ["act", "sample", "distribution", "log_prob"]
@@ -257,6 +257,6 @@ def test_export_keeps_its_weights_when_the_agent_changes(tmp_path):
 
 def test_command_line_offers_every_format():
     offered = typing.get_args(
-        inspect.signature(play.export).parameters["format"].annotation
+        inspect.signature(commands.export).parameters["format"].annotation
     )
     assert offered == tuple(formats.WRITERS) == tuple(formats._LOADERS)

@@ -116,7 +116,6 @@ def replace_by_pipe(folder):
 CHANGES = {
     "file": (lambda x: fill(x, thesis="mine"), "thesis"),
     "nested file": (lambda x: fill(x / "assets", thesis="mine"), "assets/thesis"),
-    "empty folder": (lambda x: (x / "thesis").mkdir(), "thesis"),
     "link": (lambda x: (x / "thesis").symlink_to(x), "thesis"),
     "changed file": (lambda x: fill(x, a="mine"), "a"),
     "pipe": (replace_by_pipe, "a"),

@@ -10,10 +10,8 @@ import sys
 import warnings
 from typing import Literal
 
+from tf_reinforce.cli import commands
 from tf_reinforce.cli import options as cli_options
-from tf_reinforce.cli import play
-from tf_reinforce.cli import plot
-from tf_reinforce.cli import tools
 from tf_reinforce.cli import train
 from tf_reinforce.cli import tune
 from tf_reinforce.support import locks
@@ -52,22 +50,22 @@ def make_parser():
         prog="tf-reinforce", description="REINFORCE for people who think in Keras."
     )
     parser.add_argument("--version", action="version", version=version.VERSION)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for run in (
         train.train,
         tune.tune,
-        play.evaluate,
-        play.record,
-        play.export,
-        plot.plot,
-        plot.compare,
-        play.info,
-        tools.check_env,
-        tools.explain,
-        tools.presets,
+        commands.evaluate,
+        commands.record,
+        commands.export,
+        commands.plot,
+        commands.compare,
+        commands.info,
+        commands.check_env,
+        commands.explain,
+        commands.presets,
         completion,
     ):
-        cli_options.add_command(commands, run)
+        cli_options.add_command(subparsers, run)
     return parser
 
 

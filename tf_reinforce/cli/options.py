@@ -26,7 +26,7 @@ SETTINGS = {
     **{name: ("callbacks", name) for name in config.TABLES["callbacks"]},
 }
 # Options that may be used without a value: the value that they then have.
-_CONSTANTS = {"preset": "", "export": "", "tensorboard": "scalars", "video": 100}
+_CONSTANTS = {"preset": "", "tensorboard": "scalars", "video": 100}
 
 
 def flag(name):
@@ -119,11 +119,16 @@ def _form(name, hint):
     return dict(type=reader(schema.read, name, hint), metavar=letter, **form)
 
 
-def expect_effect(needed, is_given, **options):
-    """Raises `ValueError` for options that have no effect without another one."""
+def expect_none(reason, **options):
+    """Raises `ValueError` for options that have no effect, if the user passed one.
+
+    Args:
+        reason: String for the message, for example `"without --check"`.
+        **options: The values of the options.
+    """
     for name, value in options.items():
-        if not is_given and value not in (None, []):
-            raise ValueError(f"`{flag(name)}` has no effect without {needed}. Omit it.")
+        if value not in (None, [], "auto"):
+            raise ValueError(f"`{flag(name)}` has no effect {reason}. Omit it.")
 
 
 def reader(function, *arguments):
@@ -145,16 +150,10 @@ def explicit_settings(options):
         if (value := getattr(options, name, None)) is not None:
             tables[table][key] = value
     fit = tables["fit"]
-    if (address := getattr(options, "ray", None)) is not None:
+    if (address := getattr(options, "ray", None)) is not None and "workers" in fit:
         cores = options.num_cpus_per_worker
-        cores = 1 if cores is None else cores
-        if "workers" not in fit:
-            raise ValueError(
-                "`--ray` runs the workers of `--workers N` on a cluster: add it"
-            )
-        fit["workers"] = config.RayWorkers(
-            fit["workers"], address, num_cpus_per_worker=cores
-        )
+        more = {} if cores is None else {"num_cpus_per_worker": cores}
+        fit["workers"] = config.RayWorkers(fit["workers"], address, **more)
     if (limit := fit.get("max_episode_steps")) is not None:
         tables["evaluation"]["max_episode_steps"] = limit
     if (every := getattr(options, "checkpoint_every", None)) is not None:
@@ -165,13 +164,8 @@ def explicit_settings(options):
 def _interval(text):
     """Returns `{"every_updates": 10}` for "10", `{"every_seconds": 30.0}` for "30s"."""
     name = "every_seconds" if text.endswith("s") else "every_updates"
-    hint = schema.NonNegative if text.endswith("s") else Count
-    with contextlib.suppress(ValueError):
-        return {name: schema.read(name, hint, text.removesuffix("s"))}
-    raise ValueError(
-        "must be a number of updates, for example 10, or of seconds, for example 60s. "
-        f"Received: {text!r}"
-    )
+    hint = config.TABLES["checkpoint"][name]
+    return {name: schema.read(name, hint, text.removesuffix("s"))}
 
 
 def _env_argument(text):

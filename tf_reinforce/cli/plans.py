@@ -5,14 +5,18 @@ without importing TensorFlow, unless the environment needs a module that does.
 """
 
 import dataclasses
+import importlib
+import importlib.util
+import os
+import sys
 from typing import Any
 
-from tf_reinforce.cli import agent_files
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.experiments import run_config
 from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
 from tf_reinforce.settings import toml_files
+from tf_reinforce.support import startup
 
 # Settings that `config.json` always contains; without a preset, these are their values.
 _NAMES = "gamma", "learning_rate", "baseline", "entropy_coef", "normalize_observations"
@@ -23,9 +27,59 @@ _NOT_WITH_RESUME = ["preset", "set", "engine", "seed", "seeds", "run_dir"]
 _NOT_WITH_RESUME += [
     name for name, x in cli_options.SETTINGS.items() if x[0] in ("agent", "evaluation")
 ]
-# The settings of `fit` that a compiled engine supports.
-_COMPILED_FIT: dict[str, Any] = {"steps_per_epoch": None, "workers": 1}
-_COMPILED_FIT |= dict.fromkeys(config.FAULT_OPTIONS, "raise")
+# The values of settings that the compiled engine needs.
+_COMPILED: dict[str, Any] = {"steps_per_epoch": None, "workers": 1, "env_kwargs": {}}
+_COMPILED |= dict.fromkeys(config.FAULT_OPTIONS, "raise")
+_LIMIT = "max_episode_steps"
+
+
+def find_env(env):
+    """Imports an environment's module, and returns the id of the environment.
+
+    In `module:Id`, the module may be a file in the current folder.
+
+    Raises:
+        ValueError: If there is no such module, or no such id.
+    """
+    module, _, name = env.rpartition(":")
+    if module:
+        folder = os.getcwd()
+        if folder not in sys.path and "" not in sys.path:
+            sys.path.append(folder)  # a console script, unlike `python -m`, omits it
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            text = f"There is no module {module!r} in the current folder, {folder}"
+            raise ValueError(f"{text}, or among the installed packages.")
+        startup.import_tensorflow()  # the module may import it
+        importlib.import_module(module)
+    import gymnasium
+
+    try:
+        gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise ValueError(
+            f"{error} Expected: an environment id with its version, or MODULE:ID if a "
+            f"module registers it. Received: {env}"
+        ) from error
+    return env
+
+
+def action_space(env, env_kwargs):
+    """Makes an environment once to read its action space.
+
+    Raises:
+        ValueError: If the constructor does not accept the arguments.
+    """
+    import gymnasium
+
+    from tf_reinforce.engine.collect import batched_envs
+
+    with batched_envs.explain_errors(env, env_kwargs):
+        # As for training, the time limit is no argument of the environment.
+        made = gymnasium.make(
+            env, max_episode_steps=None, disable_env_checker=True, **env_kwargs
+        )
+    made.close()
+    return made.action_space
 
 
 @dataclasses.dataclass
@@ -99,18 +153,13 @@ class Plan:
             return envs.make(self.env)
         if self.engine == "host" or self._host_settings():
             return None
-        twin, limit = (
-            envs.twin_of(self.env),
-            self.settings["fit"].get("max_episode_steps"),
-        )
+        twin, limit = envs.twin_of(self.env), self.settings["fit"].get(_LIMIT)
         return twin if twin is not None and (twin.max_episode_steps or limit) else None
 
     def _host_settings(self):
         """Returns the settings that need the host engine."""
-        fit, env_kwargs = self.settings["fit"], self.settings["env_kwargs"]
-        found = {x: fit[x] for x in _COMPILED_FIT if x in fit}
-        found = {x: value for x, value in found.items() if value != _COMPILED_FIT[x]}
-        return {**found, "env_kwargs": env_kwargs} if env_kwargs else found
+        given = {**_COMPILED, **self.settings["fit"], **self.settings}
+        return {x: given[x] for x in _COMPILED if given[x] != _COMPILED[x]}
 
 
 def make(options):
@@ -129,11 +178,11 @@ def _new(options):
             "The command needs an environment id, for example `tf-reinforce train "
             "CartPole-v1`, or `train --resume DIR` to continue a training."
         )
-    env, name = agent_files.find_env(options.env), toml_files.own_name(options.env)
+    env, name = find_env(options.env), toml_files.own_name(options.env)
     options.preset = name if options.preset == "" else options.preset
     preset = toml_files.read_for_env(options.preset, env)
     env_kwargs = {**preset["env_kwargs"], **dict(options.env_arg)}
-    space = agent_files.action_space(env, env_kwargs)
+    space = action_space(env, env_kwargs)
     explicit = cli_options.explicit_settings(options)
     given = dict(options.set)
     baseline = given.get(("agent", "baseline"), explicit["agent"].get("baseline"))
@@ -141,8 +190,7 @@ def _new(options):
     is_plain = env in config.TWINS and type(space).__name__ == "Discrete"
     is_value = baseline == "value" or (baseline is None and not is_plain)
     if options.preset is None and is_value:
-        limit = explicit["fit"].get("max_episode_steps")
-        limit = given.get(("fit", "max_episode_steps"), limit)
+        limit = given.get(("fit", _LIMIT), explicit["fit"].get(_LIMIT))
         chosen = _default_preset(name, space, limit, options.engine == "compiled")
         preset = {**preset, **chosen}
     fit = config.merge_options(preset["fit"], explicit["fit"])
@@ -213,7 +261,7 @@ def _resumed(options):
     else:
         seed, count = seeds[0], len(seeds)
         settings["fit"].pop("workers", None)  # of an earlier version
-    return Plan(agent_files.find_env(env), settings, content["engine"], seed, count)
+    return Plan(find_env(env), settings, content["engine"], seed, count)
 
 
 def unknown_module(env, command):
@@ -226,9 +274,5 @@ def unknown_module(env, command):
 
 def check_resume_options(options):
     """Raises `ValueError` for an option that `--resume` does not allow."""
-    for name in _NOT_WITH_RESUME:
-        if getattr(options, name) not in (None, "auto", []):
-            raise ValueError(
-                "`--resume` continues a training with its own settings. Omit "
-                f"{cli_options.flag(name)}."
-            )
+    given = {name: getattr(options, name) for name in _NOT_WITH_RESUME}
+    cli_options.expect_none("with --resume, which keeps the settings", **given)

@@ -8,7 +8,6 @@ import shlex
 import tempfile
 from typing import Annotated
 
-from tf_reinforce import saving
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
 from tf_reinforce.experiments import run_config
@@ -36,7 +35,6 @@ class TrainOptions(cli_options.TaskOptions):
         require_target: Exit with code 1 if the best agent misses the target; with
             --seeds, if the median of the seeds does.
         run_dir: Folder of this run (runs/ENV/DATE_seedN).
-        export: Also write the best policy as a SavedModel (RUN/policy).
         resume: Continue the run in this folder, with its settings.
         checkpoint_every: Updates (10) or seconds (60s) from one checkpoint to the next
             (60s).
@@ -48,7 +46,6 @@ class TrainOptions(cli_options.TaskOptions):
     jobs: schema.Count | None = None
     require_target: bool = False
     run_dir: str | None = None
-    export: str | None = None
     resume: str | None = None
     checkpoint_every: cli_options.Interval | None = None
 
@@ -68,25 +65,26 @@ def train(options: TrainOptions):
     cluster = startup.learner_cluster(os.environ)
     if cluster is None or cluster.number == 0:
         return _train(options, cluster)
-    options.run_dir = options.export = None
+    options.run_dir = None
     with open(os.devnull, "w") as file, contextlib.redirect_stdout(file):
         return _train(options, cluster)
 
 
 def _train(options, cluster):
     """Trains in the current process, and returns the exit code."""
-    cores = options.num_cpus_per_worker
-    cli_options.expect_effect("--ray", options.ray, num_cpus_per_worker=cores)
-    if options.export:
-        files.expect_no_pattern(options.export)
-        files.expect_replaceable_folder(options.export)
+    if options.ray is None:
+        cores = options.num_cpus_per_worker
+        cli_options.expect_none("without --ray", num_cpus_per_worker=cores)
+    if options.workers is None:
+        cli_options.expect_none("without --workers", ray=options.ray)
     if options.resume is not None and seed_processes.folders(options.resume):
         return _resume_processes(options)
     if options.run_dir is not None:
         files.expect_empty_folder(pathlib.Path(options.run_dir))
     strategy = None if cluster is None else _strategy(options, cluster)
     plan = plans.make(options)
-    cli_options.expect_effect("--seeds", plan.num_seeds, jobs=options.jobs)
+    if plan.num_seeds is None:
+        cli_options.expect_none("without --seeds", jobs=options.jobs)
     if options.require_target and plan.target is None:
         raise ValueError(
             "`--require-target` needs a target return, and the environment "
@@ -119,9 +117,8 @@ def _strategy(options, cluster):
     count = len(cluster.hosts)
     if options.seeds is not None:
         raise ValueError(
-            "`--seeds` trains in one process. Expected: one seed, or TF_CONFIG={}. "
-            f"Received: --seeds {options.seeds}, and {count} learner processes in "
-            "TF_CONFIG."
+            "`--seeds` trains in one process, without TF_CONFIG. Received: "
+            f"--seeds {options.seeds}, and {count} learner processes in TF_CONFIG."
         )
     print(f"training with {count} learner processes, from TF_CONFIG")
     # TensorFlow would print the loss of a process before `LearnerLost` names it.
@@ -230,16 +227,7 @@ def _report(options, plan, directory, result):
         f"{result['seconds']:.1f} s with {_count(result, 'evaluation')}\n"
         f"saved in {directory}"
     )
-    _export(options, directory)
     return int(options.require_target and mean < target)
-
-
-def _export(options, directory):
-    """Writes the best policy of a run as a SavedModel if `--export` was passed."""
-    if options.export is not None:
-        folder, path = options.export or directory / "policy", directory / "agent.keras"
-        saving.load(path, max_bytes=path.stat().st_size).export(folder)
-        print(f"exported to {folder}")
 
 
 def _train_seeds(options, plan, twin):
@@ -345,7 +333,6 @@ def _report_seeds(options, env, directory, result, target):
         f"returns over new episodes: minimum {min(returns):.4g}, median {median:.4g}, "
         f"maximum {max(returns):.4g}{reached}\nsaved in {directory}"
     )
-    _export(options, seed_processes.folders(directory).get(best, directory))
     return int(options.require_target and target is not None and median < target)
 
 

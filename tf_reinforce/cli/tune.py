@@ -100,11 +100,8 @@ def _check(options):
     plan = plans.make(options)
     fit = plan.settings["fit"]
     if fit.get("epochs") is not None:
-        raise ValueError(
-            "The budget of a search is in environment steps, because updates may have "
-            "different numbers of them. Pass --steps N. Received: "
-            f"epochs={fit['epochs']} in the preset {options.preset}"
-        )
+        text = f"Received: epochs={fit['epochs']} in the preset {options.preset}"
+        raise ValueError(f"A search counts steps, not updates. Pass --steps N. {text}")
     fit.setdefault("steps", _DEFAULT_STEPS)
     if options.ranges is not None:
         ranges = search_space.read(options.ranges)

@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import re
 import typing
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, NotRequired
 
 from tf_reinforce.settings import schema
@@ -41,6 +42,7 @@ BOX_HEADS = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
 # mypy reads no names from a table.
 BaselineNames: Any = Literal[(*BASELINES, "value", "none")]
 BoxHeadNames: Any = Literal[BOX_HEADS]
+Changing: Any = dict | Callable | None
 
 # The ids of environments with a twin in TensorFlow, and the class of each in `envs`.
 TWINS = {
@@ -292,21 +294,14 @@ class EnvSettings:
         env_attrs: Dict from attribute names to values, or `None`.
 
     Raises:
-        TypeError: If an argument is invalid.
+        ValueError: If an argument is invalid.
     """
 
-    reset_options: Any = None
-    env_attrs: Any = None
+    reset_options: Changing = None
+    env_attrs: Changing = None
 
     def __post_init__(self):
-        for name, value in vars(self).items():
-            is_dict = isinstance(value, dict) and all(isinstance(x, str) for x in value)
-            if not is_dict and not callable(value) and value is not None:
-                raise TypeError(
-                    f"`{name}` must be a dict with texts as keys, or a function from the "
-                    "number of updates so far to such a dict. Received: "
-                    f"{name}={value!r}"
-                )
+        schema.check_fields(self)
 
     def at(self, update):
         """Returns both dicts for an update, after calling any functions."""

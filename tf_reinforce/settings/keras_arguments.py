@@ -14,17 +14,14 @@ _T = TypeVar("_T")
 
 # Arguments of Keras and other libraries, and what to pass instead.
 _INSTEAD = {
-    "x": "an environment, which plays the episodes, to `fit`",
-    "y": "an environment, which plays the episodes, to `fit`",
+    **dict.fromkeys("xy", "an environment, which plays the episodes, to `fit`"),
     "batch_size": "`episodes_per_epoch` to `fit`, or `minibatch_size` to `Reinforce`",
-    "validation_data": "`validation_env` to `fit`",
-    "validation_split": "`validation_env` to `fit`",
+    **dict.fromkeys(("validation_data", "validation_split"), "`validation_env` to `fit`"),
     "validation_steps": "`validation_episodes` to `fit`",
     "total_timesteps": "`steps` to `fit`",
-    "steps_per_execution": "it to `compile`",
-    "jit_compile": "it to `compile`",
-    "learning_rate": "it to `Reinforce.for_env`, or an optimizer to `compile`",
+    **dict.fromkeys(("steps_per_execution", "jit_compile"), "it to `compile`"),
     "optimizer": "it to `compile`",
+    "learning_rate": "it to `Reinforce.for_env`, or an optimizer to `compile`",
     "net_arch": "`hidden` to `Reinforce.for_env`",
     "n_steps": "`steps_per_epoch` to `fit`",
     "n_epochs": "`passes` to `Reinforce`",
@@ -42,15 +39,14 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(method)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        owner = method.__name__
+        for name in kwargs.keys() - signature.parameters:
+            raise unknown(owner, name, kwargs[name], names)
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            for name in kwargs.keys() - signature.parameters:
-                raise unknown(method.__name__, name, kwargs[name], names) from None
-            raise TypeError(
-                f"`{method.__name__}`: {error}. Expected: {method.__name__}({names[0]}, "
-                "…), with all other arguments by name."
-            ) from None
+            text = f"`{owner}`: {error}. Expected: {owner}({names[0]}, …)"
+            raise TypeError(f"{text}, with all other arguments by name.") from None
         with locks.kept():
             return method(*args, **kwargs)
 

@@ -16,13 +16,14 @@ import re
 import tomllib
 import types
 import typing
+from collections.abc import Callable
 
 from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
 _UNIONS = types.UnionType, typing.Union
 _TEXTS = {bool: "True or False", str: "text", type(None): "None"}
-_TEXTS |= {dict: "a table", list: "a list of whole numbers"}
+_TEXTS |= {dict: "a table", list: "a list of whole numbers", Callable: "a function"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,11 +93,7 @@ def expected(hint):
     if origin is not typing.Annotated or not isinstance(parts[1], Range):
         kind = hint if origin is None else parts[0]
         return _TEXTS.get(kind, getattr(kind, "__name__", str(kind)))
-    low, high = parts[1].low, parts[1].high
-    kind = "a whole number" if parts[0] is int else "a finite number"
-    if high < math.inf:
-        return f"{kind} in [{low}, {high}]"
-    return f"{kind} of at least {low}" if low > -math.inf else kind
+    return validation.number_text(parts[0], parts[1].low, parts[1].high)
 
 
 def check(name, hint, value):
@@ -140,8 +137,7 @@ def _fit(name, hint, value):
             return validation.boolean("", value)
         if origin is typing.Annotated:
             kind, limits = parts
-            read = validation.within if kind is float else validation.whole_number
-            return read("", value, limits.low, limits.high)
+            return validation.number("", value, kind, limits.low, limits.high)
     except ValueError:
         raise _Misfit from None
     if origin is typing.Literal:

@@ -143,14 +143,14 @@ def remove_folder(path):
         os.rename(path, os.path.join(temporary_folder, "old"))
 
 
-def remove_leftovers(folder):
+def remove_leftovers(folder, prefix=""):
     """Removes temporary folders that killed processes have left in a folder.
 
     On file systems without locks, these folders stay, because a process could still write
     there.
     """
     for name in os.listdir(folder):
-        if _TEMPORARY_NAME.fullmatch(name):
+        if name.startswith(prefix) and _TEMPORARY_NAME.fullmatch(name):
             _remove_if_unused(os.path.join(folder, name))
 
 
@@ -162,9 +162,7 @@ def _temporary_folder(path):
     """
     folder, name = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
-    for other in os.listdir(folder):
-        if other.startswith(f".{name}.") and _TEMPORARY_NAME.fullmatch(other):
-            _remove_if_unused(os.path.join(folder, other))
+    remove_leftovers(folder, f".{name}.")
     while True:
         temporary = tempfile.mkdtemp(prefix=f".{name}.", suffix=".tmp", dir=folder)
         lock = locks.lock_file(temporary)
@@ -285,20 +283,16 @@ def expect_replaceable_folder(path):
 def _digests(folder):
     """Returns the SHA-256 digests of a folder's files, by relative path.
 
-    An empty folder has `None`; links and special files have `""`.
+    Links and special files have `""`. Folders are left out.
     """
     digests = {}
     for path in pathlib.Path(folder).rglob("*"):
-        if path.is_dir() and not path.is_symlink():
-            if any(path.iterdir()):
-                continue
-            digest = None
-        elif path.is_file() and not path.is_symlink():
+        name = str(path.relative_to(folder))
+        if path.is_symlink() or not path.is_dir():
+            digests[name] = ""
+        if path.is_file() and not path.is_symlink():
             with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        else:
-            digest = ""
-        digests[str(path.relative_to(folder))] = digest
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return digests
 
 

@@ -44,20 +44,46 @@ def _error(name, expected, value, kind=ValueError):
     return kind(f"{text} of type {type(value).__name__}" if kind is TypeError else text)
 
 
-def whole_number(name, value, low=-math.inf, high=math.inf):
-    """Returns `value` as an int, or raises `ValueError` unless it is in [low, high].
+def number(name, value, kind, low=-math.inf, high=math.inf):
+    """Returns `value` as a `kind`, or raises `ValueError` unless it is in [low, high].
+
+    Args:
+        name: String, the name of the argument in messages.
+        value: Python or NumPy number; never a bool.
+        kind: `int`, or `float` for finite numbers.
+        low, high: Numbers.
 
     Example:
 
-    >>> whole_number("epochs", 3, low=1)
-    3
+    >>> number("gamma", 1, float, 0, 1)
+    1.0
     """
-    is_int = isinstance(value, numbers.Integral) and not _is_boolean(value)
-    if not is_int or not low <= value <= high:
-        bounds = "" if low == -math.inf else f" of at least {low}"
-        bounds += "" if high == math.inf else f" and at most {high}"
-        raise _error(name, f"a whole number{bounds}", value)
-    return int(value)
+    is_number = isinstance(value, numbers.Integral if kind is int else numbers.Real)
+    is_number = is_number and not _is_boolean(value)
+    value = value.item() if is_number and hasattr(value, "item") else value  # of NumPy
+    # `math.isfinite` fails for the int 10**400.
+    limit = math.inf if kind is int else sys.float_info.max
+    if not is_number or not max(low, -limit) <= value <= min(high, limit):
+        raise _error(name, number_text(kind, low, high), value)
+    return kind(value)
+
+
+def number_text(kind, low, high):
+    """Describes the numbers that `number` accepts."""
+    text = "a whole number" if kind is int else "a finite number"
+    if high < math.inf:
+        return f"{text} in [{low}, {high}]"
+    return f"{text} of at least {low}" if low > -math.inf else text
+
+
+def whole_number(name, value, low=-math.inf, high=math.inf):
+    """Returns `value` as an int, or raises `ValueError` unless it is in [low, high]."""
+    return number(name, value, int, low, high)
+
+
+def within(name, value, low, high):
+    """Returns `value` as a float, or raises `ValueError` unless it is in [low, high]."""
+    return number(name, value, float, low, high)
 
 
 def positive_int(name, value):
@@ -141,18 +167,6 @@ def layer_sizes(name, values, inputs=1, outputs=1):
             "policies, pass a Keras model to tfr.Reinforce."
         )
     return sizes
-
-
-def within(name, value, low, high):
-    """Returns `value` as a float, or raises `ValueError` unless it is in [low, high]."""
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    value = value.item() if is_number and hasattr(value, "item") else value  # of NumPy
-    limit = sys.float_info.max  # `math.isfinite` fails for the int 10**400
-    if not is_number or not max(low, -limit) <= value <= min(high, limit):
-        bounds = f" of at least {low}" if low > -math.inf else ""
-        bounds = f" in [{low}, {high}]" if high < math.inf else bounds
-        raise _error(name, f"a finite number{bounds}", value)
-    return float(value)
 
 
 def finite_numbers(name, values):

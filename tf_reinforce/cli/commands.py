@@ -1,0 +1,408 @@
+"""The commands besides `train` and `tune`: they use a run, an environment or a preset."""
+
+import dataclasses
+import json as json_
+import os
+import pathlib
+from typing import Annotated, Literal
+
+from tf_reinforce import saving
+from tf_reinforce.cli import options as cli_options
+from tf_reinforce.cli import plans
+from tf_reinforce.cli.options import EnvArguments
+from tf_reinforce.experiments import run_config
+from tf_reinforce.experiments import seed_processes
+from tf_reinforce.settings import toml_files
+from tf_reinforce.settings.schema import Count
+from tf_reinforce.settings.schema import Finite
+from tf_reinforce.settings.schema import Seed
+from tf_reinforce.support import files
+from tf_reinforce.support import startup
+
+
+@dataclasses.dataclass(kw_only=True)
+class EvaluateOptions(cli_options.PlayOptions):
+    """The options of `evaluate`.
+
+    Attributes:
+        num_envs: Environments side by side; the result does not depend on it.
+    """
+
+    episodes: Count = 100
+    num_envs: Count = 8
+
+
+def evaluate(options: EvaluateOptions):
+    """Evaluate a trained agent."""
+    agent, env, more = _load(options)
+    metrics = agent.evaluate(env, options.episodes, num_envs=options.num_envs, **more)
+    print(json_.dumps(metrics, indent=2))
+    return 0
+
+
+@dataclasses.dataclass(kw_only=True)
+class RecordOptions(cli_options.PlayOptions):
+    """The options of `record`.
+
+    Attributes:
+        out: Video, with the extension .mp4 (RUN/video.mp4); several videos end in _1, _2
+            and so on.
+        workers: Processes that play and render.
+    """
+
+    out: str | None = None
+    workers: Count = 2
+
+
+def record(options: RecordOptions):
+    """Record videos of a trained agent.
+
+    Plays the first episodes of `evaluate` with the same seed, and writes each of them as
+    an MP4 video. No display is needed.
+    """
+    from tf_reinforce.experiments import recording
+
+    out = output_path(options.out, [options.run], "video.mp4")
+    paths = recording.video_paths(out, options.episodes)
+    agent, env, more = _load(options)
+    metrics = recording.record(agent, env, out, options.episodes, **more)
+    print(
+        f"recorded {', '.join(map(str, paths))}: mean return "
+        f"{metrics['episode_return']:.6g}, mean length {metrics['episode_length']:.6g}"
+    )
+    return 0
+
+
+def _load(options):
+    """Returns agent, environment and further arguments for `evaluate` and `record`."""
+    agent, env, more = load_with_env(options.run, options, options.max_bytes)
+    more |= dict(deterministic=not options.stochastic, seed=options.seed)
+    return agent, env, {**more, "workers": options.workers}
+
+
+def output_path(out, runs, name):
+    """Returns the path of the file that a command writes.
+
+    Args:
+        out: The value of `--out FILE`, or `None`.
+        runs: List of the paths of the runs that the command reads.
+        name: File name without `--out`. It goes to the run's folder, or to the current
+            one for several runs or an agent file.
+    """
+    is_folder = len(runs) == 1 and os.path.isdir(runs[0])
+    return out or (os.path.join(runs[0], name) if is_folder else name)
+
+
+def export(
+    run: str,
+    *,
+    out: str,
+    format: Literal["tf_saved_model", "onnx", "litert"] = "tf_saved_model",
+    check: bool = False,
+    env: str | None = None,
+    env_arg: EnvArguments = (),
+    observations: Count | None = None,
+    max_bytes: Count = saving.MAX_BYTES,
+):
+    """Write the policy as a SavedModel, ONNX or LiteRT.
+
+    The files run with TensorFlow, ONNX Runtime or LiteRT, without tf_reinforce: see
+    docs/export.md.
+
+    Args:
+        out: Folder to write.
+        format: Format of the files.
+        check: Load the files, and compare their results with the agent on observations
+            that it plays (random without an environment); the exit code is 1 if they
+            differ by more than 1e-5.
+        env: With --check, the environment id (that of the run).
+        observations: With --check, the number of observations (1000).
+    """
+    if not check:
+        more = dict(env=env, env_arg=env_arg, observations=observations)
+        cli_options.expect_none("without --check", **more)
+    env = env and plans.find_env(env)
+    files.expect_replaceable_folder(out)
+    if format == "tf_saved_model":
+        files.expect_no_pattern(out)
+    agent = load(run, max_bytes)
+    agent.export(out, format=format)
+    names = ", log_prob" if format == "tf_saved_model" else ""
+    print(f"exported to {out}: act, sample, distribution{names}")
+    if not check:
+        return 0
+    from tf_reinforce.testing import export_report
+
+    in_file, options = run_config.read_env(run, dict(env_arg))
+    env = env or (in_file and plans.find_env(in_file))
+    report = export_report.check_export(
+        agent,
+        out,
+        env,
+        observations=observations or 1000,
+        env_kwargs=options["env_kwargs"],
+    )
+    print(report)
+    return int(not report.passed)
+
+
+def info(run: str, *, json: bool = False, max_bytes: Count = saving.MAX_BYTES):
+    """Print settings, last log row and evaluation of a run.
+
+    The log row contains the last number in each column. For an agent file, only the
+    settings are printed. The command starts fast, because TensorFlow is not imported.
+
+    Args:
+        json: Print JSON.
+    """
+    from tf_reinforce.experiments import curves
+
+    facts = curves.info(run, max_bytes)
+    print(json_.dumps(facts, indent=2) if json else curves.info_table(facts))
+    return 0
+
+
+@dataclasses.dataclass
+class PlotOptions:
+    """The options of `plot`.
+
+    Attributes:
+        runs: Run directory, or a folder with a run directory for each seed.
+        out: PNG, SVG or PDF (RUN/curve.png, with --policy RUN/policy.png; with several
+            runs curve.png).
+        key: Key of log.csv, for example entropy; several times for several panels
+            (episode_return).
+        x: Horizontal axis (steps).
+        window: Draw means of N updates (a fiftieth of all updates).
+        policy: Draw the policy of one run directory or agent file.
+    """
+
+    runs: list[str]
+    _: dataclasses.KW_ONLY
+    out: str | None = None
+    key: Annotated[tuple, str] = ()
+    x: Literal["steps", "episodes", "updates", "seconds"] | None = None
+    window: Count | None = None
+    policy: bool = False
+    env: str | None = None
+    env_arg: EnvArguments = ()
+    seed: Seed | None = None
+    max_episode_steps: Count | None = None
+    max_bytes: Count | None = None
+
+
+_FOR_POLICIES = "env", "env_arg", "seed", "max_episode_steps", "max_bytes"
+
+
+def plot(options: PlotOptions):
+    """Draw the learning curves of runs, or the policy of one run.
+
+    Each run is a line. If a run has three or more seeds, its line shows their
+    interquartile mean, and the area around the line is the 95 % bootstrap interval.
+
+    With --policy, the policy of one run is drawn instead. If observations have one or two
+    numbers, the plot shows the policy over all observations. Otherwise, it shows the
+    policy along one episode with sampled actions.
+    """
+    if options.policy:
+        return _draw_policy(options)
+    given = {name: getattr(options, name) for name in _FOR_POLICIES}
+    cli_options.expect_none("without --policy", **given)
+    out = output_path(options.out, options.runs, "curve.png")
+    from tf_reinforce.experiments import curves
+    from tf_reinforce.experiments import plots
+
+    found, keys = [*map(curves.read, options.runs)], options.key or ["episode_return"]
+
+    plots.save(plots.draw(found, keys, options.x or "steps", options.window), out)
+    count = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    print(f"drawn to {out}: {', '.join(keys)} of {count}")
+    return 0
+
+
+def _draw_policy(options):
+    given = dict(key=options.key, x=options.x, window=options.window)
+    cli_options.expect_none("with --policy", **given)
+    if len(options.runs) > 1:
+        raise ValueError(f"--policy draws one run. Received: {len(options.runs)} runs")
+    [run], max_bytes = options.runs, options.max_bytes or saving.MAX_BYTES
+    out = output_path(options.out, options.runs, "policy.png")
+    agent, env, more = load_with_env(run, options, max_bytes)
+    from tf_reinforce.experiments import plots
+    from tf_reinforce.experiments import policy_plots
+
+    plots.save(policy_plots.draw(agent, env, seed=options.seed or 0, **more), out)
+    print(f"drawn to {out}: the policy of {run}")
+    return 0
+
+
+def compare(runs: list[str], *, out: str | None = None):
+    """Compare runs in a table, and draw their curves.
+
+    The table shows the interquartile mean over the seeds of each run with a 95 %
+    bootstrap interval, and the difference from the first run.
+
+    Args:
+        runs: Run directory, or a folder with a run directory for each seed.
+        out: Draw the curves to this file.
+    """
+    from tf_reinforce.experiments import comparison
+    from tf_reinforce.experiments import curves
+    from tf_reinforce.experiments import plots
+
+    found = [*map(curves.read, runs)]
+    print(comparison.table(comparison.compare(found)))
+    if out is not None:
+        plots.save(plots.draw(found), out)
+        print(f"drawn to {out}")
+    return 0
+
+
+def check_env(
+    env: str,
+    *,
+    env_arg: EnvArguments = (),
+    episodes: Count = 5,
+    seed: Seed = 0,
+    max_episode_steps: Count | None = None,
+    action_mask: str | None = None,
+):
+    """Check an environment, and explain what to correct.
+
+    Collects episodes with a random policy, as a training does, and prints errors,
+    warnings and notes. The last notes say how long a step takes, and recommend values for
+    --num-envs and --workers. The exit code is 1 if there is an error.
+    docs/environments.md lists the rules.
+
+    Args:
+        env: Environment id, also module:Id-v0.
+        max_episode_steps: Time limit (that of the environment).
+        action_mask: Where to find the mask of legal actions, for example
+            info/action_mask.
+    """
+    env = plans.find_env(env)
+    startup.import_tensorflow()
+    from tf_reinforce.testing import environments
+
+    report = environments.check_env(
+        env,
+        episodes=episodes,
+        seed=seed,
+        env_kwargs=dict(env_arg),
+        max_episode_steps=max_episode_steps,
+        action_mask=action_mask,
+    )
+    print(report)
+    return int(bool(report.errors))
+
+
+def explain(
+    *,
+    probs: list[float] | None = None,
+    logits: list[float] | None = None,
+    action: Finite | None = None,
+    counts: list[float] | None = None,
+    mean: list[float] | None = None,
+    std: list[float] | None = None,
+    sample: list[float] | None = None,
+):
+    """Print the gradient of one action's log-probability.
+
+    This gradient is the characteristic eligibility, d log-probability / d parameter. It
+    is computed twice, in closed form and by automatic differentiation.
+
+    For categories, give --probs or --logits together with --action or --counts. If you
+    give only --counts, all probabilities are equal. For a Gaussian, give --mean, --std
+    and --sample.
+
+    Args:
+        probs: Relative probabilities.
+        logits: Their logarithms.
+        action: The sampled category, from 0.
+        counts: How often each category was sampled.
+        mean: Mean of a diagonal Gaussian.
+        std: Its standard deviations.
+        sample: A sample of the Gaussian.
+    """
+    arguments = {name: value for name, value in locals().items() if value is not None}
+    startup.import_tensorflow()
+    from tf_reinforce.functional import explanation
+
+    print(explanation.text(**arguments))
+    return 0
+
+
+def presets(name: str | None = None, *, json: bool = False):
+    """List the presets and the returns that they reach.
+
+    The returns were measured as described in docs/presets.md and docs/results.md. With
+    NAME, the settings of this preset are printed in the form of a preset file.
+
+    Args:
+        name: Name of a preset.
+        json: Print JSON.
+    """
+    names = toml_files.names() if name is None else [name]
+    found = {name: toml_files.read(name) for name in names}
+    if json:
+        print(json_.dumps(found if name is None else found[name], indent=2))
+    elif name is not None:
+        is_ours = name in toml_files.names()
+        path = toml_files.FOLDER / f"{name}.toml" if is_ours else pathlib.Path(name)
+        print(path.read_text("utf-8").rstrip())
+    else:
+        width = max(map(len, found))
+        print(f"{'preset':<{width}}  mean return of the trained policy")
+        for name, settings in found.items():
+            print(f"{name:<{width}}  {settings['result']}")
+    return 0
+
+
+def load(run, max_bytes):
+    """Loads the agent of a run, which may come from a stranger."""
+    path = _agent_file(run, max_bytes)
+    startup.import_tensorflow()
+    return saving.load(path, max_bytes=max_bytes)
+
+
+def load_with_env(run, options, max_bytes):
+    """Loads the agent of a run, and finds the environment in which it plays.
+
+    Modules that a file of the run names are not imported.
+
+    Args:
+        run: Path of the run directory or agent file.
+        options: Options of the command, with `env`, `env_arg` and `max_episode_steps`.
+        max_bytes: Int, the largest size of the agent file.
+
+    Returns:
+        The `Reinforce`, the environment id, and a dict of the arguments `env_kwargs` and
+        `max_episode_steps` of `Reinforce.evaluate`.
+
+    Raises:
+        ValueError: If neither the user nor the run names an environment that may be used.
+    """
+    env = options.env and plans.find_env(options.env)
+    _agent_file(run, max_bytes)
+    in_file, env_options = run_config.read_env(run, dict(options.env_arg))
+    if env is None and in_file is None:
+        named = str(run_config.read(run).get("env", "ENV"))[:100]
+        raise ValueError(
+            f"{run} contains no environment id that needs no module. Name the "
+            f"environment, and its module only if you trust it: --env {named}"
+        )
+    if options.max_episode_steps is not None:
+        env_options["max_episode_steps"] = options.max_episode_steps
+    return load(run, max_bytes), env or plans.find_env(in_file), env_options
+
+
+def _agent_file(run, max_bytes):
+    """Returns the path of a run's agent file; raises an error if it is damaged."""
+    if seeds := list(seed_processes.folders(run).values()):
+        raise ValueError(
+            f"{run} contains a run directory for each of {len(seeds)} seeds. Expected: "
+            f"one of them, for example {seeds[0]}"
+        )
+    path = run_config.find(run)
+    saving.read(os.fspath(path), max_bytes)
+    return path
