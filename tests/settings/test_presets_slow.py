@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -33,14 +32,6 @@ BARS = {
     "Pendulum-v1-one-pass": -200,
     "Taxi-v4": 7,  # the optimum is 7.93, below the threshold of the environment
 }
-SUMMARY = re.compile(
-    r"^(?P<env>\S+): mean return (?P<mean>\S+) ± \S+ over (?P<episodes>\d+) "
-    r"new episodes"
-    r"(, target \S+ (reached|missed))?$",
-    re.MULTILINE,
-)
-
-
 # Presets whose training takes long are trained with a part of their budget. Results of
 # the whole budget are in docs/results.md and docs/presets.md.
 SHORT = {
@@ -79,9 +70,6 @@ def test_preset_command_reaches_the_required_return(name, tmp_path):
         text=True,
     )
     assert ran.returncode == 0, ran.stderr
-    said = SUMMARY.search(ran.stdout)
     figures = json.loads((tmp_path / "run" / "evaluation.json").read_text())
-    assert said and said["env"] == env
-    assert float(said["mean"]) == pytest.approx(figures["episode_return"], rel=1e-3)
-    assert int(said["episodes"]) == figures["episodes"] >= 100
-    assert figures["episode_return"] >= BARS[name]
+    assert f"{env}: mean return {figures['episode_return']:.4g} ±" in ran.stdout
+    assert figures["episodes"] >= 100 and figures["episode_return"] >= BARS[name]

@@ -183,7 +183,7 @@ def _explain_commands():
 
 
 def resume_commands():
-    yield from options(ONCE, "--checkpoint-every", "0", "often", "nans", "")
+    yield from options(ONCE, "--checkpoint-every", "0", "often", "nan", "")
     yield from options(ONCE, "--grace", "-1", "nan", name="grace")
     yield from options(ONCE, "--grace", "long")
     yield from options(TRAIN, "--resume", "missing", "full", "mine.txt", name="training")
@@ -198,24 +198,16 @@ def config_commands():
     tables = {"agent": agent, "fit": {"epochs": 1}, "evaluation": {}, "checkpoint": {}}
     config = {"env": "CartPole-v1", "engine": "host", "seed": 0, "env_kwargs": {}}
     config |= tables
-    for key in config:
-        text = json.dumps({name: config[name] for name in config if name != key})
-        yield _resume(key, "contain", text)
-        yield _resume(key, "None", json.dumps({**config, key: None}))
-        wrong = {"env": "NoSuch-v0", "engine": "fast", "seed": -1}.get(key, [3])
-        shown = "NoSuch" if key == "env" else str(wrong)
-        yield _resume(key, shown, json.dumps({**config, key: wrong}))
-    file = "run/config.json", json.dumps(config)
+    changed = {"env": "NoSuch", "engine": "fast", "seed": -1, "agent": [3]}
+    for key, value in changed.items():
+        missing = {name: config[name] for name in config if name != key}
+        wrong = {**config, key: value}
+        for shown, content in ("contain", missing), (str(value), wrong):
+            file = FILE, json.dumps(content)
+            yield Command((*TRAIN, "--resume", "run"), key, shown, file)
     for option, value in (("--workers", "0"), ("--epochs", "7")):
-        arguments = "train", "--resume", "run", option, value
-        yield Command(arguments, option.strip("-"), value, file)
-    for text, shown in (("[3]", "list"), ("{", "config.json"), ("[" * 10**5, "JSON")):
-        yield _resume("config.json", shown, text)
-
-
-def _resume(name, shown, text):
-    arguments = "train", "--resume", "run"
-    return Command(arguments, name, shown, ("run/config.json", text))
+        arguments = (*TRAIN, "--resume", "run", option, value)
+        yield Command(arguments, option.strip("-"), value, (FILE, json.dumps(config)))
 
 
 def all_commands():
@@ -258,6 +250,7 @@ def answer(command):
 
 
 FILES = ("full/mine.txt", "mine.txt", "own.toml", "run/agent.keras")
+FILE = "run/config.json"
 
 
 def faults(command, code, text):
