@@ -233,7 +233,7 @@ class Broken(envs.CartPole):
         ("observation", lambda x: tf.cast(x, tf.int32), "must return float .*int32"),
         ("reward", lambda x: x[:, None], r"float \(7,\).*float \(7, 1\)"),
         ("reward", lambda x: tf.cast(x, tf.int32), "must return float .*int32"),
-        ("reward", lambda x: tf.reduce_sum(x), r"a row for each of 7.*\(\)"),
+        ("reward", lambda x: tf.reduce_sum(x), r"float \(7,\).*float \(\)"),
         ("terminal", lambda x: tf.cast(x, tf.float32), "must return bool .*float"),
         ("transition", lambda x: (x, x), "must return float32 "),
         ("transition", lambda x: tf.cast(x, tf.float64), "must return float32 "),

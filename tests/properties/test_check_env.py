@@ -97,7 +97,6 @@ class Large(toys.Clock):
 NOTES = [
     (Masked, "Pass action_mask='info/action_mask' to the agent"),
     (Large, "largest absolute value of 'observation' was 3000"),
-    (toys.Clock, "All episodes start with the same observation"),
 ]
 
 

@@ -35,7 +35,7 @@ BASELINES = [None, "leave_one_out", "value"]
 def enumeration(baseline="leave_one_out", horizon=3, seed=0, **settings):
     """Returns one traced agent for every batch size."""
     baseline = critic() if baseline == "value" else baseline
-    return gradients._Enumeration(None, baseline, None, seed, settings, horizon)
+    return gradients._Enumeration(None, baseline, seed, settings, horizon)
 
 
 def named(settings):
@@ -89,14 +89,13 @@ def test_baseline_independent_of_the_return_is_unbiased(baseline, options):
 
 
 @pytest.mark.parametrize(
-    "head, actions, count",
+    "head, count",
     [
-        (heads.Categorical(3, start=4, dtype="float64"), None, 18),
-        sweeps.rare(toy_heads.Switches(2, dtype="float64"), None, 25),
-        sweeps.rare(toy_heads.Switches(1, dtype="float64"), [[1], [0]], 11),
-        sweeps.rare(heads.Multinomial(2, trials=2, dtype="float64"), None, 18),
-        sweeps.rare(heads.MultiCategorical([2, 2], start=3, dtype="float64"), None, 25),
-        sweeps.rare(heads.Bernoulli(2, shape=(2, 1), dtype="float64"), None, 25),
+        (heads.Categorical(3, start=4, dtype="float64"), 18),
+        sweeps.rare(toy_heads.Switches(2, dtype="float64"), 25),
+        sweeps.rare(heads.Multinomial(2, trials=2, dtype="float64"), 18),
+        sweeps.rare(heads.MultiCategorical([2, 2], start=3, dtype="float64"), 25),
+        sweeps.rare(heads.Bernoulli(2, shape=(2, 1), dtype="float64"), 25),
         (
             heads.Composite(
                 {
@@ -104,15 +103,14 @@ def test_baseline_independent_of_the_return_is_unbiased(baseline, options):
                     "1": (heads.Categorical(2, dtype="float64"),),
                 }
             ),
-            None,
             25,
         ),
-        (toy_heads.Tempered(2, dtype="float64"), None, 11),
+        (toy_heads.Tempered(2, dtype="float64"), 11),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_expected_update_is_the_gradient_for_other_heads(head, actions, count):
-    report = testing.check_gradient(head, actions=actions)
+def test_expected_update_is_the_gradient_for_other_heads(head, count):
+    report = testing.check_gradient(head)
     assert report.trajectories == count
     weights = 3 * head.outputs_size + len(head.trainable_variables)
     assert report.exact.shape == report.expected.shape == (weights,)
@@ -198,8 +196,7 @@ def batches_of_steps(task, least):
 
 
 def test_check_gradient_raises_if_biased_unless_tolerance_allows_it():
-    message = "Expected: .* within 1e-09. Received: .*'discount_states': False"
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises(AssertionError, match="Expected: .* within 1e-09. Received: "):
         testing.check_gradient(discount_states=False)
     report = testing.check_gradient(discount_states=False, tolerance=None)
     testing.check_gradient(discount_states=False, tolerance=report.error)
@@ -286,7 +283,6 @@ def test_check_gradient_raises_if_log_prob_is_wrong(head, message):
         (None, {"batch_size": 9}, "At most 20000 batches"),
         (None, {"gamma": 2.0}, "Received: gamma=2.0"),
         (None, {"baseline": "median"}, "Received: baseline='median'"),
-        (None, {"actions": [0, 2]}, "that `head.is_valid` accepts"),
         (heads.Gaussian(1, dtype="float64"), {}, "must have integer actions"),
         (toy_heads.Tempered(2), {}, "must be float64"),
     ],

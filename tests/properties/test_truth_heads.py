@@ -208,16 +208,9 @@ class Vector(heads.Gaussian):
         return tfp.distributions.Normal(outputs, 1.0)
 
 
-@pytest.mark.parametrize(
-    "head, options, message",
-    [
-        (Vector(2), {}, "`log_prob`.*Check the event shape"),
-        (heads.Categorical(3), {"actions": [0, 1]}, "^`probabilities` of"),
-    ],
-)
-def test_check_head_explains_other_faults(head, options, message):
-    with pytest.raises(AssertionError, match=message):
-        testing.check_head(head, **options)
+def test_check_head_explains_a_wrong_shape():
+    with pytest.raises(AssertionError, match="`log_prob`.*Check the event shape"):
+        testing.check_head(Vector(2))
 
 
 class Endless(heads.Categorical):
@@ -235,17 +228,14 @@ class Nowhere(toy_heads.Switches):
 @pytest.mark.parametrize(
     "head, options, message",
     [
-        (Endless(3), {}, "cannot be enumerated.*pass all raw actions"),
+        (Endless(3), {}, "cannot be enumerated"),
         (Nowhere(2), {}, "cannot be enumerated"),
         (heads.Gaussian(3), {}, "must sample one or two numbers"),
-        (heads.Gaussian(1), {"actions": [[0.0]]}, "are for heads with integer"),
+        (heads.Gaussian(1), {"mask": [1]}, "Only a head with integer"),
         (heads.Composite((heads.Gaussian(1),)), {}, "Check each continuous head alone"),
         (heads.Categorical(3), {"outputs": np.zeros((2, 4))}, r"shape \(N, 3\)"),
         (heads.Categorical(3), {"outputs": np.zeros((0, 3))}, r"shape \(N, 3\)"),
         (heads.Categorical(2), {"outputs": [[0, np.nan]]}, "must be finite numbers"),
-        (heads.Categorical(3), {"actions": [0, 1, 3]}, "that `head.is_valid` accepts"),
-        (heads.Categorical(3), {"actions": [0.0, 1.0]}, "`actions` must be two or more"),
-        (heads.Categorical(1), {}, "two or more"),
     ],
 )
 def test_check_head_raises_on_invalid_arguments(head, options, message):

@@ -24,7 +24,7 @@ def enumeration(
     baseline="leave_one_out", horizon=3, kind=gradients._Enumeration, **given
 ):
     baseline = critic() if baseline == "value" else baseline
-    return kind(None, baseline, None, 0, given, horizon)
+    return kind(None, baseline, 0, given, horizon)
 
 
 # The first step

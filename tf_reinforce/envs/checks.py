@@ -1,5 +1,6 @@
 """Checks of the shapes and types that a tensor environment returns."""
 
+import collections
 import types
 
 import gymnasium as gym
@@ -33,9 +34,14 @@ def check(env):
 
 
 def _check_functions(env):
+    rows, choices = (_ROWS,), spaces.to_nest(env.action_space)
     state = _call(env, "initial", _zero_noise(env, "initial_noise"))
-    states = _forms(env, "initial", state, exact=True)
-    choices = spaces.to_nest(env.action_space)
+    for part in map(tf.convert_to_tensor, keras.tree.flatten(state)):
+        if part.shape[:1] != rows or not part.shape.is_fully_defined():
+            raise ValueError(
+                f"`{type(env).__name__}.initial` must return tensors with a row for each "
+                f"of {_ROWS} episodes, and axes of fixed sizes. Received: {part.shape}"
+            )
     masks = _call(env, "action_mask", state)
     if masks is not None:
         forms = keras.tree.map_structure(
@@ -43,23 +49,21 @@ def _check_functions(env):
         )
         _expect(env, "action_mask", masks, forms)
     observation = keras.tree.map_structure(
-        lambda x: _form((_ROWS, *x.shape), x.dtype),
+        lambda x: f"{_kind(x.dtype)} {(_ROWS, *x.shape)}",
         records.observation_spec(env.observation_space, env.dtype),
     )
     _expect(env, "observation", _call(env, "observation", state), observation)
-    actions = cast_actions(
-        env,
-        keras.tree.map_structure(
-            lambda x: tf.constant(np.zeros((_ROWS, *x.shape), x.dtype)), choices
-        ),
+    actions = keras.tree.map_structure(
+        lambda x: tf.zeros((_ROWS, *x.shape), x.dtype), choices
     )
     noise = env.transition_noise and _zero_noise(env, "transition_noise")
+    actions = cast_actions(env, actions)
     next_state = _call(env, "transition", state, actions, noise)
+    states = keras.tree.map_structure(lambda x: _form(x, exact=True), state)
     _expect(env, "transition", next_state, states, exact=True)
     reward = _call(env, "reward", state, actions, next_state)
-    _expect(env, "reward", reward, f"float {(_ROWS,)}")
-    terminal = _call(env, "terminal", next_state)
-    _expect(env, "terminal", terminal, f"bool {(_ROWS,)}")
+    _expect(env, "reward", reward, f"float {rows}")
+    _expect(env, "terminal", _call(env, "terminal", next_state), f"bool {rows}")
 
 
 def _call(env, function, *arguments):
@@ -112,10 +116,7 @@ def constants(env):
         dict, array, space or object. The values of variables and the contents of
         models and functions are not part of it.
     """
-    attributes = {}
-    for owner in reversed(type(env).__mro__[:-1]):
-        attributes |= vars(owner)
-    attributes |= vars(env)
+    attributes = collections.ChainMap(vars(env), *map(vars, type(env).__mro__[:-1]))
     attributes = {k: x for k, x in attributes.items() if not k.startswith("__")}
     return type(env), *((k, _constant(x, (id(env),))) for k, x in attributes.items())
 
@@ -134,10 +135,8 @@ def _constant(value, parents):
     parents = *parents, id(value)
     if isinstance(value, dict):
         return "dict", *((key, _constant(part, parents)) for key, part in value.items())
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, set, frozenset)):
         return type(value).__name__, *(_constant(part, parents) for part in value)
-    if isinstance(value, (set, frozenset)):
-        return "set", frozenset(_constant(part, parents) for part in value)
     if isinstance(value, (np.ndarray, np.generic, tf.Tensor)):
         array = np.asarray(value)
         return array.dtype.str, array.shape, array.tobytes()
@@ -179,43 +178,28 @@ def _zero_noise(env, attribute):
     )
 
 
-def _form(shape, dtype, exact=False):
-    """Returns the type and shape of a tensor as text; any float is `float`."""
-    return f"{'float' if dtype.is_floating and not exact else dtype.name} {shape}"
+def _kind(dtype):
+    return "float" if dtype.is_floating else dtype.name
 
 
-def _forms(env, function, tensors, exact=False):
-    """Returns the `_form` of each tensor, or of `None` parts `None`.
-
-    Raises `ValueError` unless there is a row for each episode, and axes of fixed sizes.
-    """
-
-    def form(tensor):
-        if tensor is None:
-            return None
-        tensor = tf.convert_to_tensor(tensor)
-        shape, dtype = tensor.shape, tensor.dtype
-        if shape.rank in (None, 0) or shape[0] != _ROWS or not shape.is_fully_defined():
-            raise ValueError(
-                f"`{type(env).__name__}.{function}` must return tensors with a row for "
-                f"each of {_ROWS} episodes, and axes of fixed sizes. Received: shape "
-                f"{shape}. Instead of `tf.boolean_mask`, use `tf.where(condition, a, b)`."
-            )
-        if function == "action_mask" and (dtype.is_bool or dtype.is_integer):
-            return f"bool or int {shape}"
-        return _form(shape, dtype, exact)
-
-    return keras.tree.map_structure(form, tensors)
+def _form(tensor, exact=False, is_mask=False):
+    """Returns a tensor's type and shape as text; any float is `float` unless exact."""
+    if tensor is None:
+        return None
+    tensor = tf.convert_to_tensor(tensor)
+    kind = tensor.dtype.name if exact else _kind(tensor.dtype)
+    if is_mask and (tensor.dtype.is_bool or tensor.dtype.is_integer):
+        kind = "bool or int"
+    return f"{kind} {tensor.shape}"
 
 
 def _expect(env, function, tensors, expected, exact=False):
     """Raises `ValueError` unless tensors have expected forms; a mask may be `None`."""
-    received = _forms(env, function, tensors, exact)
+    is_mask = function == "action_mask"
+    received = keras.tree.map_structure(lambda x: _form(x, exact, is_mask), tensors)
     try:
         equal = keras.tree.map_structure(
-            lambda x, y: x == y or (x is None and function == "action_mask"),
-            received,
-            expected,
+            lambda x, y: x == y or (x is None and is_mask), received, expected
         )
         valid = all(keras.tree.flatten(equal))
     except (ValueError, TypeError):
@@ -223,6 +207,6 @@ def _expect(env, function, tensors, expected, exact=False):
     if not valid:
         raise ValueError(
             f"`{type(env).__name__}.{function}` must return {expected} for {_ROWS} "
-            f"episodes. Received: {received}. Shapes are not broadcast, and types are "
-            "not cast."
+            f"episodes. Received: {received}. Shapes are not broadcast, types are not "
+            "cast, and instead of `tf.boolean_mask`, use `tf.where`."
         )

@@ -173,7 +173,6 @@ def _outcomes(transitions):
         probs, next_states, rewards, terminated = np.moveaxis(table, -1, 0)
         is_state = np.isin(next_states, range(count)).all()
         valid = table.ndim == 4 and is_state and np.isfinite(rewards).all()
-        valid = valid and all(all(actions) for actions in lists)
     except (KeyError, ValueError, TypeError):
         valid = False
     if not valid:

@@ -142,9 +142,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         """Returns actions as tensors; raises an error if they are not in the space."""
         nest = spaces.to_nest(self.action_space)
         try:
-            if not isinstance(nest, (dict, tuple)):
-                actions = np.asarray(actions)
-            return keras.tree.map_structure(_to_tensor, actions, nest)
+            return keras.tree.map_structure_up_to(nest, _to_tensor, nest, actions)
         except (ValueError, TypeError):
             raise ValueError(
                 f"`actions` must be actions of {self.action_space}, one for each "
@@ -160,12 +158,8 @@ class TensorVectorEnv(gym.vector.VectorEnv):
             return {}
         arrays = spaces.map_leaves(lambda x: None if x is None else x.numpy(), masks)
         if isinstance(arrays, (dict, tuple)):
-            rows = np.empty(self.num_envs, object)
-            for i in range(self.num_envs):
-                rows[i] = spaces.map_leaves(
-                    lambda x, i=i: x if x is None else x[i], arrays
-                )
-            arrays = rows
+            rows = (_row(arrays, i) for i in range(self.num_envs))
+            arrays = np.fromiter(rows, object, self.num_envs)
         return {"action_mask": arrays, "_action_mask": np.ones(self.num_envs, bool)}
 
     def _to_numpy(self, observations):
@@ -177,7 +171,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         )
 
 
-def _to_tensor(action, space):
+def _to_tensor(space, action):
     """Returns actions in the type of the action space; raises if they are invalid."""
     action = np.asarray(action)
     if isinstance(space, gym.spaces.Box):  # the environment clips actions at its bounds
@@ -188,6 +182,10 @@ def _to_tensor(action, space):
     if not valid:
         raise ValueError
     return tf.constant(action.astype(space.dtype))
+
+
+def _row(arrays, index):
+    return spaces.map_leaves(lambda x: x if x is None else x[index], arrays)
 
 
 def _expand_like(flags, tensor):

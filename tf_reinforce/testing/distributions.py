@@ -32,7 +32,6 @@ def check_head(
     outputs: ArrayLike | None = None,
     *,
     mask: Any = None,
-    actions: Any = None,
     seed: int = 0,
 ) -> dict[str, float]:
     """Checks that a head's methods agree with the definition of a distribution.
@@ -47,8 +46,8 @@ def check_head(
     - `legality`: Legal actions have a positive probability, and illegal ones have zero.
       This is checked only with a mask. All other properties are then checked for the
       legal actions and the masked outputs, and an illegal sample fails `sample`.
-    - `probabilities`: exp(log_prob) sums, or integrates, to one. Otherwise, `actions`
-      may be incomplete.
+    - `probabilities`: exp(log_prob) sums, or integrates, to one. Otherwise,
+      `head.is_valid` may accept too few actions.
     - `eligibility`: `head.eligibility` and automatic differentiation return the same
       derivatives of log_prob with respect to the outputs.
     - `finite_differences`: `head.eligibility` and central differences return the same
@@ -70,9 +69,6 @@ def check_head(
             rows of standard normal numbers.
         mask: `[head.mask_size]` integers, an action mask for a head with integer actions,
             or `None` to check it without a mask.
-        actions: `[K, …]` integers, all K raw actions of a head with integer actions,
-            nested like its actions. The default is every array of non-negative integers
-            that `head.is_valid` accepts.
         seed: Int, the seed of the default outputs and of the sampling noise.
 
     Returns:
@@ -111,18 +107,10 @@ def check_head(
             f"`outputs` must be finite numbers of shape (N, {head.outputs_size}) for "
             f"{head!r}. Received: {outputs.tolist()}"
         )
-    kind = _IntegratedCheck
-    if enumeration.is_integer(head):
-        kind, actions = _EnumeratedCheck, enumeration.raw_actions(head, actions)
-        mask = None if mask is None else enumeration.validate_mask(head, mask)
-    elif not (actions is mask is None) or isinstance(head, heads.Composite):
-        raise ValueError(
-            "`actions`, `mask` and `Composite` are for heads with integer actions only. "
-            f"Received: {head!r}. Check each continuous head alone."
-        )
+    kind = _EnumeratedCheck if enumeration.is_integer(head) else _IntegratedCheck
     report: dict[str, float] = {}
     for row in outputs:
-        for name, error in kind(head, row, rng, actions, mask).errors():
+        for name, error in kind(head, row, rng, mask).errors():
             if not error <= _TOLERANCES[name]:
                 raise AssertionError(
                     f"`{name}` of {head!r} must have an error of at most "
@@ -143,6 +131,7 @@ class _Check:
 
     def __init__(self, head, row, rng):
         self.head, self.row, self.rng = head, row, rng
+        self.action_spec = head.action_spec("float64")
 
     def outputs(self, count, row=None):
         """Returns `[count, P]`, copies of one row of policy outputs."""
@@ -155,14 +144,15 @@ class _Check:
         with tf.GradientTape() as tape:
             tape.watch(outputs)
             log_probs = self.head.distribution(outputs).log_prob(self.actions)
-        log_probs = self.validate("log_prob", log_probs, (count,))
+        self.checked("log_prob", log_probs, count, tf.TensorSpec((), tf.float64))
         gradients = tape.gradient(log_probs, outputs, unconnected_gradients="zero")
         log_probs = log_probs.numpy()
         # If the measure of an action is zero, log_prob may have any value.
         self.probs = np.where(self.measure > 0, np.exp(log_probs) * self.measure, 0.0)
         yield "probabilities", abs(self.probs.sum() - 1)
         closed_form = self.head.eligibility(outputs, self.actions)
-        closed_form = self.validate("eligibility", closed_form, outputs.shape).numpy()
+        row = tf.TensorSpec(self.row.shape, tf.float64)
+        closed_form = self.checked("eligibility", closed_form, count, row)
         yield "eligibility", _error(closed_form, gradients)
         # Differences of the log-probabilities of very unlikely actions are rounding.
         likely = log_probs > log_probs.max() - 20
@@ -178,7 +168,7 @@ class _Check:
         yield "expected_eligibility", np.abs(self.expectation(closed_form)).max()
         entropy = self.head.distribution(self.outputs(1)).entropy()
         yield "entropy", _error(entropy, -self.expectation(log_probs))
-        mode = self.validate_actions("mode", self.head.mode(self.outputs(1)), 1)
+        mode = self.checked("mode", self.head.mode(self.outputs(1)), 1, self.action_spec)
         yield "mode", self.mode_error(mode, log_probs)
 
     def expectation(self, values):
@@ -198,30 +188,22 @@ class _Check:
             self.head.noise,
         )
         samples = self.head.sample(self.outputs(_NUM_SAMPLES), noise)
-        return self.validate_actions("sample", samples, _NUM_SAMPLES)
+        return self.checked("sample", samples, _NUM_SAMPLES, self.action_spec)
 
-    def validate_actions(self, name, actions, count):
-        """Returns raw actions as arrays; raises an error if a shape or type is wrong."""
-        spec = self.head.action_spec("float64")
-        keras.tree.assert_same_structure(spec, actions)
-        return keras.tree.map_structure(
-            lambda one, part: np.asarray(
-                self.validate(name, part, (count, *one.shape), one.dtype)
-            ),
-            spec,
-            actions,
-        )
+    def checked(self, name, values, count, spec):
+        """Returns `count` results as arrays; raises if a shape or type is wrong."""
 
-    def validate(self, name, values, shape, dtype=tf.float64):
-        """Returns a tensor, or raises an error if its shape or type is wrong."""
-        values = tf.convert_to_tensor(values)
-        if values.shape != shape or values.dtype != dtype:
-            raise AssertionError(
-                f"`{name}` of {self.head!r} must return the shape {tuple(shape)} in "
-                f"{dtype.name} for float64 outputs. Received: {tuple(values.shape)} in "
-                f"{values.dtype.name}. Check the event shape and type of `distribution`."
-            )
-        return values
+        def check(one, part):
+            part, shape = tf.convert_to_tensor(part), (count, *one.shape)
+            if part.shape != shape or part.dtype != one.dtype:
+                raise AssertionError(
+                    f"`{name}` of {self.head!r} must return the shape {shape} in "
+                    f"{one.dtype.name} for float64 outputs. Received: {part.shape} in "
+                    f"{part.dtype.name}. Check the event shape of `distribution`."
+                )
+            return part.numpy()
+
+        return keras.tree.map_structure(check, spec, values)
 
     def log_prob(self, actions, row=None):
         """Returns the log-probabilities of N raw actions, `[N]` float."""
@@ -232,14 +214,15 @@ class _Check:
 class _EnumeratedCheck(_Check):
     """Checks a head with integer actions by enumeration."""
 
-    def __init__(self, head, row, rng, actions, mask):
+    def __init__(self, head, row, rng, mask):
         super().__init__(head, row, rng)
-        self.all_actions, self.mask = actions, mask
-        self.is_legal = np.ones(enumeration.count(actions), bool)
+        self.all_actions, self.mask = enumeration.raw_actions(head), mask
+        self.is_legal = np.ones(enumeration.count(self.all_actions), bool)
         if mask is not None:
-            self.is_legal = enumeration.is_legal(head, actions, mask)
+            mask = enumeration.validate_mask(head, mask)
+            self.is_legal = enumeration.is_legal(head, self.all_actions, mask)
             self.row = head.mask_outputs(tf.constant(row), tf.constant(mask)).numpy()
-        self.actions = enumeration.select(actions, self.is_legal)
+        self.actions = enumeration.select(self.all_actions, self.is_legal)
         self.measure = np.ones(np.sum(self.is_legal))
 
     def errors(self):
@@ -278,20 +261,24 @@ class _IntegratedCheck(_Check):
     the number of points.
     """
 
-    def __init__(self, head, row, rng, *_):
+    def __init__(self, head, row, rng, mask):
         super().__init__(head, row, rng)
+        if isinstance(head, heads.Composite) or mask is not None:
+            raise ValueError(
+                "Only a head with integer actions may have a `mask` or be a `Composite`. "
+                f"Received: {head!r}. Check each continuous head alone."
+            )
         self.size = math.prod(head.action_shape)
         if self.size > 2:
             raise ValueError(
                 "A continuous head must sample one or two numbers. Check a smaller head "
                 f"of the same kind. Received: {head!r}"
             )
-        is_known = head.support is not None
-        self.low, self.high = (
-            np.broadcast_to(end, self.size)
-            for end in ((head.support.low, head.support.high) if is_known else _LINE)
-        )
-        self.atoms = is_known and head.support.atoms
+        support = head.support or _LINE
+        self.low, self.high = np.broadcast_arrays(
+            support.low, support.high, np.zeros(self.size)
+        )[:2]
+        self.atoms = support.atoms
         samples = self.samples.reshape(_NUM_SAMPLES, -1)[:1000]
         rules = [
             _quadrature(numbers, low, high, self.atoms)
@@ -341,7 +328,7 @@ class _IntegratedCheck(_Check):
             return np.log(factors).sum(axis=1)
 
 
-_LINE = -math.inf, math.inf
+_LINE = heads.Support(-math.inf, math.inf, atoms=False)
 
 
 def _powers(actions):

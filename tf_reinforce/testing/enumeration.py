@@ -26,44 +26,27 @@ def is_integer(head):
     )
 
 
-def raw_actions(head, actions=None):
+def raw_actions(head):
     """Returns all K raw actions of a head with integer actions, as arrays `[K, …]`.
 
-    Raw actions are the head's samples, before their conversion to environment units.
-
-    Args:
-        head: `tfr.heads.Head`.
-        actions: `[K, …]` integers, all K raw actions, nested like the head's actions. The
-            default is every array of non-negative integers that `head.is_valid` accepts.
+    Raw actions are the head's samples, before their conversion to environment units. They
+    are all arrays of non-negative integers that `head.is_valid` accepts, and for a
+    composite, all combinations of those of its parts.
 
     Raises:
-        ValueError: If `actions` are not valid raw actions, or there are more than
-            100,000.
+        ValueError: If the head has real actions, or more than 100,000 actions.
     """
     if not is_integer(head):
         raise ValueError(
             f"`head` must have integer actions, which are enumerated. Received: {head!r}"
         )
-    specs, given = head.action_spec("float64"), actions
-    actions = _all_actions(head) if actions is None else actions
-    try:
-        actions = keras.tree.map_structure_up_to(
-            specs,
-            lambda spec, x: np.asarray(x).astype(spec.dtype.name, casting="same_kind"),
-            specs,
-            actions,
-        )
-        shapes = [(count(actions), *spec.shape) for spec in keras.tree.flatten(specs)]
-        accepted = shapes == [x.shape for x in keras.tree.flatten(actions)]
-        accepted = accepted and is_valid(head, actions).all()
-    except (TypeError, ValueError):
-        accepted = False
-    if not accepted or count(actions) < 2:
-        raise ValueError(
-            f"`actions` must be two or more raw actions of {head!r}, in arrays `[K, …]` "
-            f"like {specs}, that `head.is_valid` accepts. Received: {given!r}"
-        )
-    return actions
+    if not isinstance(head, heads.Composite):
+        return _all_arrays(head)
+    leaves = [_all_arrays(leaf) for leaf in head.leaves]
+    _check_count(head, [len(leaf) for leaf in leaves])
+    grid = np.meshgrid(*(np.arange(len(leaf)) for leaf in leaves), indexing="ij")
+    parts = [leaf[index.ravel()] for leaf, index in zip(leaves, grid, strict=True)]
+    return keras.tree.pack_sequence_as(head.heads, parts)
 
 
 def is_valid(head, actions):
@@ -106,17 +89,6 @@ def to_matrix(actions):
     return np.concatenate([np.reshape(part, (len(part), -1)) for part in parts], axis=1)
 
 
-def _all_actions(head):
-    """Returns all raw actions of a head; for a composite, all combinations."""
-    if not isinstance(head, heads.Composite):
-        return _all_arrays(head)
-    leaves = [_all_arrays(leaf) for leaf in head.leaves]
-    _check_count(head, [len(leaf) for leaf in leaves])
-    grid = np.meshgrid(*(np.arange(len(leaf)) for leaf in leaves), indexing="ij")
-    parts = [leaf[index.ravel()] for leaf, index in zip(leaves, grid, strict=True)]
-    return keras.tree.pack_sequence_as(head.heads, parts)
-
-
 def _all_arrays(head):
     """Returns every array of non-negative integers that the head accepts as an action.
 
@@ -140,6 +112,5 @@ def _check_count(head, sizes):
         raise ValueError(
             f"The raw actions of {head!r} cannot be enumerated: `head.is_valid` accepts "
             f"{sizes} values for the {len(sizes)} parts of an action, and must accept 1 "
-            f"to {_MAX_ACTIONS} combinations. Change it, pass all raw actions as "
-            "`actions`, or use a smaller head of the same kind."
+            f"to {_MAX_ACTIONS} combinations. Change it, or use a smaller head."
         )

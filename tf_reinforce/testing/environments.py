@@ -151,7 +151,13 @@ def _findings(env, options, seed, episodes, action_mask):
             # keeps the digits of float64 observations
             normalize_observations=any(map(spaces.is_quantity, parts)),
         )
-        yield _default_agent(agent)
+        weights = sum(int(np.prod(x.shape)) for x in agent.policy.trainable_weights)
+        yield Finding(
+            "note",
+            f"The action space {agent.action_space} gets the head "
+            f"{type(agent.head).__name__}, and the default policy has {weights:,} "
+            "weights.",
+        )
         records = []
         for _ in range(2):
             with warnings.catch_warnings(record=True) as caught:
@@ -169,15 +175,6 @@ def _findings(env, options, seed, episodes, action_mask):
         )
         if not isinstance(env, gym.Env):  # which cannot be made several times
             yield Finding("note", _advice(seconds))
-
-
-def _default_agent(agent):
-    weights = sum(int(np.prod(x.shape)) for x in agent.policy.trainable_weights)
-    return Finding(
-        "note",
-        f"The action space {agent.action_space} gets the head "
-        f"{type(agent.head).__name__}, and the default policy has {weights:,} weights.",
-    )
 
 
 def _make(env, kwargs):
@@ -213,19 +210,12 @@ def _record_findings(first, second, parts):
             "`super().reset(seed=seed)` in `reset`, and let `reset` set the whole state "
             "of the environment.",
         )
-    count, arrays = first.count, flat(first.observations)
-    if count > 1 and all((array[0] == array[0, :1]).all() for array in arrays):
-        yield Finding(
-            "note",
-            "All episodes start with the same observation. This is correct if the "
-            "environment has one initial state.",
-        )
     lengths, episode_returns = first.lengths, first.rewards.sum(axis=0)
     yield Finding(
         "note",
-        f"{count} episodes had {lengths.min()} to {lengths.max()} steps and returns from "
-        f"{episode_returns.min():.4g} to {episode_returns.max():.4g}. The environment "
-        f"terminated {np.sum(first.terminated)} of them.",
+        f"{first.count} episodes had {lengths.min()} to {lengths.max()} steps and "
+        f"returns from {episode_returns.min():.4g} to {episode_returns.max():.4g}. The "
+        f"environment terminated {np.sum(first.terminated)} of them.",
     )
     if not first.rewards.any():
         yield Finding(
@@ -233,8 +223,8 @@ def _record_findings(first, second, parts):
             "All rewards were zero. REINFORCE learns nothing until an episode of the "
             "random policy reaches a reward. Give a reward for partial success.",
         )
-    names = flat(spaces.names(first.observations))
-    for name, space, array in zip(names, parts, arrays, strict=True):
+    named = flat(spaces.names(first.observations)), parts, flat(first.observations)
+    for name, space, array in zip(*named, strict=True):
         largest = np.abs(array.astype("float64")).max()
         if spaces.is_quantity(space) and largest > _LARGE:
             yield Finding(

@@ -33,7 +33,6 @@ def compare(
     trajectories: int,
     tolerance: float | None,
     objective: str,
-    hint: str,
 ) -> GradientReport:
     """Returns the report, or raises `AssertionError` if its error exceeds the tolerance.
 
@@ -43,7 +42,6 @@ def compare(
         trajectories: Int, the number of different samples.
         tolerance: Float, the largest accepted error, or `None` to accept any.
         objective: String for the message, the quantity whose gradient `exact` is.
-        hint: String for the message, possible causes of a difference.
     """
     gradient, batches = expected
     difference, norm = gradient - exact, np.linalg.norm
@@ -63,7 +61,10 @@ def compare(
         f"The expected update is not the gradient of {objective}. Expected: "
         f"{exact[worst]} for weight {worst}, within {tolerance}. Received: "
         f"{gradient[worst]}. Over all {exact.size} weights the relative error is "
-        f"{report.relative_error:.3g} and the cosine {report.cosine:.6f}. {hint}"
+        f"{report.relative_error:.3g} and the cosine {report.cosine:.6f}. Check whether "
+        "the baseline depends on the return or loss from which it is subtracted, whether "
+        "log_prob passes the complete gradient, and whether an option is biased "
+        "(docs/correctness.md)."
     )
 
 

@@ -64,8 +64,8 @@ def check_export(
 
     Rounding may change a result by more than the tolerance, for example when two actions
     are equally likely. The result then counts as a tie instead of a difference, provided
-    that the agent returns the same result after its policy outputs and noise are changed
-    by the tolerance. For a recurrent policy, the check uses random recurrent states.
+    that the agent returns the same result after its policy outputs are changed by at most
+    the tolerance. For a recurrent policy, the check uses random recurrent states.
 
     Args:
         agent: `Reinforce`, the agent that wrote the export.
@@ -100,19 +100,20 @@ def check_export(
     exported = formats.load(path)
     inputs, extra = _inputs(agent, env, count, seed, env_kwargs)
     noise = policy.actor.sample_noise(tf.constant(seed, tf.int64), count)
-    arguments = _arguments(policy, functions, inputs, extra, noise, seed)
-    noise_of = {"act": [], "sample": noise}
+    values = _values(functions, [inputs, seed, *extra], noise)
+    noise_of = {"act": None, "sample": noise}
     differences, ties = {}, 0
     for name, function in functions.items():
-        pairs = map(keras.tree.flatten, (function.input_signature, arguments[name]))
+        arguments = _arguments(function, values)
+        pairs = map(keras.tree.flatten, (function.input_signature, arguments))
         results = exported[name]({x.name: array for x, array in zip(*pairs, strict=True)})
-        for key, tensor in function(*arguments[name]).items():
+        for key, tensor in function(*arguments).items():
             result = results.get(key)
             difference = _differences(result, tensor.numpy())
             large = (difference > tolerance) & np.isfinite(difference)
             if name in noise_of and large.any() and "action" in key:
-                given = inputs, extra, noise_of[name]
-                near = _nearby_actions(policy, tolerance, *given)[key]
+                given = inputs, extra, noise_of[name], tolerance
+                near = _nearby_actions(policy.policy_functions, *given)[key]
                 own = np.broadcast_to(result, near.shape)
                 tied = large & (_differences(own, near) <= tolerance).any(axis=0)
                 ties += int(np.sum(tied))
@@ -155,44 +156,44 @@ def _inputs(agent, env, count, seed, env_kwargs):
     return observations, extra
 
 
-def _nearby_actions(policy, tolerance, observation, extra, noise):
-    """Returns `[64, N, …]` actions by name, for slightly changed outputs and noise."""
-    rng, functions = np.random.default_rng(0), policy.policy_functions
-    outputs, _ = functions.outputs(observation, extra)
-    nearby = {}
+def _nearby_actions(functions, observation, extra, noise, tolerance):
+    """Returns `[64, N, …]` actions by name, for slightly changed policy outputs."""
+    rng = np.random.default_rng(0)
+    outputs = functions.outputs(observation, extra)[0].numpy()
+    largest = tolerance * np.maximum(1.0, np.abs(outputs))
+    nearby = []
     for _ in range(_NEARBY):
-        changed = []
-        for array in map(np.asarray, (outputs, *noise)):
-            change = tolerance * np.maximum(1.0, np.abs(array))
-            change *= rng.uniform(-1.0, 1.0, array.shape)
-            changed.append(tf.constant((array + change).astype(array.dtype)))
-        for key, actions in functions.actions(changed[0], changed[1:] or None).items():
-            nearby.setdefault(key, []).append(actions.numpy())
-    return {key: np.stack(arrays) for key, arrays in nearby.items()}
+        changed = outputs + largest * rng.uniform(-1.0, 1.0, outputs.shape)
+        changed = tf.constant(changed.astype(outputs.dtype))
+        nearby.append(functions.actions(changed, noise))
+    return {key: np.stack([x[key] for x in nearby]) for key in nearby[0]}
 
 
-def _arguments(policy, functions, observations, extra, noise, seed):
-    """Returns each function's arguments, in the number types that it takes."""
-    actor, seed = policy.actor, tf.constant(seed, tf.int64)
-    draws_noise = "log_prob" in functions
-    random = seed if draws_noise else keras.tree.pack_sequence_as(actor.head.noise, noise)
-    arguments = dict.fromkeys(("act", "distribution"), [observations, *extra])
-    arguments["sample"] = [observations, random, *extra]
+def _values(functions, inputs, noise):
+    """Returns the values of all arguments of the exported functions by name.
+
+    Args:
+        functions: Dict of `tf.function`s.
+        inputs: List of the observation, the seed, and what all functions take.
+        noise: List of tensors, for functions that take noise instead of the seed.
+    """
+    sample, draws_noise = functions["sample"], "log_prob" in functions
+    if not draws_noise:
+        inputs = [inputs[0], noise, *inputs[2:]]
+    pairs = map(keras.tree.flatten, (sample.input_signature, inputs))
+    values = {spec.name: x for spec, x in zip(*pairs, strict=True)}
     if draws_noise:
-        sample = functions["sample"](*arguments["sample"])
-        names = policy_functions.signature_names(actor.action_spec, "raw_action")
-        raw_action = keras.tree.map_structure(sample.get, names)
-        arguments["log_prob"] = [observations, raw_action, *extra]
-        arguments["initial_state"] = [tf.constant(len(noise[0]))]
-    return {
-        name: keras.tree.map_structure_up_to(
-            function.input_signature,
-            lambda spec, x: np.asarray(x, spec.dtype.as_numpy_dtype),
-            function.input_signature,
-            tuple(arguments[name]),
-        )
-        for name, function in functions.items()
-    }
+        results = sample(*_arguments(sample, values))
+        values |= {k: x for k, x in results.items() if k.startswith("raw_action")}
+    return {**values, "count": len(noise[0])}
+
+
+def _arguments(function, values):
+    """Returns a function's arguments, in the number types that it takes."""
+    return keras.tree.map_structure(
+        lambda spec: np.asarray(values[spec.name], spec.dtype.as_numpy_dtype),
+        function.input_signature,
+    )
 
 
 def _differences(result, expected):
