@@ -13,24 +13,22 @@ from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_noise
 from tf_reinforce.envs import checks
 
-SMOOTH = (
-    "Acrobot-v1",
-    "CartPole-v1",
-    "MountainCar-v0",
-    "MountainCarContinuous-v0",
-    "Pendulum-v1",
-)  # the twins of physical systems; `test_tabular.py` and `test_blackjack.py` have others
-
-
-def wrapped_angle(angle):
-    return (np.asarray(angle) + math.pi) % (2 * math.pi) - math.pi
+# The twins of physical systems, and states in which they start a step;
+# `test_tabular.py` and `test_blackjack.py` test the others.
+EDGES = {
+    "Acrobot-v1": ([-3, -3, -9, -9], [3, 3, 9, 9]),
+    "CartPole-v1": ([-2.5, -2, -0.25, -2], [2.5, 2, 0.25, 2]),
+    "MountainCar-v0": ([-1.2, -0.07], [0.6, 0.07]),
+    "MountainCarContinuous-v0": ([-1.2, -0.07], [0.6, 0.07]),
+    "Pendulum-v1": ([-3.1, -8], [3.1, 8]),
+}
 
 
 def state_of(original, id):
     """Returns the state of a Gymnasium environment in float64 for its twin."""
     state = np.array(original.unwrapped.state, "float64")
     if id == "Pendulum-v1":
-        state[0] = wrapped_angle(state[0])
+        state[0] = (state[0] + math.pi) % (2 * math.pi) - math.pi
     return state
 
 
@@ -41,15 +39,6 @@ def test_twin_has_the_spaces_limit_and_threshold_of_gymnasium(id):
     assert twin.reward_threshold == spec.reward_threshold
     assert twin.observation_space == original.observation_space
     assert twin.action_space == original.action_space
-
-
-EDGES = {
-    "Acrobot-v1": ([-3, -3, -9, -9], [3, 3, 9, 9]),
-    "CartPole-v1": ([-2.5, -2, -0.25, -2], [2.5, 2, 0.25, 2]),
-    "MountainCar-v0": ([-1.2, -0.07], [0.6, 0.07]),
-    "MountainCarContinuous-v0": ([-1.2, -0.07], [0.6, 0.07]),
-    "Pendulum-v1": ([-3.1, -8], [3.1, 8]),
-}
 
 
 @pytest.mark.parametrize("id", EDGES)
@@ -77,7 +66,7 @@ def test_twin_terminates_in_the_same_states_as_gymnasium(id):
     assert 50 < ended.sum() < 1900 or id == "Pendulum-v1"
 
 
-@pytest.mark.parametrize("id", SMOOTH)
+@pytest.mark.parametrize("id", EDGES)
 def test_initial_states_have_the_distribution_of_gymnasium(id):
     """The test compares minimum, maximum and mean of uniform distributions."""
     twin, original, count = envs.make(id), gym.make(id), 2000
@@ -239,6 +228,11 @@ class Broken(envs.CartPole):
         ("transition", lambda x: tf.cast(x, tf.float64), "must return float32 "),
         ("transition", lambda x: tf.boolean_mask(x, x[:, 0] > 0), "tf.where"),
         ("initial", lambda x: x[0], r"a row for each of 7.*\(4,\)"),
+        ("action_mask", lambda _: tf.ones([7, 2]), "must return bool or int .*float"),
+        ("action_mask", lambda _: tf.ones([7], tf.int64), r"must return .*\(7,\)"),
+        ("action_mask", lambda _: tf.ones([7, 3], tf.bool), r"must return .*\(7, 3\)"),
+        ("action_mask", lambda _: {"a": tf.ones([7, 2], tf.bool)}, "must return .*'a'"),
+        ("action_mask", lambda _: tf.ones([2, 2], tf.bool), r"must return .*\(2, 2\)"),
     ],
 )
 def test_error_names_the_method_with_an_invalid_result(name, answer, message):

@@ -4,7 +4,6 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
-import sweeps
 import tensorflow as tf
 from toy_worlds import Gates
 
@@ -78,24 +77,8 @@ class Closed(envs.Corridor):
         return tf.where(state[:, None] == self.cell, tf.constant(self.mask), ones)
 
 
-class Trap(Closed):
-    """A corridor whose observation is invalid after a step without a legal action."""
-
-    def transition(self, state, action, noise):
-        after = super().transition(state, action, noise)
-        return tf.where(state == 1, tf.constant(700, after.dtype), after)
-
-
-@pytest.mark.parametrize(
-    "env, trains",
-    [
-        (Trap([0, 0]), True),
-        sweeps.rare(Trap([0, 0]), False),
-        sweeps.rare(Closed([0, 0]), True),
-        (Closed([0, 0]), False),  # nothing else than the mask is invalid
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("env", [Closed([0, 0])], ids=repr)
 def test_invalid_mask_raises_and_names_the_step(env, trains):
     agent = masked_agent(env)
     agent.build_for_env(env)
@@ -127,30 +110,6 @@ def test_environment_without_mask_raises(path):
         masked_agent(env, path).collect(env, 2)
 
 
-class Wrong(envs.Corridor):
-    def __init__(self, mask):
-        super().__init__(3)
-        self._mask = mask
-
-    def action_mask(self, state):
-        return self._mask(state)
-
-
-@pytest.mark.parametrize(
-    "mask",
-    [
-        lambda x: tf.ones([x.shape[0], 2]),
-        lambda x: tf.ones_like(x),
-        lambda x: tf.ones([x.shape[0], 3], tf.bool),
-        lambda x: {"a": tf.ones([x.shape[0], 2], tf.bool)},
-        lambda x: tf.ones([2, 2], tf.bool),
-    ],
-)
-def test_mask_of_invalid_shape_or_type_raises(mask):
-    with pytest.raises(ValueError, match=r"`Wrong.action_mask` must return"):
-        Wrong(mask).as_gymnasium(2)
-
-
 class Marked(envs.Corridor):
     """A corridor whose observation is a mask."""
 
@@ -163,21 +122,13 @@ class Marked(envs.Corridor):
 
 
 @pytest.mark.parametrize(
-    "mask, message",
-    [
-        (np.ones([7, 4], "int8"), r"parts of \[5\] entries.*Received: \[4\] entries"),
-        (
-            (np.ones([7, 2]), np.ones([7, 3])),
-            r"parts of \[5\] entries.*Received: \[2, 3\]",
-        ),
-    ],
+    "mask", [np.ones([7, 4]), (np.ones([7, 2]), np.ones([7, 3]))], ids=len
 )
-def test_observed_mask_of_wrong_size_raises(mask, message):
-    env = Marked(mask)
-    layout = heads.MultiCategorical([2, 3]).mask_layout
+def test_observed_mask_of_wrong_size_raises(mask):
+    env, layout = Marked(mask), heads.MultiCategorical([2, 3]).mask_layout
     path = action_masks.MaskPath("observation/legal")
     in_graph = legal_actions.MaskInGraph(env, path, layout)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"parts of \[5\] entries.*Received: \["):
         in_graph.flat(None, env.observation(None), 7)
 
 

@@ -79,34 +79,26 @@ def test_table_may_be_a_dict_and_uses_no_noise_if_outcomes_are_certain():
     assert outcomes_at(env, 0, 0, [0.5]) == [(0, 3.0, True)]
 
 
-@pytest.mark.parametrize(
-    "transitions",
-    [
-        [],
-        [[[(1.0, 0, 0.0, True)]], []],
-        [[[]]],
-        [[[(1.0, 1, 0.0, True)]]],
-        [[[(1.0, 0.5, 0.0, True)]]],
-        {1: {0: [(1.0, 0, 0.0, True)]}},
-        [[[(1.0, 0, 0.0)]]],
-        [[[(1.0, 0, np.nan, True)]]],
-    ],
-    ids=str,
-)
-def test_invalid_tables_are_refused(transitions):
-    with pytest.raises(ValueError, match="must be one or more outcomes .*Received"):
-        envs.Tabular(transitions, [1.0] * len(transitions))
+CERTAIN = (1.0, 0, 0.0, True)
+OUTCOMES = "must be one or more outcomes .*Received"
+REFUSED = [
+    ([], [], OUTCOMES),
+    ([[[CERTAIN]], []], [1.0, 0.0], OUTCOMES),
+    ([[[]]], [1.0], OUTCOMES),
+    ([[[(1.0, 1, 0.0, True)]]], [1.0], OUTCOMES),
+    ([[[(1.0, 0.5, 0.0, True)]]], [1.0], OUTCOMES),
+    ({1: {0: [CERTAIN]}}, [1.0], OUTCOMES),
+    ([[[(1.0, 0, 0.0)]]], [1.0], OUTCOMES),
+    ([[[(1.0, 0, np.nan, True)]]], [1.0], OUTCOMES),
+    ([[[CERTAIN], []]], [1.0], "`transitions`.*sums of .0"),
+    ([[[(0.5, 0, 0.0, True)]]], [1.0], "`transitions`.*sums of .0.5"),
+    ([[[(1.5, 0, 0.0, True), (-0.5, 0, 0.0, True)]]], [1.0], "at least zero"),
+    (FAIR, [1.0], r"shape .2,.*Received: shape .1,."),
+    (FAIR, [0.7, 0.7], "`initial_probs`.*sums of .1.4"),
+]
 
 
-@pytest.mark.parametrize(
-    "transitions, probs, message",
-    [
-        ([[[(0.5, 0, 0.0, True)]]], [1.0], "`transitions`.*sums of .0.5"),
-        ([[[(1.5, 0, 0.0, True), (-0.5, 0, 0.0, True)]]], [1.0], "at least zero"),
-        (FAIR, [1.0], r"shape .2,.*Received: shape .1,."),
-        (FAIR, [0.7, 0.7], "`initial_probs`.*sums of .1.4"),
-    ],
-)
-def test_invalid_probabilities_are_refused(transitions, probs, message):
+@pytest.mark.parametrize("transitions, probs, message", REFUSED)
+def test_invalid_tables_and_probabilities_are_refused(transitions, probs, message):
     with pytest.raises(ValueError, match=message):
         envs.Tabular(transitions, probs)

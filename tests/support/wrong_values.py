@@ -230,6 +230,11 @@ def method(name, **defaults):
     return call
 
 
+def calling(function, *arguments, **defaults):
+    """Returns a function that calls another with these and other arguments."""
+    return lambda _, **options: function(*arguments, **{**defaults, **options})
+
+
 def refused(table, names):
     """Returns up to five values for each setting that do not fit its hint."""
     pool = (1.5, -1, NAN, "x", True, [0.2], [1.2, 0.2], {"a": 1}, 0, INF)
@@ -287,12 +292,9 @@ ARGUMENTS = {
 def constructors():
     """Yields wrong arguments of `Reinforce`, heads, baselines, layers and callbacks."""
 
-    def reinforce(_, **options):
-        return tfr.Reinforce(**{"policy": policy(), **options})
-
     yield from each(
         "Reinforce",
-        reinforce,
+        calling(tfr.Reinforce, policy=policy()),
         policy=(None, "dense", 3),
         head=("Gaussian", 3),
         baseline=("median", 3),
@@ -305,22 +307,16 @@ def constructors():
         for number, case in enumerate(example.cases()):
             found |= {argument: number for argument in reversed(case)}
         for argument, number in found.items():
-
-            def make(_, example=example, number=number, **options):
-                return example.kind(**{**example.cases()[number], **options})
-
+            make = calling(example.kind, **example.cases()[number])
             yield from each(name, make, **{argument: ARGUMENTS[argument]})
     for name in parts.BOX_HEADS:
         if parts.HEADS[name].kind.needs_finite_bounds:
             example = parts.HEADS[name]
-
-            def call(_, example=example, **options):
-                return example.kind(**{**example.cases()[0], **options})
-
-            yield from each(name, call, low=(-INF,), high=(INF,))
+            make = calling(example.kind, **example.cases()[0])
+            yield from each(name, make, low=(-INF,), high=(INF,))
     yield from each(
         "heads.for_space",
-        lambda _, space: tfr.heads.for_space(space),
+        calling(tfr.heads.for_space),
         space=(
             None,
             3,
@@ -369,11 +365,7 @@ def _callbacks_and_layers():
         tfr.normalization.RunningScale: ({}, dict(centered=FLAGS, epsilon=SCALES)),
     }
     for kind, (defaults, wrong) in kinds.items():
-
-        def make(_, kind=kind, defaults=defaults, **options):
-            return kind(**{**defaults, **options})
-
-        yield from each(kind.__name__, make, **wrong)
+        yield from each(kind.__name__, calling(kind, **defaults), **wrong)
 
 
 def _tensor_envs():
@@ -386,14 +378,10 @@ def _tensor_envs():
             lambda environment: envs.make(environment),
             dict(environment=("NoSuch-v0", "CartPole-v0", 3, None, [])),
         ),
-        "as_gymnasium": (
-            lambda num_envs: envs.CartPole().as_gymnasium(num_envs),
-            dict(num_envs=(*COUNTS, None)),
-        ),
+        "as_gymnasium": (envs.CartPole().as_gymnasium, dict(num_envs=(*COUNTS, None))),
     }
     for name, (make, wrong) in calls.items():
-        call = lambda _, make=make, **options: make(**options)  # noqa: E731
-        yield from each(name, call, **wrong)
+        yield from each(name, calling(make), **wrong)
 
 
 ENVS = (
@@ -425,15 +413,9 @@ def methods():
 
 
 def _for_env():
-    def for_env(_, **options):
-        return tfr.Reinforce.for_env(**{"env": "CartPole-v1", "hidden": (2,), **options})
-
-    def pendulum(_, **options):
-        return tfr.Reinforce.for_env("Pendulum-v1", (2,), **options)
-
     yield from each(
         "for_env",
-        for_env,
+        calling(tfr.Reinforce.for_env, env="CartPole-v1", hidden=(2,)),
         env=ENVS,
         hidden=(64, "64", [0], [-1], [1.5], [True], [HUGE], [10**5, 10**5], {}),
         seed=SEEDS,
@@ -459,7 +441,7 @@ def _for_env():
     value = "value"
     yield from each(
         "for_env",
-        pendulum,
+        calling(tfr.Reinforce.for_env, "Pendulum-v1", (2,)),
         head=("Normal", Shown({"kind": "Gaussian", "size": 3}, "size"), {"scale": 1}, 3),
         baseline=(
             Shown({"kind": value, "hidden": 3}, "3"),
@@ -611,14 +593,8 @@ def _files():
 
 def functions():
     """Yields wrong arguments of the package's functions."""
-    yield from each(
-        "check_env",
-        lambda _, episodes=1, **options: tfr.check_env(
-            "CartPole-v1", episodes=episodes, **options
-        ),
-        episodes=(*COUNTS, None),
-        seed=SEEDS,
-    )
+    check = calling(tfr.check_env, "CartPole-v1", episodes=1)
+    yield from each("check_env", check, episodes=(*COUNTS, None), seed=SEEDS)
     yield from _train_seeds()
 
 
@@ -626,13 +602,10 @@ def _train_seeds():
     def make(seed):
         return tfr.Reinforce.for_env(tfr.envs.Bandit(), (2,), seed)
 
-    def train_seeds(_, **options):
-        defaults = {"make": make, "env": tfr.envs.Bandit(), "seeds": [0, 1], "epochs": 1}
-        return tfr.train_seeds(**{**defaults, **options})
-
+    defaults = {"make": make, "env": tfr.envs.Bandit(), "seeds": [0, 1], "epochs": 1}
     yield from each(
         "train_seeds",
-        train_seeds,
+        calling(tfr.train_seeds, **defaults),
         make=(3, None, Shown(lambda seed: None, "None")),
         env=("CartPole-v1", 3, None),
         seeds=(
@@ -649,39 +622,10 @@ def _train_seeds():
         max_episode_steps=COUNTS,
     )
     results = multi_seed.SeedResults(make, [], {}, {}, 0)
-    yield from each(
-        "SeedResults.agent", lambda _, seed: results.agent(seed), seed=(99, "0", None)
-    )
-
-
-def configs():
-    """Yields wrong entries in an agent's configuration."""
-
-    def agent(world, **options):
-        return tfr.Reinforce.from_config({**world.agent.get_config(), **options})
-
-    yield from each(
-        "Reinforce.from_config",
-        agent,
-        gamma=(1.5, "x", None),
-        returns=("half",),
-        passes=(0, "x"),
-        policy=(3, None),
-        head=(3,),
-        fit_defaults=(3, {"workers": 0}, {"no_such": 1}, {"epochs": "x"}),
-        learning_rates=(
-            3,
-            [3],
-            Shown([["optimizer", "x", 1.0]], "'x'"),
-            Shown([["__class__", 1.0, 2.0]], "__class__"),
-        ),
-        baseline=("median", 3),
-        entropy_coef=(-1, "x"),
-        no_such=(3,),
-    )
+    yield from each("SeedResults.agent", calling(results.agent), seed=(99, "0", None))
 
 
 def all_cases():
     """Returns all wrong arguments of the Python interface."""
-    groups = constructors(), methods(), functions(), configs()
+    groups = constructors(), methods(), functions()
     return [case for group in groups for case in group]
