@@ -5,6 +5,7 @@ import numpy as np
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
+from tf_reinforce.testing import gradients
 
 # Rows, episodes, observation size and action size differ, so that no broadcast is valid.
 T, B, OBSERVED, A = 7, 5, 3, 2
@@ -82,11 +83,4 @@ def same_bits(first, second):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-def columns(episodes, order):
-    return episodes._replace(
-        observations=episodes.observations[:, order],
-        actions=episodes.actions[:, order],
-        rewards=episodes.rewards[:, order],
-        lengths=episodes.lengths[order],
-        terminated=episodes.terminated[order],
-    )
+columns = gradients.select_columns

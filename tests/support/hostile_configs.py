@@ -31,37 +31,34 @@ def option(name, value):
     return lambda config: config["config"].update({name: value})
 
 
+def part(name, **values):
+    """Returns a function that changes an entry of the agent, such as its head."""
+    return lambda config: config["config"][name]["config"].update(values)
+
+
 def argument(name, value):
     return lambda config: dense(config)["config"].update({name: value})
 
 
-def layer(class_name, config, **names):
-    names = {"module": "keras.layers", "registered_name": None, **names}
-    replacement = {"class_name": class_name, "config": config, **names}
-
-    def edit(whole):
-        dense(whole).update(replacement)
-
-    return edit
-
-
-def initializer(class_name, config, **names):
-    names = {"module": "keras.initializers", "registered_name": None, **names}
-    return argument(
-        "kernel_initializer", {"class_name": class_name, "config": config} | names
+def layer(class_name, config, module="keras.layers", registered_name=None, **names):
+    names |= {"module": module, "registered_name": registered_name}
+    return lambda whole: dense(whole).update(
+        {"class_name": class_name, "config": config, **names}
     )
 
 
-def many_layers(count):
-    def edit(config):
-        known = layers(config)
-        last = known[-1]
-        for number in range(count):
-            extra = copy.deepcopy(last)
-            extra["name"] = extra["config"]["name"] = f"extra_{number}"
-            known.append(extra)
+def scale(**array):
+    """Returns a function that makes an array the argument of a layer."""
+    return layer("Rescaling", {"scale": {"class_name": "__numpy__", **array}})
 
-    return edit
+
+def many_layers(config):
+    known = layers(config)
+    last = known[-1]
+    for number in range(3000):
+        extra = copy.deepcopy(last)
+        extra["name"] = extra["config"]["name"] = f"extra_{number}"
+        known.append(extra)
 
 
 def many_calls(config):
@@ -121,21 +118,19 @@ CONFIGS = {
     "RepeatVector": layer("RepeatVector", {"n": 10**12}),
     "Embedding": layer("Embedding", {"input_dim": 10**9, "output_dim": 64}),
     "unrolled layer": layer("LSTM", {"units": 4, "unroll": True}),
-    "3,000 layers": many_layers(3000),
+    "3,000 layers": many_layers,
     "20,000 calls of a layer": many_calls,
-    "array without a type": layer(
-        "Rescaling", {"scale": {"class_name": "__numpy__", "config": 5}}
-    ),
-    "object array": layer(
-        "Rescaling",
+    "array without a type": scale(config=5),
+    "object array": scale(config={"value": [1], "dtype": "S1000000000"}),
+    "huge seed": argument(
+        "kernel_initializer",
         {
-            "scale": {
-                "class_name": "__numpy__",
-                "config": {"value": [1], "dtype": "S1000000000"},
-            }
+            "class_name": "GlorotUniform",
+            "config": {"seed": 2**63},
+            "module": "keras.initializers",
+            "registered_name": None,
         },
     ),
-    "huge seed": initializer("GlorotUniform", {"seed": 2**63}),
     "unknown argument of a layer": argument("evil", 1),
     "shared object id as a list": lambda config: dense(config).update(
         shared_object_id=[1]
@@ -144,12 +139,8 @@ CONFIGS = {
     "policy is a layer": lambda config: config["config"].update(policy=dense(config)),
     "head is a layer": lambda config: config["config"].update(head=dense(config)),
     "baseline is a number": option("baseline", 3),
-    "head with 10^12 actions": lambda config: config["config"]["head"]["config"].update(
-        size=10**12
-    ),
-    "head with unknown argument": lambda config: config["config"]["head"][
-        "config"
-    ].update(evil=1),
+    "head with 10^12 actions": part("head", size=10**12),
+    "head with unknown argument": part("head", evil=1),
     # Options of the agent
     "gamma is 2": option("gamma", 2),
     "unknown option": option("evil", 1),

@@ -130,17 +130,9 @@ BASELINES = {
 STAY, WIN = (0.5, 0, 0.0, False), (0.5, 1, 1.0, True)
 TABLE = [[[(1.0, 1, -1.0, True)], [STAY, WIN]], [[STAY, WIN], [(1.0, 0, 0.5, False)]]]
 ENVS = {
-    "Acrobot": envs.Acrobot,
-    "Bandit": envs.Bandit,
-    "Blackjack": envs.Blackjack,
-    "CartPole": envs.CartPole,
-    "Catch": envs.Catch,
-    "CliffWalking": envs.CliffWalking,
-    "Corridor": envs.Corridor,
-    "FrozenLake": envs.FrozenLake,
-    "MountainCar": envs.MountainCar,
-    "MountainCarContinuous": envs.MountainCarContinuous,
-    "Pendulum": envs.Pendulum,
-    "Tabular": lambda: envs.Tabular(TABLE, [0.5, 0.5], 9, [[1, 1], [0, 1]]),
-    "Taxi": envs.Taxi,
+    name: kind
+    for name, kind in vars(envs).items()
+    if isinstance(kind, type) and issubclass(kind, envs.TensorEnv)
 }
+del ENVS["TensorEnv"]
+ENVS["Tabular"] = lambda: envs.Tabular(TABLE, [0.5, 0.5], 9, [[1, 1], [0, 1]])
