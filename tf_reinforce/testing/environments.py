@@ -1,6 +1,7 @@
 """Checks an environment by running episodes, and explains what to correct."""
 
 import contextlib
+import math
 import os
 import time
 import warnings
@@ -19,6 +20,10 @@ from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.support import validation
 
 _LARGE = 10.0  # larger observations should be normalized
+_MASK_FOUND = (
+    "There is a mask of legal actions, which the check uses. Pass action_mask={0!r} to "
+    "the agent; on the command line, --action-mask {0}."
+)
 _SHORT_STEP = 1e-4  # seconds, below which workers hardly pay
 
 
@@ -139,19 +144,14 @@ def _findings(env, options, seed, episodes, action_mask):
             with contextlib.suppress(Exception):  # the first collection explains it
                 action_mask = action_masks.find(*timer.reset(seed=seed))
             if action_mask is not None:
-                yield Finding(
-                    "note",
-                    "There is a mask of legal actions, which the check uses. Pass "
-                    f"action_mask={action_mask!r} to the agent; on the command line, "
-                    f"--action-mask {action_mask}.",
-                )
+                yield Finding("note", _MASK_FOUND.format(action_mask))
         agent = agents.Reinforce.for_env(
             made,
             action_mask=action_mask,
             # keeps the digits of float64 observations
             normalize_observations=any(map(spaces.is_quantity, parts)),
         )
-        weights = sum(int(np.prod(x.shape)) for x in agent.policy.trainable_weights)
+        weights = sum(math.prod(x.shape) for x in agent.policy.trainable_weights)
         yield Finding(
             "note",
             f"The action space {agent.action_space} gets the head "
@@ -170,9 +170,8 @@ def _findings(env, options, seed, episodes, action_mask):
     if timer is not None:
         # Other processes interrupt some steps, and the first step may compile.
         seconds = float(np.median(timer.seconds))
-        yield Finding(
-            "note", f"A typical step of the environment takes {seconds * 1e6:,.1f} µs."
-        )
+        text = f"A typical step of the environment takes {seconds * 1e6:,.1f} µs."
+        yield Finding("note", text)
         if not isinstance(env, gym.Env):  # which cannot be made several times
             yield Finding("note", _advice(seconds))
 
