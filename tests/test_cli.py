@@ -261,7 +261,7 @@ def test_evaluate_uses_the_time_limit_of_the_user_or_of_the_evaluation(
 
 def test_folder_that_is_no_run_is_refused(tmp_path, capsys):
     assert cli.main(["evaluate", str(tmp_path)]) == 2
-    assert "is no run directory with agent.keras" in capsys.readouterr().err
+    assert "agent.keras. Expected: an agent file" in capsys.readouterr().err
     assert cli.main(["info", str(tmp_path / "run")]) == 2
     assert f"no file or folder {tmp_path}/run." in capsys.readouterr().err
     for seed in (2, 3):

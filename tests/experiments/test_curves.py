@@ -1,7 +1,6 @@
 """Tests that learning curves are read from run directories as they were logged."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -62,9 +61,6 @@ def test_folder_of_run_directories_is_a_run_of_several_seeds(tmp_path):
     run = curves.read(tmp_path)
     assert [curve.seed for curve in run.curves] == [0, 1]
     assert run.evaluations == [0.0, 1.0]
-    write_run(tmp_path / "other", ROWS, env="CartPole-v1")
-    with pytest.raises(ValueError, match="same environment and settings"):
-        curves.read(tmp_path)
 
 
 def test_last_row_that_is_being_written_is_left_out(tmp_path):
@@ -78,7 +74,6 @@ def test_last_row_that_is_being_written_is_left_out(tmp_path):
     ("name", "content", "message"),
     [
         ("log.csv", "epoch,loss\n0,1\n1,two\n", "no table of numbers: .*'two'"),
-        ("log.csv", "epoch,loss\n0,1,2\n", "no table of numbers"),
         ("log.csv", "a,b\n1,2\n", "must have a column `epoch`"),
         ("log.csv", "epoch,loss\n", "at least one row"),
         ("log.csv", "", "must have a column `epoch`"),
@@ -95,11 +90,9 @@ def test_damaged_files_are_named(name, content, message, tmp_path):
         curves.read(tmp_path)
 
 
-def test_missing_run_or_column_is_named(tmp_path):
+def test_missing_run_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nothing contains no log.csv"):
         curves.read(tmp_path / "nothing")
-    with pytest.raises(ValueError, match=r"log.csv has no column 'reward'"):
-        curves.Curve(tmp_path / "log.csv", 0, {"epoch": []}).column("reward")
 
 
 def test_smooth_equals_a_loop_over_windows():
@@ -142,13 +135,9 @@ CONFIG = {"env": "\x1b]0;title\x07", "seed": 3, "agent": {"gamma": 0.9}, "fit": 
 
 @pytest.fixture
 def run(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "log.csv").write_text(
-        "epoch,env_steps,episode_return,val_episode_return\n0,10,1.5,7\n1,30,2.5,nan\n"
-    )
-    return folder
+    header = "epoch,env_steps,episode_return,val_episode_return"
+    rows = [(0, 10, 1.5, 7), (1, 30, 2.5, "nan")]
+    return write_run(tmp_path / "run", rows, header, **CONFIG)
 
 
 def test_run_has_settings_last_numbers_of_the_log_and_evaluation(run, capsys):
@@ -179,15 +168,16 @@ def test_agent_file_has_settings(tmp_path, capsys):
 
 @pytest.mark.parametrize("kind", ["folders", "one program"])
 def test_each_seed_has_a_last_row_and_an_evaluation(kind, run, capsys):
-    table = "epoch,seed,env_steps,episode_return\n0,4,10,1.5\n0,5,20,2.5\n"
-    (run / "log.csv").write_text(table)
+    rows = [(0, 4, 10, 1.5), (0, 5, 20, 2.5)]
+    header = "epoch,seed,env_steps,episode_return"
+    write_run(run, rows, header)
     evaluation = {"4": {"episode_return": 0.5}, "5": {"episode_return": 1.0}}
     (run / "evaluation.json").write_text(json.dumps(evaluation))
     if kind == "folders":
-        for seed, row in ((4, "0,10,1.5"), (5, "0,20,2.5")):
-            shutil.copytree(run, run.parent / "group" / f"seed_{seed}")
+        for epoch, seed, *row in rows:
             folder = run.parent / "group" / f"seed_{seed}"
-            (folder / "log.csv").write_text(f"epoch,env_steps,episode_return\n{row}\n")
+            header = "epoch,env_steps,episode_return"
+            write_run(folder, [(epoch, *row)], header, **CONFIG)
             (folder / "evaluation.json").write_text(json.dumps(evaluation[str(seed)]))
         run = run.parent / "group"
     facts = curves.info(run)

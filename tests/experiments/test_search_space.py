@@ -38,7 +38,6 @@ def test_ranges_of_the_document_are_valid(tmp_path):
         ("agent.hidden", {"choices": [[32]]}, "different values"),
         ("agent.baseline", {"choices": ["mean", "none"], "low": 1}, "different values"),
         ("agent.returns", {"choices": ["to_go", "whole"], "step": 1}, "'step'"),
-        ("agent.mean_over", 3, "must be a table"),
         ("fit.steps", {"low": 10, "high": 100}, "same in all trainings"),
     ],
 )
@@ -73,7 +72,6 @@ def test_range_is_checked_at_both_ends_against_the_settings(path, value, expecte
     [
         ("[agent]\ngamma = 1", "no ranges"),
         ("[range.agent]", "invalid key 'range'"),
-        ("[ranges.evaluation]\nepisodes = {low = 1, high = 2}", "'evaluation'"),
         ("ranges = 3", "must be a table"),
     ],
 )

@@ -103,14 +103,6 @@ def test_trainings_and_trials_use_one_thread_unless_the_user_set_a_number(
     assert asked == ([1] if number is None else [])
 
 
-def test_output_of_an_earlier_process_is_not_reported(tmp_path):
-    lines, found = [], prepared(tmp_path / "runs", [0])
-    for command in ("no-such-command", "--version"):
-        seed_processes.run({0: [command]}, found, 1, lines.append)
-    assert lines[0].startswith("seed 0: exit code 2: ") and lines[1] == "seed 0: trained"
-    assert "no-such-command" in (found[0] / "output.txt").read_text()
-
-
 def test_output_is_not_written_through_a_link(tmp_path):
     found = prepared(tmp_path / "runs", [0])
     (tmp_path / "other.txt").write_text("before")

@@ -295,7 +295,7 @@ def _run_processes(options, directory, explicit):
     commands = {
         seed: run_config.resume_words(path, explicit)
         for seed, path in folders.items()
-        if not seed_processes.has_ended(path)
+        if not (path / "evaluation.json").is_file()
     }
     jobs = options.jobs or len(os.sched_getaffinity(0))
     text = f"the trainings of all {len(folders)} seeds have ended"

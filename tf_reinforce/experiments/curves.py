@@ -221,11 +221,6 @@ def on_common_grid(curves, key, axis, window=1, points=200):
     return grid, np.stack([np.interp(grid, x, y) for x, y in drawn])
 
 
-def default_window(curves):
-    """Returns a fiftieth of the longest curve's updates, at least one."""
-    return max(1, max(len(curve.columns["epoch"]) for curve in curves) // 50)
-
-
 def info(path, max_bytes=saving.MAX_BYTES):
     """Returns what is known about a run, or the settings in an agent file.
 

@@ -48,7 +48,7 @@ def draw(runs, keys=("episode_return",), axis="steps", window=None):
 
 
 def _draw_run(panel, run, key, axis, window, color):
-    window = window or curves.default_window(run.curves)
+    window = window or max(1, max(len(x.columns["epoch"]) for x in run.curves) // 50)
     label = f"{run.name} ({len(run.curves)} seeds)" if len(run.curves) > 1 else run.name
     if len(run.curves) <= _MAX_LINES:
         for curve in run.curves:

@@ -58,11 +58,6 @@ def folders(directory):
     return dict(sorted(found.items()))
 
 
-def has_ended(folder):
-    """Returns whether a training has ended with an evaluation."""
-    return (folder / "evaluation.json").is_file()
-
-
 def run(commands, folders, jobs, report):
     """Runs the trainings of several seeds, at most `jobs` at the same time.
 
