@@ -42,19 +42,6 @@ class Leaky(keras.Layer):
         return keras.ops.broadcast_to(self.first, (batch_size, 3))
 
 
-class Plain(keras.Layer):
-    """A cell without `get_initial_state`, which returns its state as an array."""
-
-    state_size = 8
-
-    def build(self, shape):
-        self.kernel = self.add_weight(shape=(shape[-1], 8), name="kernel")
-
-    def call(self, inputs, states):
-        new = keras.ops.tanh(keras.ops.matmul(inputs, self.kernel) + states[0])
-        return new, new
-
-
 def named():
     """Returns a policy with values, and two inputs, one of them an image per step."""
     image = keras.Input((None, 6, 6, 1), name="image")
@@ -119,7 +106,6 @@ KINDS = {
         sequences(layers.GRU, 5),
         sequences(layers.LSTM, 5),
     ),
-    "cell": lambda: sequential(layers.RNN(Plain(), return_sequences=True)),
     "learned_start": lambda: sequential(layers.RNN(Leaky(), return_sequences=True)),
     "bare": lambda: keras.Sequential([keras.Input((None, 4)), sequences(layers.GRU, 2)]),
     "dropout": lambda: sequential(

@@ -145,9 +145,6 @@ def _flatten_nested(layouts, mask, path=()):
     return [part for parts in flat for part in parts]
 
 
-_FORMATS = '"info/<key>", for example "info/action_mask", or "observation/<key>"'
-
-
 # Keys of action masks that common environments use.
 _KEYS = ("action_mask", "legal_actions", "avail_actions")
 
@@ -192,8 +189,9 @@ class MaskPath:
         root, *self._keys = where.split("/") if isinstance(where, str) else [None]
         if root not in ("info", "observation") or not all(self._keys) or not self._keys:
             raise ValueError(
-                f"`action_mask` must be None or {_FORMATS}. "
-                f"Received: action_mask={where!r}"
+                '`action_mask` must be None or "info/<key>", for example '
+                f'"info/action_mask", or "observation/<key>". Received: '
+                f"action_mask={where!r}"
             )
         self.where = where
         self.observed = root == "observation"

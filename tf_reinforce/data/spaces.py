@@ -383,7 +383,7 @@ def flatten(nest):
 
 
 def map_leaves(function, nest):
-    """Returns the nest with `function(leaf)` for each leaf.
+    """Returns the nest with `function(leaf)` for each leaf, called as `flatten` orders.
 
     Example:
 
@@ -391,7 +391,8 @@ def map_leaves(function, nest):
     {'b': '1', 'a': ('2', '3')}
     """
     if isinstance(nest, dict):
-        return {key: map_leaves(function, part) for key, part in nest.items()}
+        parts = {key: map_leaves(function, nest[key]) for key in sorted(nest)}
+        return {key: parts[key] for key in nest}
     if isinstance(nest, tuple):
         return tuple(map_leaves(function, part) for part in nest)
     return function(nest)
@@ -405,13 +406,5 @@ def pack(nest, leaves):
     >>> pack({"b": 1, "a": (2, 3)}, ["first", "second", "third"])
     {'b': 'third', 'a': ('first', 'second')}
     """
-    return _pack(nest, iter(leaves))
-
-
-def _pack(nest, leaves):
-    if isinstance(nest, dict):
-        packed = {key: _pack(nest[key], leaves) for key in sorted(nest)}
-        return {key: packed[key] for key in nest}
-    if isinstance(nest, tuple):
-        return tuple(_pack(part, leaves) for part in nest)
-    return next(leaves)
+    leaves = iter(leaves)
+    return map_leaves(lambda _: next(leaves), nest)
