@@ -374,7 +374,7 @@ def test_data_that_cannot_be_read_again_is_refused(tmp_path):
         model.fit(iter([INPUTS]), resume=resume)
     with pytest.raises(ValueError, match="equal lengths. Received: .9, 10"):
         model.fit(INPUTS, TARGETS[1:], resume=resume)
-    with pytest.raises(ValueError, match="pass `validation_data`"):
+    with pytest.raises(ValueError, match="`validation_split` is only supported"):
         model.fit(INPUTS, TARGETS, validation_split=0.5, resume=resume)
     rows = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).batch(5)
     unknown = rows.filter(lambda *_: True)  # of unknown size

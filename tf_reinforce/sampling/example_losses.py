@@ -53,7 +53,8 @@ def _named(nested):
 
 def _mean_of_elements(loss, targets, outputs, sample_weight):
     mask = getattr(outputs, "_keras_mask", None)
-    elements = _elements(loss, _finite_padding(targets, mask), outputs)
+    targets = _finite_padding(tf.convert_to_tensor(targets), mask)
+    elements = _elements(loss, targets, outputs)
     rank = elements.shape.rank
     if not rank:
         raise ValueError(
@@ -77,9 +78,8 @@ def _mean_of_elements(loss, targets, outputs, sample_weight):
 
 def _finite_padding(targets, mask):
     """Replaces NaN by zero in masked targets; it would make the gradients NaN."""
-    targets = tf.convert_to_tensor(targets)
-    is_floating, rank = targets.dtype.is_floating, targets.shape.rank
-    if mask is None or not is_floating or mask.shape.rank > rank:
+    rank = targets.shape.rank
+    if mask is None or not targets.dtype.is_floating or mask.shape.rank > rank:
         return targets
     is_valid = _append_axes(mask, rank) | tf.math.is_finite(targets)
     return tf.where(is_valid, targets, tf.zeros_like(targets))

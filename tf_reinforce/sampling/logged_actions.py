@@ -46,44 +46,46 @@ class LoggedBatch(NamedTuple):
     rewards: Any  # [N] float
     propensities: Any  # [N] float, probabilities or densities of the logging policy
 
-    def validated(self, model, options):
-        """Returns the decisions as arrays, or raises an error if one is invalid.
 
-        Args:
-            model: Keras model with one `Sample` layer.
-            options: `LoggedOptions`.
-        """
-        head = sample_layer(model).head
-        lists_actions = options.estimator == "dr" or options.top_k not in (None, 1)
-        if lists_actions and not isinstance(head, heads.Categorical):
-            raise ValueError(
-                '`estimator="dr"` and `top_k` require the head `Categorical`, whose '
-                f"actions can be listed. Received: {head!r}"
-            )
-        spec = head.action_spec("float32")
-        actions = keras.tree.map_structure_up_to(spec, _actions, spec, self.actions)
-        contexts = keras.tree.map_structure(
-            lambda x: x if tf.is_tensor(x) else shapes.unmasked("contexts", x),
-            self.contexts,
+def validated(model, options, contexts, actions, rewards, propensities):
+    """Returns a `LoggedBatch` of arrays, or raises an error if a decision is invalid.
+
+    Args:
+        model: Keras model with one `Sample` layer.
+        options: `LoggedOptions`.
+        contexts, actions, rewards, propensities: As in `LoggedBatch`.
+    """
+    head = sample_layer(model).head
+    lists_actions = options.estimator == "dr" or options.top_k not in (None, 1)
+    if lists_actions and not isinstance(head, heads.Categorical):
+        raise ValueError(
+            '`estimator="dr"` and `top_k` require the head `Categorical`, whose actions '
+            f"can be listed. Received: {head!r}"
         )
-        contexts = keras.tree.map_structure(tf.convert_to_tensor, contexts)
-        rewards = _column("rewards", self.rewards).astype("float64")
-        propensities = _column("propensities", self.propensities).astype("float64")
-        flat = keras.tree.flatten((contexts, actions, rewards, propensities))
-        sizes = {tuple(x.shape[:1]) for x in flat}
-        if len(sizes) > 1 or not len(rewards):
-            raise ValueError(
-                "Contexts, actions, rewards and propensities must be arrays with one row "
-                f"for each decision. Received: {sorted(sizes)} rows"
-            )
-        for x, valid in zip(*map(keras.tree.flatten, (actions, head.is_valid(actions)))):
-            _expect_none("actions", x, ~valid, f"raw actions of {head!r}")
-        invalid = ~(propensities > 0)
-        if all(x.dtype.is_integer for x in keras.tree.flatten(spec)):  # no densities
-            invalid |= propensities > 1
-        _expect_none("propensities", propensities, invalid, "above 0 and at most 1")
-        _expect_none("rewards", rewards, ~np.isfinite(rewards), "finite")
-        return LoggedBatch(contexts, actions, rewards, propensities)
+    spec = head.action_spec("float32")
+    actions = keras.tree.map_structure_up_to(spec, _actions, spec, actions)
+    contexts = keras.tree.map_structure(_context, contexts)
+    rewards = _column("rewards", rewards).astype("float64")
+    propensities = _column("propensities", propensities).astype("float64")
+    batch = LoggedBatch(contexts, actions, rewards, propensities)
+    sizes = {tuple(x.shape[:1]) for x in keras.tree.flatten(batch)}
+    if len(sizes) > 1 or not len(rewards):
+        raise ValueError(
+            "Contexts, actions, rewards and propensities must be arrays with one row for "
+            f"each decision. Received: {sorted(sizes)} rows"
+        )
+    for x, valid in zip(*map(keras.tree.flatten, (actions, head.is_valid(actions)))):
+        _expect_none("actions", x, ~valid, f"raw actions of {head!r}")
+    invalid = ~(propensities > 0)
+    if all(x.dtype.is_integer for x in keras.tree.flatten(spec)):  # no densities
+        invalid |= propensities > 1
+    _expect_none("propensities", propensities, invalid, "above 0 and at most 1")
+    _expect_none("rewards", rewards, ~np.isfinite(rewards), "finite")
+    return batch
+
+
+def _context(x):
+    return tf.convert_to_tensor(x if tf.is_tensor(x) else shapes.unmasked("contexts", x))
 
 
 def _actions(spec, values):

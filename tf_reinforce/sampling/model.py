@@ -1,6 +1,7 @@
 """`ScoreFunction`, a Keras model that trains models with `Sample` layers."""
 
 import contextlib
+import functools
 import math
 import threading
 import types
@@ -38,6 +39,7 @@ class Rows(NamedTuple):
 class Estimate(NamedTuple):
     """The gradient of the expected loss from one batch, and what it was made from."""
 
+    rows: Rows
     gradients: list  # one for each of the model's trainable variables
     loss: tf.Tensor  # scalar, the mean loss of the rows plus the model's own losses
     outputs: Any  # [R, …] outputs of the model, or nested arrays
@@ -153,9 +155,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
         self.baseline = _get_baseline(baseline, self.samples)
         self.entropy_coef = validation.within("entropy_coef", entropy_coef, 0, math.inf)
         self._entropy_tracker = keras.metrics.Mean(name="entropy")
-        # XLA cannot raise an error. This is the number of the first example whose loss is
-        # not finite; -2 if only gradients are not finite, and -1 if all values are.
-        self._first_invalid = tf.Variable(-1, dtype=tf.int64, trainable=False)
+        # XLA cannot raise an error, so a step notes here whether its values are finite.
+        self._is_finite = tf.Variable(True, trainable=False)
         self._reward_error = None  # which TensorFlow replaces by one of its own
         self._logged = None  # `options` and `metrics`, while `fit_logged` runs
         if self.model.built and hasattr(self.model, "input_shape"):
@@ -229,14 +230,13 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
     def _build_for(self, inputs):
         """Builds model and baseline for the inputs of a training step, if necessary."""
-        each = keras.tree.map_structure
-        with tf.init_scope():
-            if not self.model.built:
-                self.model(
-                    each(lambda x: keras.KerasTensor(x.shape, x.dtype.name), inputs)
+        if not (self.built and self.model.built):
+            with tf.init_scope():
+                self(
+                    keras.tree.map_structure(
+                        lambda x: keras.KerasTensor(x.shape, x.dtype.name), inputs
+                    )
                 )
-            if not self.built:
-                self.build(each(lambda x: x.shape, inputs))
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         return self.model(inputs, training=training)
@@ -255,6 +255,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
         targets: Any = None,
         sample_weight: Any = None,
         replayed: list | None = None,
+        scale_loss: Any = tf.identity,
     ) -> Estimate:
         """Returns the gradient of a batch's expected loss, without an update.
 
@@ -264,25 +265,20 @@ class ScoreFunction(resumed_fit.TrainingModel):
             inputs, targets, sample_weight: N examples, as in `fit`.
             replayed: List with the raw actions for each call of a `Sample` layer, in N·K
                 rows for K = `samples` repetitions; or `None` to draw samples.
+            scale_loss: Function that multiplies the loss by the optimizer's loss scale,
+                which the gradients then contain.
 
         Returns:
             `Estimate` with the `gradients` of the model's trainable variables, the
             `loss`, and for each of the N·K rows the `costs` (losses or minus rewards),
             `log_probs` and `entropies`.
         """
-        return self.estimate(self.repeat(inputs, targets, sample_weight), replayed)
 
-    def estimate(
-        self, rows: Rows, replayed: Any = None, scale_loss: Any = tf.identity
-    ) -> Estimate:
-        """Returns the `Estimate` of a batch.
+        def repeat(array):  # each example K times, one after another
+            is_single = array is None or self.samples == 1
+            return array if is_single else tf.repeat(array, self.samples, axis=0)
 
-        Args:
-            rows: `Rows`.
-            replayed: As in `gradients`.
-            scale_loss: Function that multiplies the loss by the optimizer's loss scale,
-                which the gradients then contain.
-        """
+        rows = keras.tree.map_structure(repeat, Rows(inputs, targets, sample_weight))
         with tf.GradientTape(persistent=True) as tape:
             with sample.recording(replayed, tape=tape) as recorder:
                 outputs = self.model(rows.inputs, training=True)
@@ -305,22 +301,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
             scaled = scale_loss(surrogate)
         if not tf.executing_eagerly():  # costs nothing while a graph is traced
             recorder.expect_differentiable()
-        gradients = losses.gradients(tape, scaled, self.model.trainable_variables)
-        return Estimate(gradients, loss, outputs, costs, rewards, log_probs, entropies)
-
-    def repeat(self, *structures: Any) -> Rows:
-        """Repeats each of N examples K times, one after another, and returns the `Rows`.
-
-        Args:
-            *structures: Inputs, targets and sample weights, each `[N, …]`, nested or
-                `None`.
-        """
-
-        def repeat(array):
-            is_single = array is None or self.samples == 1
-            return array if is_single else tf.repeat(array, self.samples, axis=0)
-
-        return Rows(*keras.tree.map_structure(repeat, structures))
+        result = losses.gradients(tape, scaled, self.model.trainable_variables)
+        return Estimate(rows, result, loss, outputs, costs, rewards, log_probs, entropies)
 
     def penalties(self, dtype: Any) -> tf.Tensor:
         """Returns the sum of the model's own losses (regularizers, `add_loss`)."""
@@ -378,46 +360,41 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
     def train_step(self, data: Any) -> dict[str, Any]:
         data = keras.utils.unpack_x_y_sample_weight(data)
-        if self._logged is not None:
-            return self._logged_step(data)
-        rows = self.repeat(*data)
-        self._build_for(rows.inputs)
-        states = self._states()
-        estimate = self.estimate(rows, scale_loss=self.optimizer.scale_loss)
-        size = tf.size(estimate.costs)
+        self._build_for(data[0])
+        # Moving statistics and random generators, which a forward pass may change.
+        states = [(v, tf.identity(v)) for v in self.model.non_trainable_variables]
+        step = self._step if self._logged is None else self._logged_step
+        return step(data, states)
+
+    def _step(self, data, states):
+        """Makes a step with examples; returns the logs."""
+        estimate = self.gradients(*data, scale_loss=self.optimizer.scale_loss)
+        rows, gradients, loss, outputs, costs, rewards, _, entropies = estimate
+        size = tf.size(costs)
         # `fit` has shuffled the examples, so their order is a random permutation.
         batch = baselines.BaselineBatch(
             rows.inputs,
-            tf.stop_gradient(-estimate.costs),
-            tf.zeros_like(estimate.costs, tf.int32),
+            tf.stop_gradient(-costs),
+            tf.zeros_like(costs, tf.int32),
             size,
             tf.range(size),
         )
-        _, baseline_gradients = self.baseline.gradients(batch)
-        self._apply_if_finite(
-            estimate.gradients,
-            states,
-            estimate.costs,
-            tf.range(size, dtype=tf.int64) // self.samples,
-            baseline_gradients,
-            lambda: self.baseline.apply_gradients(baseline_gradients, batch),
-        )
-        self._entropy_tracker.update_state(estimate.entropies)
-        _, loss, outputs, costs, rewards, *_ = estimate
+        _, others = self.baseline.gradients(batch)
+        update = functools.partial(self.baseline.apply_gradients, others, batch)
+        self._apply_if_finite(gradients, states, [costs, *others], update)
+        self._entropy_tracker.update_state(entropies)
         return self._updated_metrics(rows, loss, outputs, costs, rewards)
 
-    def _logged_step(self, data):
+    def _logged_step(self, data, states):
         """Makes a step with logged decisions; returns the logs."""
-        contexts, (*logged, numbers), _ = data
-        states = self._states()
-        result = logged_actions.estimate(
+        contexts, (*columns, _), _ = data
+        gradients, values, weights, entropies = logged_actions.estimate(
             self.model,
-            logged_actions.LoggedBatch(contexts, *logged),
+            logged_actions.LoggedBatch(contexts, *columns),
             self._logged.options,
             lambda loss: self.optimizer.scale_loss(loss + self.penalties(loss.dtype)),
         )
-        gradients, values, weights, entropies = result
-        self._apply_if_finite(gradients, states, values, numbers)
+        self._apply_if_finite(gradients, states, [values])
         value, sizes, entropy = self.metrics
         value.update_state(values)
         entropy.update_state(entropies)
@@ -428,13 +405,6 @@ class ScoreFunction(resumed_fit.TrainingModel):
         sizes.update_state(share, tf.size(weights))
         return self.get_metrics_result()
 
-    def _states(self):
-        """Returns pairs of a variable that a forward pass may change, and its value.
-
-        These are moving statistics and the states of random generators.
-        """
-        return [(v, tf.identity(v)) for v in self.model.non_trainable_variables]
-
     def _updated_metrics(self, rows, loss, outputs, costs, rewards):
         """Adds a batch to the metrics; returns the logs."""
         self._loss_tracker.update_state(loss, tf.size(costs))
@@ -444,17 +414,13 @@ class ScoreFunction(resumed_fit.TrainingModel):
             rows.inputs, rows.targets, outputs, rows.sample_weight
         )
 
-    def _apply_if_finite(
-        self, gradients, states, costs, numbers, others=(), update=lambda: None
-    ):
+    def _apply_if_finite(self, gradients, states, others, update=lambda: None):
         """Applies gradients if all values of a step are finite; else restores `states`.
 
         Args:
             gradients: List with a gradient for each trainable variable of the model.
-            states: Result of `_states` before the forward pass.
-            costs: `[R]` float, the losses of the rows.
-            numbers: `[R]` int64, the number of each row's example.
-            others: List of further gradients, which must be finite, too.
+            states: List of pairs of a variable and its value before the forward pass.
+            others: List of tensors that must be finite, too.
             update: Function that makes a further update.
         """
         variables = self.model.trainable_variables
@@ -462,9 +428,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
             optimizers.build(self.optimizer, variables)
         # An optimizer with loss scaling itself skips a step that overflows.
         skips_overflow = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-        checked = [*([] if skips_overflow else gradients), *others]
-        finite = [tf.reduce_all(tf.math.is_finite(x)) for x in checked]
-        status = self._noted(costs, numbers, tf.reduce_all(finite) if finite else True)
+        is_finite = self._noted([*others, *([] if skips_overflow else gradients)])
 
         def apply():
             self.optimizer.apply(gradients, variables)
@@ -476,45 +440,37 @@ class ScoreFunction(resumed_fit.TrainingModel):
                 variable.assign(value)
             return 0
 
-        tf.cond(tf.equal(status, -1), apply, restore)
+        tf.cond(is_finite, apply, restore)
 
-    def _noted(self, costs, numbers, is_finite):
-        """Returns -1 if a step is valid, else a number for the error, which it notes."""
-        invalid = ~tf.math.is_finite(costs)
-        status = tf.cast(tf.where(is_finite, -1, -2), tf.int64)
-        example = tf.gather(numbers, tf.argmax(invalid))
-        status = tf.where(tf.reduce_any(invalid), example, status)
-        # With several steps in one call, the first invalid step prevents all later steps.
-        before = self._first_invalid.read_value()
-        status = tf.where(tf.equal(before, -1), status, before)
-        self._first_invalid.assign(status)
-        return status
+    def _noted(self, values):
+        """Returns whether a step's values are finite, and notes it.
 
-    def _checked(self, function):
-        """Returns Keras' training or test function, with an error for an invalid step."""
-        if hasattr(function, "unchecked"):
-            return function
+        With several steps in one call, the first invalid step prevents all later steps.
+        """
+        are_finite = [tf.reduce_all(tf.math.is_finite(x)) for x in values]
+        self._is_finite.assign(self._is_finite & tf.reduce_all(are_finite))
+        return self._is_finite.read_value()
+
+    def _make_function(self, step_function):
+        """Makes Keras' training or test function, with an error for an invalid step."""
+        function = super()._make_function(step_function)
 
         def run(iterator):
             self._reward_error = None
+            self._is_finite.assign(True)
             try:
                 result = function(iterator)
             except Exception as error:
-                self._first_invalid.assign(-1)
                 if self._reward_error is None:
                     raise
                 raise self._reward_error from error
-            status = int(self._first_invalid.numpy())
-            if status == -1:
-                return result
-            self._first_invalid.assign(-1)
-            what = "a gradient" if status == -2 else f"example {status} (from 0)"
-            raise FloatingPointError(
-                "All losses, rewards and gradients of a training step must be finite. "
-                f"Received: {what} is NaN or infinite. The step changed no weight."
-            )
+            if not self._is_finite.numpy():
+                raise FloatingPointError(
+                    "All losses, rewards and gradients of a training step must be "
+                    "finite. Received: NaN or infinity. The step changed no weight."
+                )
+            return result
 
-        run.unchecked = function
         return run
 
     @locks.training
@@ -636,14 +592,14 @@ class ScoreFunction(resumed_fit.TrainingModel):
                 "validation log."
             )
         options = logged_actions.LoggedOptions(estimator, clip, top_k, reward_model)
-        batch = logged_actions.LoggedBatch(contexts, actions, rewards, propensities)
-        batch = batch.validated(self.model, options)
-        data = *batch[1:], np.arange(len(batch.rewards))
+        columns = contexts, actions, rewards, propensities
+        contexts, *columns = logged_actions.validated(self.model, options, *columns)
+        columns = *columns, np.arange(len(rewards))  # part of the checkpoints' digests
         # The loss has no tracker, because its value has no meaning.
         names = "policy_value", "effective_sample_size", "entropy"
         metrics = [keras.metrics.Mean(name=name) for name in names]
         with self._steps_of(types.SimpleNamespace(options=options, metrics=metrics)):
-            return self._fit(kwargs.pop("resume", None), batch.contexts, data, **kwargs)
+            return self._fit(kwargs.pop("resume", None), contexts, columns, **kwargs)
 
     @contextlib.contextmanager
     def _steps_of(self, logged):
@@ -691,8 +647,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
             FloatingPointError: If an estimate is not finite.
         """
         options = logged_actions.LoggedOptions(estimator, clip, None, reward_model)
-        batch = logged_actions.LoggedBatch(contexts, actions, rewards, propensities)
-        batch = batch.validated(self.model, options)
+        columns = contexts, actions, rewards, propensities
+        batch = logged_actions.validated(self.model, options, *columns)
         return logged_actions.evaluate(self.model, batch, options, confidence)
 
     @locks.in_usable_process
@@ -724,15 +680,10 @@ class ScoreFunction(resumed_fit.TrainingModel):
         self._build_for(rows.inputs)
         outputs = self.model(rows.inputs, training=False)
         costs, rewards = self.costs(rows, outputs)
-        self._noted(costs, tf.range(tf.size(costs), dtype=tf.int64), True)
+        self._noted([costs])
         loss = tf.reduce_mean(costs) + self.penalties(costs.dtype)
         metrics = self._updated_metrics(rows, loss, outputs, costs, rewards)
         return {name: x for name, x in metrics.items() if name != "entropy"}
-
-    def make_train_function(self, force: bool = False) -> Any:
-        super().make_train_function(force)
-        self.train_function = self._checked(self.train_function)
-        return self.train_function
 
     def export(self, *args: Any, **kwargs: Any) -> None:
         """Exports the model, which returns the modes of its `Sample` layers.
@@ -741,11 +692,6 @@ class ScoreFunction(resumed_fit.TrainingModel):
             *args, **kwargs: Arguments of `keras.Model.export`.
         """
         self.model.export(*args, **kwargs)
-
-    def make_test_function(self, force: bool = False) -> Any:
-        super().make_test_function(force)
-        self.test_function = self._checked(self.test_function)
-        return self.test_function
 
     def get_config(self) -> dict[str, Any]:
         serialize = keras.saving.serialize_keras_object

@@ -263,10 +263,6 @@ def _as_dataset(options, seed):
             "With `resume`, the data must be arrays or a tf.data.Dataset. Received: "
             f"{type(parts[0]).__name__}"
         )
-    if options["validation_split"] and options["validation_data"] is None:
-        raise ValueError(
-            "With `resume`, pass `validation_data`, and no `validation_split`"
-        )
     data = _map(_tensor, keras.utils.pack_x_y_sample_weight(*parts))
     sizes = {int(x.shape[0]) for x in keras.tree.flatten(data) if x is not None}
     if len(sizes) != 1 or 0 in sizes:

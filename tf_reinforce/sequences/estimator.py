@@ -125,11 +125,9 @@ class SequenceEstimator:
         count = tf.shape(completions.token_ids)[0]
 
         def reference(rows):
-            part = completions if rows is None else completions.rows(rows)
+            part = completions.rows(rows)
             scores = tf.reduce_sum(self.policy.log_probs(part, weights)[0], axis=1)
-            return [
-                scores if rows is None else tf.scatter_nd(rows[:, None], scores, [count])
-            ]
+            return [tf.scatter_nd(rows[:, None], scores, [count])]
 
         zeros = [tf.zeros_like(completions.row_log_probs)]
         return completions.row_log_probs - self._added_up(count, reference, zeros)[0]
@@ -139,12 +137,11 @@ class SequenceEstimator:
 
         Args:
             count: Scalar int.
-            terms: Function of `[n]` row numbers, or of `None` for all rows, that returns
-                a list of tensors.
+            terms: Function of `[n]` row numbers that returns a list of tensors.
             zeros: List of zeros like the result.
         """
         if self.options.microbatch_size is None:
-            return terms(None)
+            return terms(tf.range(count))
         split = minibatches.Minibatches.split(
             tf.range(count), self.options.microbatch_size
         )
@@ -166,22 +163,6 @@ class SequenceEstimator:
         groups = tf.cast(rewards, tf.float64)
         groups = tf.reshape(groups, [-1, self.options.group_size])
         return tf.cast(tf.reshape(groups - groups[:, :1], [-1]), self.policy.dtype)
-
-    def _summed_gradients(self, batch, uses_ratios):
-        """Returns `policy_gradients` of a batch, as sums over its microbatches."""
-        count = tf.size(batch.kl)
-
-        def terms(rows):
-            part = batch if rows is None else batch.rows(rows)
-            gradients, metrics = self.policy_gradients(
-                part, count, uses_ratios, self.optimizer.scale_loss
-            )
-            return [*gradients, *metrics]
-
-        zeros = [tf.zeros(v.shape, v.dtype) for v in self.variables]
-        zeros += [tf.zeros([], self.policy.dtype)] * 3
-        sums = self._added_up(count, terms, zeros)
-        return sums[:-3], sums[-3:]
 
     def policy_gradients(
         self, batch, count=None, uses_ratios=False, scale_loss=tf.identity
@@ -257,7 +238,18 @@ class SequenceEstimator:
         Returns:
             Whether loss and gradients are finite, and a list of the first four `METRICS`.
         """
-        gradients, metrics = self._summed_gradients(batch, uses_ratios)
+        count = tf.size(batch.kl)
+
+        def terms(rows):
+            gradients, metrics = self.policy_gradients(
+                batch.rows(rows), count, uses_ratios, self.optimizer.scale_loss
+            )
+            return [*gradients, *metrics]
+
+        zeros = [tf.zeros(v.shape, v.dtype) for v in self.variables]
+        zeros += [tf.zeros([], self.policy.dtype)] * 3
+        sums = self._added_up(count, terms, zeros)
+        gradients, metrics = sums[:-3], sums[-3:]
         norm = losses.global_norm(gradients)
         scale = self.optimizer.scale_loss(tf.ones([], norm.dtype))
         self.optimizer.apply(gradients, self.variables)

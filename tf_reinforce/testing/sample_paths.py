@@ -58,11 +58,10 @@ def check_score_function(
     )
     paths = _SamplePaths(score_function, batch)
     exact, probs = paths.exact()
-    rows = score_function.repeat(*batch)
 
     @tf.function(autograph=False)
     def gradient(replayed):
-        return score_function.estimate(rows, replayed).gradients
+        return score_function.gradients(*batch, replayed).gradients
 
     found = expectations.expected(
         np.repeat(probs, score_function.samples, 0), lambda x: gradient(paths.replayed(x))
@@ -175,7 +174,7 @@ def check_logged_gradient(
 
     def gradient(actions):
         logged = contexts, actions, rewards[rows, actions], propensities[rows, actions]
-        batch = logged_actions.LoggedBatch(*logged).validated(model, options)
+        batch = logged_actions.validated(model, options, *logged)
         return [-x for x in logged_actions.estimate(model, batch, options)[0]]
 
     found = expectations.expected(propensities, gradient)
