@@ -52,13 +52,13 @@ def test_nested_losses_are_added():
         losses_of(loss, *arrays)
         for loss, arrays in (("mse", first), (CROSS_ENTROPY, second))
     ]
-    losses = {"a": "mse", "b": CROSS_ENTROPY}
-    targets, outputs = (dict(zip("ab", x)) for x in zip(first, second))
-    found = losses_of(losses, targets, outputs)
-    np.testing.assert_allclose(found, parts[0] + tf.cast(parts[1], parts[0].dtype))
-    losses, targets, outputs = (list(x.values()) for x in (losses, targets, outputs))
-    found = losses_of(losses, targets, outputs)
-    np.testing.assert_allclose(found, parts[0] + tf.cast(parts[1], parts[0].dtype))
+    expected = parts[0] + tf.cast(parts[1], parts[0].dtype)
+    for names in (dict(a=0, b=1), [0, 1]):
+        nested = (
+            keras.tree.map_structure(lambda n, pair=pair: pair[n], names)
+            for pair in (("mse", CROSS_ENTROPY), *zip(first, second))
+        )
+        np.testing.assert_allclose(losses_of(*nested), expected)
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 5)])

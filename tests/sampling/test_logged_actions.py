@@ -45,10 +45,6 @@ def policy(*layers):
     return sampling(heads.Categorical(NUM_ACTIONS), *layers)
 
 
-def normalized_policy():
-    return policy(keras.layers.BatchNormalization())
-
-
 def no_reward(contexts, choices):
     return np.zeros(len(choices))
 
@@ -73,7 +69,7 @@ def test_callbacks_receive_the_score_function_and_can_stop_and_evaluate_it(tmp_p
 
 def test_sampling_for_a_log_is_inference():
     """The propensities of a context are those by which `evaluate_logged` judges it."""
-    model = normalized_policy()
+    model = policy(keras.layers.BatchNormalization())
     model.model.layers[1].set_weights(np.random.default_rng(0).random((4, SIZE)))
     contexts, before = LOG[0], model.model.get_weights()
     logits = model.model.layers[2](model.model.layers[1](contexts)).numpy()
@@ -124,14 +120,8 @@ WRONG = [
     (dict(clip=-1), "`clip` must be"),
     (dict(validation_split=0.1), r"no arguments \['validation_split'\]"),
     (dict(head=heads.Gaussian(1), top_k=2), "require the head `Categorical`"),
-    (
-        dict(head=NESTED, actions={"arm": ["a"] * 32, "leg": LEGS}),
-        "`actions` must be an array",
-    ),
-    (
-        dict(head=NESTED, actions={"arm": [0] * 32, "leg": LEGS}),
-        "nan. in row 2",
-    ),
+    (dict(head=NESTED, actions={"arm": ["a"] * 32, "leg": LEGS}), "must be an array"),
+    (dict(head=NESTED, actions={"arm": [0] * 32, "leg": LEGS}), "nan. in row 2"),
 ]
 
 

@@ -22,7 +22,7 @@ def batch(count, seed=0):
 
 
 @pytest.mark.parametrize("name", parts.HEADS)
-def test_recorded_log_probs_are_those_of_the_head(name):
+def test_samples_have_the_log_probs_of_the_head_and_modes_are_its_own(name):
     head = parts.HEADS[name].make()
     model = sampling_model(head, seed=0)
     outputs = model.layers[1](batch(5))
@@ -31,18 +31,10 @@ def test_recorded_log_probs_are_those_of_the_head(name):
     (record,) = recorder.samples
     expected = head.distribution(outputs).log_prob(record.actions)
     np.testing.assert_allclose(recorder.sums()[0], expected, rtol=1e-6)
-    keras.tree.map_structure(
-        np.testing.assert_array_equal, drawn, head.to_environment(record.actions)
-    )
-
-
-@pytest.mark.parametrize("name", parts.HEADS)
-def test_inference_returns_the_mode(name):
-    head = parts.HEADS[name].make()
-    model = sampling_model(head)
-    outputs = model.layers[1](batch(5))
-    expected = head.to_environment(head.mode(outputs))
-    keras.tree.map_structure(np.testing.assert_array_equal, model(batch(5)), expected)
+    raw = record.actions, head.mode(outputs)
+    for found, actions in zip((drawn, model(batch(5))), raw, strict=True):
+        equal = np.testing.assert_array_equal
+        keras.tree.map_structure(equal, found, head.to_environment(actions))
 
 
 def test_two_calls_and_two_rows_draw_different_samples():

@@ -69,8 +69,7 @@ class Encoding:
         tokenizer = self._tokenizer
         if tokenizer is None:
             return []
-        names = "end_token_id", "end_token2_id"
-        ids = [getattr(tokenizer, name, None) for name in names]
+        ids = [getattr(tokenizer, x, None) for x in ("end_token_id", "end_token2_id")]
         vocabulary = set(tokenizer.get_vocabulary())
         ids += [tokenizer.token_to_id(x) for x in _ENDS_OF_TURNS if x in vocabulary]
         return [x for x in ids if x is not None]
@@ -261,28 +260,21 @@ def _append(model, completions, columns, rows, limits):
             f"The function {reward_functions.name_of(model.reply)!r} must return a list "
             f"of {len(rows)} replies, each a string or `None`. Received: {replies!r}"
         )
-    token_ids, padding_mask, truncated = (
-        x.numpy().copy()
-        for x in (completions.token_ids, completions.padding_mask, completions.truncated)
-    )
+    names = "token_ids", "padding_mask", "truncated"
+    arrays = {name: np.array(getattr(completions, name)) for name in names}
+    token_ids, padding_mask, truncated = arrays.values()
     continues = np.zeros(len(limits), bool)
     for row, reply in zip(rows, replies, strict=True):
         if reply is None:
             continue
-        begin = padding_mask[row].sum()
-        ids = model.encoding.reply_ids(reply)
-        if begin + len(ids) >= limits[row]:
-            truncated[row] = True
-            continue
-        token_ids[row, begin : begin + len(ids)] = ids
-        padding_mask[row, begin : begin + len(ids)] = True
-        continues[row] = True
-    completions = completions._replace(
-        token_ids=tf.constant(token_ids),
-        padding_mask=tf.constant(padding_mask),
-        truncated=tf.constant(truncated),
-    )
-    return completions, continues
+        ids, begin = model.encoding.reply_ids(reply), padding_mask[row].sum()
+        end = begin + len(ids)
+        truncated[row] = end >= limits[row]
+        continues[row] = not truncated[row]
+        if continues[row]:
+            token_ids[row, begin:end], padding_mask[row, begin:end] = ids, True
+    arrays = {name: tf.constant(array) for name, array in arrays.items()}
+    return completions._replace(**arrays), continues
 
 
 def _trimmed(encoding, completions):

@@ -84,11 +84,8 @@ class Batches:
         validation.positive_int("batch_size", batch_size)
         validation.positive_int_or_none("steps", steps)
         self._prompts, self.table, self.dataset = prompts, None, prompts
-        self._options = {
-            "batch_size": batch_size,
-            "steps_per_epoch": steps,
-            "seed of the order": seed,
-        }
+        self._options = dict(batch_size=batch_size, steps_per_epoch=steps)
+        self._options["seed of the order"] = seed
         passes = itertools.count()
 
         def order():
