@@ -259,8 +259,7 @@ NAMES = sweeps.some(["Qwen3", "Llama", "Gemma"], always=["Llama"])
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_model_continues_to_the_same_weights(name, tmp_path):
     prompts = {"prompts": [[5, 6, 7], [3]]}
-    options = dict(max_completion_length=2, stop_token_ids=[1], rewards=ids_reward)
-    model = make(architecture(name), **options)
+    model = make(architecture(name), stop_token_ids=[1], rewards=ids_reward)
     before = weights_of(model)
     model.train_on_prompts(prompts)
     assert_differ(before, weights_of(model))

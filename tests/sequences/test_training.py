@@ -50,11 +50,12 @@ def test_epochs_of_some_steps_continue_each_other(source):
 
 def test_values_that_are_not_finite_do_not_count_in_means():
     """The gradient norm of a step that overflows is not finite, but its reward is."""
-    means = training.Means()
-    for count, reward, norm in ((3, 1.0, math.nan), (1, 5.0, 2.0)):
-        logs = {"reward": reward, "gradient_norm": norm}
-        means.add(lambda _, logs=logs: logs, {"prompts": ["1="] * count})
-    assert means.logs() == {"reward": 2.0, "gradient_norm": 2.0}
+    logs = {"0": dict(reward=1.0, norm=math.nan), "3": dict(reward=5.0, norm=2.0)}
+    batches = training.Batches(NUMBERS[:4], 3, None)  # of three prompts and of one
+    means = training.Means(batches, lambda columns: logs[columns["prompts"][0]])
+    iterator = iter(batches.dataset)
+    means(iterator), means(iterator)
+    assert means.logs() == {"reward": 2.0, "norm": 2.0}
 
 
 def test_repeated_names_of_functions_differ():

@@ -1,6 +1,7 @@
 """Training and evaluation of a sampling model on another policy's decisions."""
 
 import dataclasses
+import functools
 import math
 import statistics
 from typing import Annotated, Any, Literal, NamedTuple
@@ -17,6 +18,7 @@ from tf_reinforce.sampling import sample
 from tf_reinforce.settings import schema
 from tf_reinforce.support import validation
 
+_NUMBER = tf.TensorSpec([], tf.float64)
 Estimators: Any = Literal["ips", "snips", "dr"]
 
 
@@ -62,11 +64,11 @@ def validated(model, options, contexts, actions, rewards, propensities):
             '`estimator="dr"` and `top_k` require the head `Categorical`, whose actions '
             f"can be listed. Received: {head!r}"
         )
-    spec = head.action_spec("float32")
-    actions = keras.tree.map_structure_up_to(spec, _actions, spec, actions)
+    spec, column = head.action_spec("float32"), functools.partial(_column, "actions")
+    actions = keras.tree.map_structure_up_to(spec, column, actions, spec)
     contexts = keras.tree.map_structure(_context, contexts)
-    rewards = _column("rewards", rewards).astype("float64")
-    propensities = _column("propensities", propensities).astype("float64")
+    rewards = _column("rewards", rewards)
+    propensities = _column("propensities", propensities)
     batch = LoggedBatch(contexts, actions, rewards, propensities)
     sizes = {tuple(x.shape[:1]) for x in keras.tree.flatten(batch)}
     if len(sizes) > 1 or not len(rewards):
@@ -88,15 +90,10 @@ def _context(x):
     return tf.convert_to_tensor(x if tf.is_tensor(x) else shapes.unmasked("contexts", x))
 
 
-def _actions(spec, values):
-    """Returns a column of actions, `[N, …]`, in the head's type."""
+def _column(name, values, spec=_NUMBER):
+    """Returns a column of a log as an array of numbers `[N, …]`, of shape and type."""
+    values, shape = shapes.unmasked(name, values), tuple(spec.shape)
     kinds = "biu" if spec.dtype.is_integer else "biuf"
-    return _column("actions", values, tuple(spec.shape), kinds).astype(spec.dtype.name)
-
-
-def _column(name, values, shape=(), kinds="biuf"):
-    """Returns a column of a log as an array of numbers `[N, *shape]`."""
-    values = shapes.unmasked(name, values)
     if not values.ndim or values.shape[1:] != shape or values.dtype.kind not in kinds:
         raise ValueError(
             f"`{name}` must be an array of shape {('N', *shape)} of numbers, integers if "
@@ -104,7 +101,7 @@ def _column(name, values, shape=(), kinds="biuf"):
             "Convert whole numbers with actions.astype(int), and names with "
             "np.unique(names, return_inverse=True)."
         )
-    return values
+    return values.astype(spec.dtype.name)
 
 
 def _expect_none(name, values, invalid, requirement):

@@ -230,13 +230,13 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
     def _build_for(self, inputs):
         """Builds model and baseline for the inputs of a training step, if necessary."""
+
+        def symbol(x):
+            return keras.KerasTensor((None, *x.shape[1:]), x.dtype.name)
+
         if not (self.built and self.model.built):
             with tf.init_scope():
-                self(
-                    keras.tree.map_structure(
-                        lambda x: keras.KerasTensor(x.shape, x.dtype.name), inputs
-                    )
-                )
+                self(keras.tree.map_structure(symbol, inputs))
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         return self.model(inputs, training=training)

@@ -216,7 +216,7 @@ def fit(model, resume, *args, **kwargs):
     bound.apply_defaults()
     options = dict(list(bound.arguments.items())[1:])
     settings = {name: options[name] for name in _FIXED}
-    settings |= {name: _digest(options[name]) for name in ("x", "y", "sample_weight")}
+    settings |= {name: digest(options[name]) for name in ("x", "y", "sample_weight")}
 
     def prepare(seed):
         data = {**_as_dataset(options, seed), "shuffle": False}
@@ -231,7 +231,7 @@ def fit(model, resume, *args, **kwargs):
     return run(model, resume, settings, model.get_metrics_result, prepare, **listed)
 
 
-def _digest(data):
+def digest(data):
     """Returns a digest of arrays, or a description of other data."""
     if isinstance(data, tf.data.Dataset):
         return [repr(data.element_spec), int(data.cardinality())]
@@ -271,30 +271,29 @@ def _as_dataset(options, seed):
     steps, shuffle = options["steps_per_epoch"], options["shuffle"]
     size = options.pop("batch_size") or (math.ceil(count / steps) if steps else 32)
     options["validation_batch_size"] = options["validation_batch_size"] or size
-    passes = itertools.count()
-
-    def order():  # in each pass another order, which follows from the seed alone
-        if not shuffle:
-            return np.arange(count)
-        return np.random.default_rng([seed, next(passes)]).permutation(count)
-
+    generator = (
+        (lambda number: np.random.default_rng([seed, number])) if shuffle else None
+    )
     data = keras.tree.lists_to_tuples(data)
-    batches = index_batches(count, size, order)
+    batches = index_batches(count, size, generator)
     batches = batches.map(lambda rows: _map(lambda x: tf.gather(x, rows), data))
     return {**options, "x": batches.prefetch(tf.data.AUTOTUNE)}
 
 
-def index_batches(count, size, order):
+def index_batches(count, size, generator):
     """Returns a dataset of batches of the indices from 0 to `count` - 1.
 
     Args:
         count: Int.
         size: Int, the number of indices in a batch.
-        order: Function that returns a permutation of the indices for the next pass.
+        generator: Function from the number of a pass over the dataset to the NumPy
+            generator of its order; or `None` for no shuffling.
     """
+    passes = itertools.count()
 
     def batches():
-        indices = order()
+        number, indices = next(passes), np.arange(count)
+        indices = indices if generator is None else generator(number).permutation(count)
         yield from (indices[begin : begin + size] for begin in range(0, count, size))
 
     spec = tf.TensorSpec([None], tf.int64)

@@ -264,9 +264,7 @@ class SequenceEstimator:
         count = minibatches.Minibatches.split(permutations[0], size).count
 
         def step(index, are_finite, sums, first):
-            permutation = permutations[index // count]
-            steps = tf.size(permutation, tf.int64)
-            parts = minibatches.Minibatches(permutation, count, steps)
+            parts = minibatches.Minibatches.split(permutations[index // count], size)
             rows = parts.minibatch(index % count)
             is_finite, metrics = self._step(batch.rows(rows), uses_ratios=True)
             sums = [x + y for x, y in zip(sums, metrics, strict=True)]

@@ -338,10 +338,8 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             logs = self.evaluate(held_out, batch_size=batch_size)
             return {f"val_{name}": value for name, value in logs.items()}
 
-        means = training.Means(validate)
-        self.train_function = lambda iterator: means.add(
-            self.train_on_prompts, batches.columns(next(iterator))
-        )
+        means = training.Means(batches, self.train_on_prompts, validate)
+        self.train_function = means
         data = dict(x=batches.dataset, shuffle=False, initial_epoch=initial_epoch)
         data["steps_per_epoch"] = steps_per_epoch
         callbacks = [means, *keras.tree.flatten(callbacks or [])]
@@ -521,10 +519,7 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             columns = self._converse(columns, 1, None).columns
             return training.text_metrics(columns, *self.rewards(columns))
 
-        means = training.Means()
-        self.test_function = lambda iterator: means.add(
-            evaluate, batches.columns(next(iterator))
-        )
+        self.test_function = training.Means(batches, evaluate)
         options = dict(callbacks=callbacks, verbose=verbose, return_dict=True)
         return super().evaluate(batches.dataset, steps=steps, **options)
 

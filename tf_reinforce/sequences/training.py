@@ -3,7 +3,6 @@
 import collections
 import collections.abc
 import hashlib
-import itertools
 import json
 import math
 
@@ -86,19 +85,17 @@ class Batches:
         self._prompts, self.table, self.dataset = prompts, None, prompts
         self._options = dict(batch_size=batch_size, steps_per_epoch=steps)
         self._options["seed of the order"] = seed
-        passes = itertools.count()
 
-        def order():
-            number = next(passes) + (0 if steps else first_epoch())
-            if seed is None:
-                return np.arange(count)
-            generator = seeding.generator(seed, "training/prompts", number)
-            return generator.permutation(count)
+        def generator(number):
+            number += 0 if steps else first_epoch()
+            return seeding.generator(seed, "training/prompts", number)
 
         if not isinstance(prompts, tf.data.Dataset):
             self.table = read(prompts)
             count = len(self.table["prompts"])
-            self.dataset = resumed_fit.index_batches(count, batch_size, order)
+            self.dataset = resumed_fit.index_batches(
+                count, batch_size, None if seed is None else generator
+            )
         if steps is not None:
             self.dataset = self.dataset.repeat().skip(steps * first_epoch())
         elif self.dataset.cardinality() in (0, tf.data.INFINITE_CARDINALITY):
@@ -117,8 +114,7 @@ class Batches:
     def description(self):
         """Returns a dict that describes the batches, for a checkpoint."""
         if self.table is None:
-            source = self._prompts
-            described = repr(source.element_spec), int(source.cardinality())
+            described = resumed_fit.digest(self._prompts)
         else:
             text = json.dumps(self.table, default=_to_text)
             described = hashlib.sha256(text.encode()).hexdigest()
@@ -130,19 +126,23 @@ def _to_text(value):
 
 
 class Means(keras.callbacks.Callback):
-    """Averages logs over an epoch, weighted by the number of prompts in each batch.
+    """Keras' training or test function: the means of logs over the batches of an epoch.
+
+    Each batch counts with its number of prompts.
 
     Values that are not finite are left out of the averages. An example is the gradient
     norm of a step that mixed precision's loss scaling has skipped. This callback must be
     the first one, because it also adds the logs of a validation.
 
     Args:
+        batches: `Batches`.
+        function: Function from the columns of a batch to a dict of logs.
         validate: Function of an epoch's number that returns further logs.
     """
 
-    def __init__(self, validate=lambda epoch: {}):
+    def __init__(self, batches, function, validate=lambda epoch: {}):
         super().__init__()
-        self._validate = validate
+        self._batches, self._function, self._validate = batches, function, validate
         self._sums = collections.defaultdict(float)
         self._counts = collections.defaultdict(int)
 
@@ -153,9 +153,10 @@ class Means(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         logs.update(self._validate(epoch))
 
-    def add(self, function, columns):
-        """Adds the logs that a function returns for a batch; returns the means."""
-        logs, count = function(columns), len(columns["prompts"])
+    def __call__(self, iterator):
+        """Adds the logs of the next batch; returns the means."""
+        columns = self._batches.columns(next(iterator))
+        logs, count = self._function(columns), len(columns["prompts"])
         for name, value in logs.items():
             is_finite = math.isfinite(value)
             self._sums[name] += count * value if is_finite else 0.0
