@@ -93,23 +93,21 @@ def test_training_with_ray_equals_training_in_one_process(make_workers):
 
 
 @pytest.mark.slow
-def test_connection_ends_with_its_last_user(agent, cluster, make_workers):
+def test_connection_remains_and_the_handler_of_sigterm_too(agent, make_workers):
     import ray  # after `ray_cluster` has set environment variables that it reads
 
     def handle(*_):
         raise AssertionError
 
+    ray.shutdown()
     before = signal.signal(signal.SIGTERM, handle)
     try:
-        with ray_workers.hold_connection(cluster.address):
-            with tfr.collect.open_envs(
-                toy_envs.Lengths, 1, workers=make_workers(num_workers=1)
-            ) as pool:
-                first = agent.collect(pool, 3)
-                agent.collect(toy_envs.Lengths, 3, workers=make_workers(num_workers=1))
-                assert_identical(agent.collect(pool, 3), first)
-            assert ray.is_initialized()
-        assert not ray.is_initialized()
+        workers = make_workers(num_workers=1)
+        with tfr.collect.open_envs(toy_envs.Lengths, 1, workers=workers) as pool:
+            first = agent.collect(pool, 3)
+            agent.collect(toy_envs.Lengths, 3, workers=workers)
+            assert_identical(agent.collect(pool, 3), first)
+        assert ray.is_initialized()
         assert signal.getsignal(signal.SIGTERM) is handle
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -235,19 +233,12 @@ def test_address_without_a_cluster_is_named(agent, address):
 
 
 @pytest.mark.slow
-def test_connection_of_the_program_is_used_and_remains(agent, cluster, make_workers):
-    import ray
-
-    ray.init(address=cluster.address, logging_level="ERROR")
-    try:
-        agent.collect(
-            toy_envs.Lengths, 2, workers=make_workers(num_workers=1, address="auto")
-        )
-        with pytest.raises(ValueError, match='connected to another.*address="auto"'):
-            agent.collect(toy_envs.Lengths, 2, workers=make_workers(num_workers=1))
-        assert ray.is_initialized()
-    finally:
-        ray.shutdown()
+def test_connection_to_another_cluster_is_refused(agent, make_workers):
+    agent.collect(toy_envs.Lengths, 2, workers=make_workers(num_workers=1))
+    auto = make_workers(num_workers=1, address="auto")
+    agent.collect(toy_envs.Lengths, 2, workers=auto)
+    with pytest.raises(ValueError, match="connected to another.*Expected: address="):
+        agent.collect(toy_envs.Lengths, 2, workers=make_workers(address="10.0.0.1:1"))
 
 
 @pytest.mark.parametrize(("package", "is_used"), [("numpy", True), ("keras", False)])

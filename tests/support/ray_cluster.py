@@ -79,6 +79,8 @@ def running(nodes, cores, **environ):
     try:
         yield cluster
     finally:
+        if "ray" in sys.modules:  # else the next cluster would be refused
+            sys.modules["ray"].shutdown()
         cluster.close()
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})

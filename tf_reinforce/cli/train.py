@@ -154,7 +154,7 @@ def _train_agent(options, plan, strategy, twin, cluster):
         if isinstance(workers := fit.get("workers"), config.RayWorkers):
             from tf_reinforce.cluster import ray_workers
 
-            stack.enter_context(ray_workers.hold_connection(workers.address))
+            ray_workers.connect(workers.address)
         directory = stack.enter_context(_run_directory(options, plan, is_chief))
         result = runs.train(
             agent,

@@ -80,16 +80,12 @@ class RayLauncher:
         self.options = options
         self.step_timeout = step_timeout
         self.restarts_lost_hosts = options.restart_failed_workers
-        self.last_answer = 0.0  # the time of the last answer of any actor
-        self._connection = contextlib.ExitStack()
-
-    def open(self):
-        """Connects to the cluster."""
-        self._connection.enter_context(hold_connection(self.options.address))
-        self.last_answer = time.monotonic()
+        self.last_answer = 0.0  # the time of the last answer or start of any actor
+        connect(options.address)
 
     def start(self, number, size, first_index):
         """Returns a new `RayWorker`, still without its environments."""
+        self.last_answer = time.monotonic()
         actor = self.ray.remote(WorkerActor).options(
             num_cpus=self.options.num_cpus_per_worker,
             scheduling_strategy="SPREAD",
@@ -115,10 +111,6 @@ class RayLauncher:
         self.ray.wait([*replies], timeout=seconds)
         arrived, _ = self.ray.wait([*replies], num_returns=len(replies), timeout=0)
         return [replies[one] for one in arrived if replies[one].take(one)]
-
-    def close(self):
-        """Disconnects, unless another pool or the program itself is still connected."""
-        self._connection.close()
 
 
 class RayWorker:
@@ -276,35 +268,26 @@ def _describe_loss(error):
 
 
 _lock = threading.Lock()
-_users = {"count": 0, "address": None}  # of the connection that this module has made
+_connected_to = None  # the address, if this module has made the connection
 
 
-@contextlib.contextmanager
-def hold_connection(address):
-    """Connects to a cluster in a `with` block; several pools may share the connection.
+def connect(address):
+    """Connects this program to a cluster until the program ends.
 
-    The last pool closes the connection, unless the program itself has called `ray.init`.
+    Raises:
+        ValueError: If the connection fails, or there is one to another cluster.
     """
+    global _connected_to
     ray = extras.load("ray", "ray")
     with _lock:
         if not ray.is_initialized():
             _connect(ray, address)
-            _users.update(count=0, address=address)
-        elif not _users["count"]:
-            _users["address"] = None
-        if address not in ("auto", _users["address"]):
+            _connected_to = address
+        if address not in ("auto", _connected_to):
             raise ValueError(
                 "This program is connected to another Ray cluster. Expected: "
-                f'address="auto" or {_users["address"]!r}. Received: {address!r}'
+                f"address={_connected_to or 'auto'!r}. Received: {address!r}"
             )
-        _users["count"] += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _users["count"] -= 1
-            if not _users["count"] and _users["address"] is not None:
-                ray.shutdown()
 
 
 def _connect(ray, address):

@@ -224,7 +224,7 @@ class RayWorkers:
     Args:
         num_workers: Positive int, the number of workers.
         address: String, the cluster's `host:port`, `"auto"` for the cluster of this
-            machine, or `"local"` for a new one that ends with the training. After your
+            machine, or `"local"` for a new one that ends with the program. After your
             own `ray.init`, it must be `"auto"`, and your connection is used.
         num_cpus_per_worker: Non-negative number, the cores that a worker reserves on its
             machine. With 0, Ray starts any number of workers.

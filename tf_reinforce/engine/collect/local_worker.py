@@ -52,9 +52,6 @@ class LocalLauncher:
     def __init__(self, step_timeout):
         self.step_timeout = step_timeout
 
-    def open(self):
-        """Does nothing here; called before workers are started."""
-
     def start(self, number, size, first_index):
         """Returns a new `LocalWorker`, still without its environments."""
         return LocalWorker(number, size, first_index, self.step_timeout)
@@ -71,9 +68,6 @@ class LocalLauncher:
         """
         ended = [one for one in workers if one.lost]  # `send` has found that they are
         return ended or connection.wait(workers, seconds)
-
-    def close(self):
-        """Undoes `open` once no worker is left; nothing to do here."""
 
 
 class LocalWorker:

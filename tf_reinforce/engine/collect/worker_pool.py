@@ -97,7 +97,6 @@ class WorkerPool(environments.HostEnvironments):
         finally:  # also if the user interrupts `close`
             for one in self._workers:
                 one.kill()
-            self._launcher.close()
             self._workers, self._dispatcher, self._busy = [], None, False
         for text in problems:
             # After an interruption, no warning may replace the error being raised.
@@ -112,7 +111,6 @@ class WorkerPool(environments.HostEnvironments):
         self._busy = True
         received = f"env={self._factory.env!r}, env_kwargs={self._factory.kwargs}"
         make_batch = _pickled(self._factory.make_batch, received)
-        self._launcher.open()
         self._losses.clear()
         message = pickle.dumps(("environments", make_batch))
         self._env_message = self._launcher.share(message)
