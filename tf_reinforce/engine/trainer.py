@@ -214,9 +214,10 @@ class Trainer:
             episodes,
             deterministic=validation.boolean("deterministic", deterministic),
             settings=settings.at(self.totals[0]),
-            recorded=False,
         )
-        return envs.evaluate(self.actor, *self._prepared(envs, request))
+        collected = self.play(envs, request)
+        statistics = collected.episodes, collected.success
+        return {**episode_statistics.batch_metrics(*statistics), **collected.faults}
 
     # Training
 
@@ -263,7 +264,7 @@ class Trainer:
             seconds += time.perf_counter() - began
             others = {
                 **episode_statistics.success_metrics(collected.success),
-                **collected.faults.metrics(envs.fault_keys),
+                **collected.faults,
             }
         num_steps = sum(int(result.lengths.sum()) for result in results)
         others["steps_per_second"] = num_steps / seconds

@@ -336,9 +336,11 @@ class BatchedEnvs(abc.ABC):
         is_vector_env: Bool, whether this is a `VectorEnv`, which seeds its episodes
             itself.
         fault_keys: Tuple of the log keys that count dropped episodes and restarts.
+        warns_of_faults: Bool, whether the next dropped episode causes a warning.
     """
 
     first_index = 0
+    warns_of_faults = True
     is_vector_env = False
     fault_keys: tuple[str, ...] = ()
 

@@ -18,7 +18,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
@@ -51,7 +50,6 @@ class CollectionRequest(NamedTuple):
     group_size: int = 1  # consecutive episodes with one reset seed
     weights: Weights | None = None  # that act; the collector sets them
     settings: config.EnvSettings = config.EnvSettings()  # without functions
-    recorded: bool = True  # whether a tensor environment records steps, not only returns
 
 
 class CollectedEpisodes(NamedTuple):
@@ -60,8 +58,8 @@ class CollectedEpisodes(NamedTuple):
     episodes: records.Episodes
     success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
     seconds: dict[str, float]  # "stepping": in environments; "acting": the rest
+    faults: dict[str, float]  # counts of dropped episodes and restarts, by log key
     rollout_result: Any = None  # tensors of the same episodes, from a `Rollout`
-    faults: host_loop.Faults = host_loop.Faults()  # of episodes that were dropped
 
 
 class Environments(abc.ABC):
@@ -124,14 +122,6 @@ class Environments(abc.ABC):
             FloatingPointError: If policy outputs are not finite.
         """
 
-    def evaluate(self, actor, program, request):
-        """Collects episodes; returns their `episode_statistics.batch_metrics`."""
-        collected = self.collect(actor, program, request)
-        return {
-            **episode_statistics.batch_metrics(collected.episodes, collected.success),
-            **collected.faults.metrics(self.fault_keys),
-        }
-
     def close(self):
         """Closes the environments that `open_envs` made."""
         return None
@@ -143,8 +133,6 @@ class HostEnvironments(Environments):
     Args:
         batch: `batched_envs.BatchedEnvs`.
     """
-
-    _warns_of_faults = True  # at the first one only
 
     def __init__(self, batch):
         self.batch = batch
@@ -183,15 +171,6 @@ class HostEnvironments(Environments):
         # Collect all of them again with TensorFlow: one runtime for every episode.
         if replaced:
             collected = self._collect_episodes(actor, program, request)
-        has_faults = collected.faults.dropped_episodes
-        if has_faults and self._warns_of_faults and request.key.stream == "training":
-            self._warns_of_faults = False
-            validation.warn(
-                "An episode was dropped, and another episode replaced it. "
-                f"{collected.faults.first}. This biases the gradient and the returns "
-                "towards episodes without faults. The log key `dropped_episodes` counts "
-                "them.",
-            )
         return collected
 
     def _collect_episodes(self, actor, program, request):
@@ -211,41 +190,41 @@ class HostEnvironments(Environments):
             ],
             request.deterministic,
         )
-        episodes, faults = loop.play(act), host_loop.Faults()
-        for episode in episodes:
-            faults.add(episode.faults)
-        arrays, stepping = loop.episode_arrays(episodes), loop.take_stepping()
+        arrays, stepping = loop.episode_arrays(loop.play(act)), loop.take_stepping()
         seconds = time.perf_counter() - start
-        return to_collected(arrays, actor, stepping, seconds, faults)
+        return self._to_collected(arrays, actor, stepping, seconds)
+
+    def _to_collected(self, arrays, actor, stepping, seconds, worker_restarts=0):
+        """Returns `CollectedEpisodes`, nested like the environment's spaces.
+
+        Args:
+            arrays: `host_loop.EpisodeArrays`.
+            actor: `actor.ActorPolicy` that collected the episodes.
+            stepping, seconds: Floats, the time in environments, and in all.
+            worker_restarts: Int, the number of worker processes that were replaced.
+        """
+        observations, masks = arrays.observations, None
+        if actor.mask_source:
+            *observations, masks = observations
+        *actions, rewards = arrays.others
+        episodes = records.Episodes(
+            keras.tree.pack_sequence_as(actor.observation_spec, observations),
+            keras.tree.pack_sequence_as(actor.action_spec, actions),
+            rewards,
+            arrays.lengths,
+            arrays.terminated,
+            None if masks is None else masks[:-1],
+        )
+        seconds = {"stepping": stepping, "acting": seconds - stepping}
+        counts = *arrays.faults.sum(0).tolist(), worker_restarts
+        names = "dropped_episodes", "env_restarts", "worker_restarts"
+        counts = dict(zip(names, map(float, counts), strict=True))
+        faults = {key: counts[key] for key in self.fault_keys}
+        return CollectedEpisodes(episodes, arrays.success, seconds, faults)
 
     def close(self):
         for text in self.batch.close_all():
             warn_of_close(text)
-
-
-def to_collected(arrays, actor, stepping, seconds, faults):
-    """Returns `CollectedEpisodes`, nested like the environment's spaces.
-
-    Args:
-        arrays: `host_loop.EpisodeArrays`.
-        actor: `actor.ActorPolicy` that collected the episodes.
-        stepping, seconds: Floats, the time in environments, and in all.
-        faults: `host_loop.Faults`.
-    """
-    observations, masks = arrays.observations, None
-    if actor.mask_source:
-        *observations, masks = observations
-    *actions, rewards = arrays.others
-    episodes = records.Episodes(
-        keras.tree.pack_sequence_as(actor.observation_spec, observations),
-        keras.tree.pack_sequence_as(actor.action_spec, actions),
-        rewards,
-        arrays.lengths,
-        arrays.terminated,
-        None if masks is None else masks[:-1],
-    )
-    seconds = {"stepping": stepping, "acting": seconds - stepping}
-    return CollectedEpisodes(episodes, arrays.success, seconds, faults=faults)
 
 
 def warn_of_close(text):

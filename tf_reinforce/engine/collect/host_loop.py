@@ -22,9 +22,9 @@ from ai_edge_litert import interpreter as litert
 from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.support import startup
+from tf_reinforce.support import validation
 
 BLOCK_ROWS = 256  # rows of each block of a `StepBuffer`
-_DELIVERY_SECONDS = 0.02  # finished episodes are sent together for this time
 
 # Replacement k of episode n has the random streams of episode n + k * _REPLACEMENT: they
 # depend neither on other episodes nor on the number of environments.
@@ -61,27 +61,6 @@ class OutputsNotFinite(FloatingPointError):
     def __init__(self, message, inputs):
         super().__init__(message)
         self.inputs = inputs
-
-
-@dataclasses.dataclass
-class Faults:
-    """The faults for which episodes were dropped."""
-
-    dropped_episodes: int = 0
-    env_restarts: int = 0
-    worker_restarts: int = 0  # worker processes that were replaced
-    first: str | None = None  # the first fault, with environment, episode and step
-
-    def add(self, other):
-        """Adds other episodes' faults."""
-        self.dropped_episodes += other.dropped_episodes
-        self.env_restarts += other.env_restarts
-        self.worker_restarts += other.worker_restarts
-        self.first = self.first or other.first
-
-    def metrics(self, keys):
-        """Returns the counts named in `keys`, a dict of floats."""
-        return {key: float(getattr(self, key)) for key in keys}
 
 
 def zeros(shape, dtype):
@@ -139,6 +118,7 @@ class EpisodeArrays(NamedTuple):
     lengths: np.ndarray  # [B] int, the numbers of steps
     terminated: np.ndarray  # [B] bool, False for truncated episodes
     success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
+    faults: np.ndarray  # [B, 2] int, episodes dropped in its place, and restarts for them
     observations: list  # [T + 1, B, …] observations, with any action masks last
     others: list  # [T, B, …] arrays of actions, then rewards
 
@@ -151,7 +131,7 @@ class EpisodeInProgress:
     start_row: int  # row of the step buffer at which the episode starts
     env_index: int  # index of the environment that runs the episode
     replacements: int = 0  # how many earlier episodes with this number were dropped
-    faults: Faults = dataclasses.field(default_factory=Faults)  # of these episodes
+    restarts: int = 0  # how many of these were dropped because of an exception
     generators: Sequence = ()  # `np.random.Generator`s of the noise for its actions
     length: int = 0  # number of steps, or 0 until the episode has ended
     end: batched_envs.EpisodeEnd | None = None  # set by `finish`
@@ -230,55 +210,13 @@ class EpisodeScheduler:
         return self.episodes[: self._num_first] if has_enough else None
 
 
-class QueueScheduler:
-    """The scheduler in a worker process.
-
-    Args:
-        queue: `worker.EpisodeQueue` with the numbers of the episodes to play.
-
-    Attributes:
-        deliver: Function that sends a list of finished episodes to the pool.
-    """
-
-    waits = True  # an environment without an episode may receive one later
-    deliver = None
-
-    def __init__(self, queue):
-        self._queue = queue
-        self._episodes = []  # running episodes, and finished ones that are not sent yet
-        self._delivered = time.monotonic()
-
-    def start_next(self, row, env_index):
-        """Starts the next episode, or returns `None` if the queue is empty."""
-        number = self._queue.take()
-        if number is None:
-            return None
-        episode = EpisodeInProgress(number, row, env_index)
-        self._episodes.append(episode)
-        return episode
-
-    def result(self):
-        """Sends finished episodes; returns `[]` after the last one, else `None`.
-
-        Several episodes are sent together, unless an environment waits for an episode.
-        """
-        running = [episode for episode in self._episodes if not episode.length]
-        now = time.monotonic()
-        if not self._queue or now - self._delivered > _DELIVERY_SECONDS:
-            finished = [episode for episode in self._episodes if episode.length]
-            if finished:
-                self.deliver(finished)
-            self._episodes, self._delivered = running, now
-        return None if self._episodes or self._queue else []
-
-
 class CollectionLoop:
     """Steps environments, starts and ends episodes, and records all steps.
 
     Args:
         envs: `batched_envs.BatchedEnvs`, already configured with `configure`.
         specs: `spaces.ActingSpecs` of the agent.
-        episode_scheduler: `EpisodeScheduler` or `QueueScheduler`.
+        episode_scheduler: `EpisodeScheduler`, or a `worker.EpisodeWorker`.
         seeds: `seeding.EpisodeSeeds`.
         policy_states: List of arrays with one row per environment, the recurrent states
             before an episode's first observation.
@@ -456,8 +394,14 @@ class CollectionLoop:
                 f"{place}. The episode and its {_MAX_REPLACEMENTS} replacements were "
                 "dropped, because the environment failed in each of them."
             ) from fault
-        episode.faults.add(Faults(1, int(fault.raised), first=place))
         episode.replacements += 1
+        episode.restarts += fault.raised
+        if self.envs.warns_of_faults:
+            self.envs.warns_of_faults = False
+            validation.warn(
+                f"An episode was dropped, and another episode replaces it. {place}. This "
+                "biases the gradient and the returns towards episodes without faults.",
+            )
         return episode
 
     def _retry_without_idle(self, act, inputs):
@@ -528,6 +472,7 @@ class CollectionLoop:
             lengths,
             np.array([episode.end.terminated for episode in episodes], bool),
             np.array([episode.end.success for episode in episodes], "float64"),
+            np.array([(x.replacements, x.restarts) for x in episodes]).reshape(-1, 2),
             copies[:split],
             copies[split:],
         )

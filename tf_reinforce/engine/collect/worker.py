@@ -9,7 +9,6 @@ episodes.
 import atexit
 import collections
 import contextlib
-import functools
 import mmap
 import os
 import pickle
@@ -19,7 +18,6 @@ import sys
 import threading
 import time
 import traceback
-import weakref
 from multiprocessing import connection
 
 import numpy as np
@@ -28,6 +26,7 @@ from tf_reinforce.data import seeding
 from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.engine.collect import host_loop
 
+_DELIVERY_SECONDS = 0.02  # finished episodes are sent together for this time
 _GRACE = 5.0  # seconds in which a worker without a pool may close its environments
 # Errors that the pool raises as they are; others become a `RuntimeError`.
 _ERRORS = (
@@ -57,7 +56,8 @@ def receive(channel):
 class EpisodeWorker:
     """Plays a pool's episodes in its own environments.
 
-    The pool sends pickled tuples of a kind and further values, see `_handle`.
+    The pool sends pickled tuples of a kind and further values, see `_handle`. For the
+    loop that plays the episodes, this is the scheduler, see `host_loop.EpisodeScheduler`.
 
     Args:
         channel: `multiprocessing.connection.Connection` to the pool.
@@ -65,6 +65,8 @@ class EpisodeWorker:
         num_envs: Positive int, the number of environments.
         first_index: Int, the index of the first one among those of all workers.
     """
+
+    waits = True  # an environment without an episode may receive one later
 
     def __init__(self, channel, report, num_envs, first_index):
         self._channel = channel
@@ -74,7 +76,10 @@ class EpisodeWorker:
         self._programs = {}  # from pickled acting programs to specs and runners
         self._envs = None
         self._collection = None  # what the current collection needs
-        self._queue = EpisodeQueue(channel)
+        self._numbers = collections.deque()  # of episodes that no environment has started
+        self._episodes = []  # running episodes, and finished ones that are not sent yet
+        self._delivered = 0.0  # the time at which episodes were sent
+        self._loop = None  # the `host_loop.CollectionLoop` that plays
 
     def serve(self):
         """Answers requests until the pool asks the worker to stop."""
@@ -87,7 +92,8 @@ class EpisodeWorker:
             except _Stopped:
                 raise
             except BaseException as error:  # also `SystemExit` of a constructor
-                self._queue.clear()
+                self._numbers.clear()
+                self._episodes.clear()
                 text = str(error)
                 if not isinstance(error, Exception):  # no check has added the place
                     text += f" ({self._report.describe(self._first_index)})"
@@ -135,56 +141,58 @@ class EpisodeWorker:
                 states = [np.repeat(state, self._num_envs, axis=0) for state in states]
                 self._collection = specs, act, states, *request
             case "episodes":
-                self._queue.extend(*values)
+                self._numbers.extend(*values)
 
     def _play(self):
-        """Plays the queued episodes until none is left."""
-        while self._queue:
+        """Plays the wanted episodes until none is left."""
+        while self._numbers:
             specs, act, states, key, group_size, deterministic = self._collection
-            share = host_loop.QueueScheduler(self._queue)
             seeds = seeding.EpisodeSeeds(*key, group_size)
-            loop = host_loop.CollectionLoop(
-                self._envs, specs, share, seeds, states, deterministic
+            self._loop = host_loop.CollectionLoop(
+                self._envs, specs, self, seeds, states, deterministic
             )
-            # A cycle of loop and share would keep the loop's buffers in memory until
-            # Python's garbage collector finds it.
-            share.deliver = functools.partial(self._send, weakref.proxy(loop))
-            loop.play(act)
+            self._delivered = time.monotonic()
+            try:
+                self._loop.play(act)
+            finally:
+                self._loop = None  # frees its buffers
 
-    def _send(self, loop, episodes):
+    def start_next(self, row, env_index):
+        """Starts the next episode, or returns `None` if the pool wants no more."""
+        while not self._numbers and select.select([self._channel], [], [], 0)[0]:
+            self._handle(*pickle.loads(self._channel.recv_bytes()))
+        if not self._numbers:
+            return None
+        number = self._numbers.popleft()
+        self._episodes.append(host_loop.EpisodeInProgress(number, row, env_index))
+        return self._episodes[-1]
+
+    def result(self):
+        """Sends finished episodes; returns `[]` after the last one, else `None`.
+
+        Several episodes are sent together, unless an environment waits for an episode.
+        """
+        now = time.monotonic()
+        if not self._numbers or now - self._delivered > _DELIVERY_SECONDS:
+            finished = [episode for episode in self._episodes if episode.length]
+            if finished:
+                self._send(finished)
+            self._episodes = [x for x in self._episodes if not x.length]
+            self._delivered = now
+        return None if self._episodes or self._numbers else []
+
+    def _send(self, episodes):
         """Sends finished episodes to the pool.
 
         Their arrays are cut into blocks of rows, which the pool can free one by one.
         """
-        arrays, size = loop.episode_arrays(episodes), host_loop.BLOCK_ROWS
+        arrays, size = self._loop.episode_arrays(episodes), host_loop.BLOCK_ROWS
         observations, others = (
             [[x[i : i + size] for i in range(0, len(x), size)] for x in parts]
             for parts in (arrays.observations, arrays.others)
         )
         arrays = arrays._replace(observations=observations, others=others)
-        faults = [episode.faults for episode in episodes]
-        send(self._channel, ("episodes", arrays, faults, loop.take_stepping()))
-
-
-class EpisodeQueue(collections.deque):
-    """Numbers of the episodes that the pool wants and no environment has started.
-
-    Args:
-        channel: `Connection` to the pool, which may add further ones.
-    """
-
-    def __init__(self, channel):
-        super().__init__()
-        self._channel = channel
-
-    def take(self):
-        """Removes and returns the first number, or returns `None` if there is none."""
-        while not self and select.select([self._channel], [], [], 0)[0]:
-            kind, *values = pickle.loads(self._channel.recv_bytes())
-            if kind == "stop":
-                raise _Stopped
-            self.extend(*values)
-        return self.popleft() if self else None
+        send(self._channel, ("episodes", arrays, self._loop.take_stepping()))
 
 
 class _Stopped(BaseException):

@@ -73,16 +73,14 @@ class WorkerPool(environments.HostEnvironments):
         limits = episodes, request.steps, self._mean_length
         self._dispatcher = EpisodeDispatcher(self._sizes, *limits)
         self._busy = True
-        shares, stepping, faults = self._run()
+        shares, stepping = self._run()
         self._busy, self._dispatcher = False, None
         arrays = _merge_shares(shares, request.steps)
         self._mean_length = arrays.lengths.mean()
-        total = host_loop.Faults(worker_restarts=self._losses.total())
+        restarts = self._losses.total()
         self._losses.clear()
-        for number in arrays.numbers.tolist():
-            total.add(faults[number])
         stepping, seconds = stepping / len(self._sizes), time.perf_counter() - start
-        return environments.to_collected(arrays, actor, stepping, seconds, total)
+        return self._to_collected(arrays, actor, stepping, seconds, restarts)
 
     def close(self):
         """Closes the environments and ends the worker processes."""
@@ -149,10 +147,10 @@ class WorkerPool(environments.HostEnvironments):
         """Collects episodes until the dispatcher needs no more.
 
         Returns:
-            List of `host_loop.EpisodeArrays`; the seconds in resets and steps, summed
-            over the workers; and a dict from episode numbers to `host_loop.Faults`.
+            List of `host_loop.EpisodeArrays`, and the seconds in resets and steps, summed
+            over the workers.
         """
-        shares, stepping, faults = [], 0.0, {}
+        shares, stepping = [], 0.0
         dispatcher = self._dispatcher
         self._employ_idle_workers()
         while not dispatcher.complete:
@@ -160,16 +158,15 @@ class WorkerPool(environments.HostEnvironments):
             busy = [x for x in self._workers if not x.ready or running(x.number)]
             for one, (_, *contents) in self._receive(busy):
                 if one.ready:
-                    share, share_faults, seconds = contents
+                    share, seconds = contents
                     shares.append(share)
                     stepping += seconds
-                    numbers = share.numbers.tolist()
-                    faults.update(zip(numbers, share_faults, strict=True))
-                    dispatcher.finish(one.number, numbers, share.lengths.tolist())
+                    numbers, lengths = share.numbers.tolist(), share.lengths.tolist()
+                    dispatcher.finish(one.number, numbers, lengths)
                 one.ready = True
                 self._hand_out(one)
             self._employ_idle_workers()
-        return shares, stepping, faults
+        return shares, stepping
 
     def _employ_idle_workers(self):
         """Hands out episodes to all ready workers that have none."""
@@ -284,7 +281,7 @@ def _merge_shares(shares, steps):
         steps: Int, to return only the first episodes that together have at least this
             many steps, or `None` for all.
     """
-    parts = zip(*(share[:4] for share in shares), strict=True)
+    parts = zip(*(share[:-2] for share in shares), strict=True)
     numbers, lengths, *ends = map(np.concatenate, parts)
     permutation = np.argsort(numbers)
     if steps is not None:
@@ -303,7 +300,7 @@ def _merge_shares(shares, steps):
         return merged
 
     observations, others = (
-        zip(*parts, strict=True) for parts in zip(*(share[4:] for share in shares))
+        zip(*parts, strict=True) for parts in zip(*(share[-2:] for share in shares))
     )
     return host_loop.EpisodeArrays(
         *(array[permutation] for array in (numbers, lengths, *ends)),

@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce.data import episode_statistics
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
@@ -57,9 +56,8 @@ class BatchedTensorEnv(environments.Environments):
     def program_key(self, request):
         # Environments with equal constants share a program, because TensorFlow never
         # frees the result of an XLA compilation.
-        options = request.deterministic, request.group_size, request.recorded
         key = "rollout", checks.constants(self.env), self.max_episode_steps
-        return (*key, request.episodes, *options)
+        return (*key, request.episodes, request.deterministic, request.group_size)
 
     def make_program(self, actor, request):
         if request.episodes is None:
@@ -67,7 +65,7 @@ class BatchedTensorEnv(environments.Environments):
                 "A tensor environment runs a fixed number of episodes at once. Pass "
                 "`episodes_per_epoch` or `episodes` instead of a number of steps."
             )
-        options = request.deterministic, request.group_size, request.recorded
+        options = request.deterministic, request.group_size
         return Rollout(self, actor, request.episodes, *options)
 
     def collect(self, actor, program, request):
@@ -79,18 +77,7 @@ class BatchedTensorEnv(environments.Environments):
         # One XLA program selects actions and steps the environment.
         seconds = {"stepping": 0.0, "acting": time.perf_counter() - start}
         success = np.full(program.count, np.nan)
-        return environments.CollectedEpisodes(episodes, success, seconds, result)
-
-    def evaluate(self, actor, program, request):
-        keys = seeding.episode_keys(seeding.rollout_keys(*request.key))
-        with explain_compile_errors():
-            result = program(keys, request.weights.values)
-        if tf.reduce_all(result.valid):
-            lengths, returns = result.episodes.lengths, result.episode_returns
-            return episode_statistics.metrics(returns.numpy(), lengths.numpy())
-        # Record the episodes, because the error message names the step.
-        recorded = self.make_program(actor, request._replace(recorded=True))
-        return super().evaluate(actor, recorded, request)
+        return environments.CollectedEpisodes(episodes, success, seconds, {}, result)
 
 
 class RolloutResult(NamedTuple):
@@ -132,8 +119,6 @@ class Rollout:
         deterministic: Bool, whether to select the most likely actions instead of random
             ones.
         group_size: Int, how many consecutive episodes receive the same environment noise.
-        recorded: Bool, whether to record all steps. If False, observations, actions,
-            rewards and masks are `None`.
         stacked_weights: List of variables `[K, …]`, the weights of `K` agents, one for
             each of the actor's variables. The result contains the first agent's episodes,
             then the second's, and so on. `None` runs one agent with the actor's own
@@ -156,7 +141,6 @@ class Rollout:
         count,
         deterministic=False,
         group_size=1,
-        recorded=True,
         stacked_weights=None,
     ):
         if batched_env.max_episode_steps is None:
@@ -175,7 +159,6 @@ class Rollout:
         self.count = count
         self.deterministic = deterministic
         self.group_size = group_size
-        self.recorded = recorded
         self.stacked_weights = stacked_weights
         is_stacked = stacked_weights is not None
         self.num_agents = stacked_weights[0].shape[0] if is_stacked else 1
@@ -231,9 +214,6 @@ class Rollout:
             maximum_iterations=limit,
         )[0]
         results = last.episode_returns, last.valid
-        if not self.recorded:
-            record = None, None, None, last.lengths, last.terminated
-            return RolloutResult(records.Episodes(*record), *results)
         pack, actor = keras.tree.pack_sequence_as, self.actor
         stacked = [array.stack() for array in last.arrays]
         split = len(keras.tree.flatten(actor.observation_spec))
@@ -311,8 +291,6 @@ class Rollout:
 
     def _empty_arrays(self):
         """Returns arrays for observations, raw actions, rewards, and any action masks."""
-        if not self.recorded:
-            return []
         actor, limit = self.actor, self.batched_env.max_episode_steps
         observation = keras.tree.flatten(actor.observation_spec)
         row = [*keras.tree.flatten(actor.action_spec), tf.TensorSpec((), tf.float64)]
@@ -428,10 +406,8 @@ def _concatenate(shards):
         for x in shards
     ]
     lengths, terminated, *rest = (tf.concat(x, 0) for x in zip(*columns, strict=True))
-    record = records.Episodes(None, None, None, lengths, terminated)
-    if parts[0].rewards is not None:
-        rows = tf.reduce_max(lengths)
-        record = records.concatenate([records.trim(part, rows) for part in parts])
+    rows = tf.reduce_max(lengths)
+    record = records.concatenate([records.trim(part, rows) for part in parts])
     return RolloutResult(record, *rest)
 
 
