@@ -164,13 +164,8 @@ def test_every_reset_of_a_vector_env_receives_the_options():
             for level in (3.0, 4.0):
                 assert stakes(envs, env_attrs={"level": level}) == {level}
             assert stakes(envs) == {5.0}  # the value before
-
-
-def test_vector_env_that_resets_without_options_is_refused():
-    with contextlib.closing(SYNC([Hands] * 2)) as env:
-        assert stakes(env, env_attrs={"level": 5.0}) == {5.0}
-        with pytest.raises(ValueError, match="AutoresetMode.DISABLED"):
-            stakes(env, reset_options={"bonus": [2.0]})
+    with pytest.raises(ValueError, match="AutoresetMode.DISABLED"):
+        stakes(SYNC([Hands] * 2), reset_options={"bonus": [2.0]})
 
 
 def test_callback_may_set_attributes_of_an_environment_of_its_own():
@@ -224,22 +219,12 @@ def test_resumed_training_continues_the_changes(kind, tmp_path):
     assert train(kind, resume=tmp_path) == undisturbed(kind)
 
 
-def test_attribute_that_does_not_exist_is_refused(pool):
+def test_attribute_that_does_not_exist_and_tensor_environments_are_refused(pool):
+    with pytest.raises(ValueError, match="need Gymnasium environments"):
+        agent = tfr.Reinforce.for_env("CartPole-v1", hidden=())
+        agent.evaluate(tfr.envs.CartPole(), env_attrs={"length": 0.5})
     for env in (Hands, SYNC([Hands])):
         with pytest.raises(ValueError, match="cannot set the attribute 'levle'"):
             stakes(env, env_attrs={"levle": 3.0})
     with pytest.raises(ValueError, match="Worker .: `env_attrs` cannot set .* 'levle'"):
         stakes(pool, env_attrs={"levle": 3.0})
-
-
-@pytest.mark.parametrize("method", ["evaluate", "collect", "fit", "validate"])
-def test_tensor_environment_refuses_settings(method):
-    agent, env = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,)), tfr.envs.CartPole()
-    options = {"env_attrs": {"length": 0.5}}
-    if method == "fit":
-        options = {"reset_options": lambda update: {}, "epochs": 1}
-    elif method == "validate":
-        method, env = "fit", "CartPole-v1"
-        options |= {"epochs": 1, "validation_env": tfr.envs.CartPole()}
-    with pytest.raises(ValueError, match="need Gymnasium environments"):
-        getattr(agent, method)(env, **options)

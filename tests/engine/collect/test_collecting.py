@@ -312,22 +312,6 @@ def test_truncated_and_terminated_episodes_stay_in_start_order():
     assert episodes.terminated.tolist() == [n <= 6 for n in natural_lengths]
 
 
-class Endless(toys.Clock):
-    """States a time limit in its spec, but has no wrapper `TimeLimit`."""
-
-    spec = gym.envs.registration.EnvSpec("Endless-v0", max_episode_steps=6)
-
-    def __init__(self):
-        super().__init__(50)
-
-
-@pytest.mark.parametrize("env", [Endless(), Endless])
-def test_time_limit_of_the_spec_is_applied_without_time_limit_wrapper(env):
-    episodes = collect(env, episodes=2).episodes
-    assert episodes.lengths.tolist() == [6, 6]
-    assert not episodes.terminated.any()
-
-
 @pytest.mark.parametrize("limit", [None, 15])
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
 def test_stored_episodes_equal_a_replay_of_their_actions_in_gymnasium(name, limit):

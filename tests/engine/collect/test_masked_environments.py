@@ -1,6 +1,5 @@
 """Tests action masks in environments: reading, acting, recording, learning and export."""
 
-import functools
 import itertools
 
 import gymnasium as gym
@@ -113,53 +112,33 @@ class MaskedSteps(gym.Env):
 
 
 BITS, HALF = np.array([1, 2, 2], np.int8), np.array([1, 0], np.int8)
-MASKED_SPACES = {
-    "switches": (gym.spaces.MultiBinary(3), BITS),
-    "choice": (gym.spaces.Discrete(2), HALF),
-    "nested": (
-        gym.spaces.Dict(
-            gear=gym.spaces.MultiBinary(3),
-            more=gym.spaces.Tuple(
-                [gym.spaces.MultiDiscrete([2, 2]), gym.spaces.Box(0, 1)]
-            ),
-        ),
-        {"gear": BITS, "more": ((HALF, 1 - HALF), None)},
-    ),
-}
-
-
-@functools.cache
-def masked_agent(name):
-    """Returns an agent that reads the masks of a case. The agent does not learn."""
-    env = MaskedSteps(MASKED_SPACES[name][0], lambda now: MASKED_SPACES[name][1])
-    return tfr.Reinforce.for_env(env, hidden=(), action_mask="info/action_mask")
-
-
-def masks_without(missing, name, mode):
-    """Returns the masks that are recorded if environments omit that of one step."""
-    space, mask = MASKED_SPACES[name]
-
-    def make():
-        return MaskedSteps(space, lambda now: None if now == missing else mask)
-
-    env = make
-    if mode is not None:
-        env = gym.vector.SyncVectorEnv([make] * 3, autoreset_mode=mode)
-    return masked_agent(name).collect(env, 5, num_envs=3).masks
+NESTED = gym.spaces.Dict(
+    gear=gym.spaces.MultiBinary(3),
+    more=gym.spaces.Tuple([gym.spaces.MultiDiscrete([2, 2]), gym.spaces.Box(0, 1)]),
+)
+MASK = {"gear": BITS, "more": ((HALF, 1 - HALF), None)}
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", MASKED_SPACES)
-def test_missing_mask_raises_unless_the_episode_has_ended(name, mode):
+def test_missing_mask_raises_unless_the_episode_has_ended(mode):
     """A mask of zeros would turn off every switch without an error."""
 
+    def masks_without(missing):
+        def make():
+            return MaskedSteps(NESTED, lambda now: None if now == missing else MASK)
+
+        vector = mode and gym.vector.SyncVectorEnv([make] * 3, autoreset_mode=mode)
+        return agent.collect(vector or make, 5, num_envs=3).masks
+
+    env = MaskedSteps(NESTED, lambda now: MASK)
+    agent = tfr.Reinforce.for_env(env, hidden=(), action_mask="info/action_mask")
     # The last observation needs no mask.
-    assert masks_without(4, name, mode).any(axis=-1).all()
+    assert masks_without(4).any(axis=-1).all()
     for missing, step in ((0, 0), (2, 1)):
         place = "" if mode and missing == 0 else f"step {step}: "
         message = f"{place}there is no action mask in 'info/action_mask'"
         with pytest.raises(tfr.collect.EnvironmentFault, match=message):
-            masks_without(missing, name, mode)
+            masks_without(missing)
 
 
 def test_int64_mask_of_the_observation_forbids_only_zeros():

@@ -1,8 +1,5 @@
 """Tests that equal agents share an XLA program, and that different agents do not."""
 
-import gc
-import weakref
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -79,13 +76,3 @@ def test_equal_agents_share_their_program_and_use_their_own_weights():
     agents[0].policy.set_weights(agents[1].policy.get_weights())
     same = agents[0].collect(env, 5, seed=0)
     np.testing.assert_array_equal(same.observations, second.observations)
-
-
-def test_shared_program_does_not_keep_an_agent_in_memory():
-    env = envs.CartPole()
-    agent = tfr.Reinforce.for_env(env, hidden=(5,))
-    agent.evaluate(env, 1)
-    reference = weakref.ref(agent)
-    del agent
-    gc.collect()
-    assert reference() is None

@@ -1,6 +1,5 @@
 """Tests that worker processes collect the episodes of one process, and always end."""
 
-import concurrent.futures
 import contextlib
 import functools
 import gc
@@ -15,7 +14,6 @@ import threading
 import weakref
 
 import cloudpickle
-import keras
 import masked_agents
 import numpy as np
 import pytest
@@ -23,7 +21,6 @@ import recurrent_agents
 import repeatable_runs
 import sweeps
 import toy_envs
-import toy_layers
 import toys
 from nested_arrays import assert_identical
 
@@ -212,18 +209,6 @@ def test_worker_error_names_worker_environment_episode_and_step(clock):
     assert "in raise_os_error" in str(caught.value.__cause__)  # of the worker
 
 
-def test_worker_ends_although_a_forked_process_holds_its_connection(clock):
-    """The forked process has a copy of the socket, which the pool must not wait for."""
-
-    class Forking(toy_envs.Clock):
-        def __init__(self):
-            super().__init__()
-            if "TF_REINFORCE_WORKER" in os.environ and not os.fork():
-                signal.pause()
-
-    assert_plays(clock, Forking, 4, toy_envs.Clock)
-
-
 def end_process(how):
     """Ends or blocks the current process."""
     if how == "waits":
@@ -322,19 +307,24 @@ def test_failing_close_warns_with_the_number_of_the_worker(agent, monkeypatch, h
         assert re.search(CLOSING[how], str(warning.message))
 
 
-def test_processes_of_environments_end_with_their_worker(agent, tmp_path):
-    """The environment starts a process, and does not end it."""
+def test_what_an_environment_leaves_behind_ends_with_its_worker(agent, tmp_path):
+    """A worker that does not end by itself causes a warning, an error in tests.
 
-    class Simulator(toy_envs.Lengths):
+    The forked process holds a copy of the connection to the pool.
+    """
+
+    class Leaving(toy_envs.Lengths):
         def __init__(self):
             super().__init__()
-            if os.getpid() != parent:
-                wait = "import threading; threading.Event().wait()"
-                process = subprocess.Popen([sys.executable, "-c", wait])
-                (tmp_path / str(process.pid)).touch()
+            if os.getpid() == parent:
+                return
+            if not (pid := os.fork()):
+                signal.pause()
+            (tmp_path / str(pid)).touch()
+            threading.Thread(target=threading.Event().wait, daemon=False).start()
 
     parent = os.getpid()
-    agent.collect(Simulator, 2, num_envs=2, workers=2)
+    assert_plays(agent, Leaving, num_envs=2)
     for path in tmp_path.iterdir():
         with contextlib.suppress(ProcessLookupError):  # it has ended and was waited for
             handle = os.pidfd_open(int(path.name))
@@ -377,48 +367,6 @@ def test_keyboard_interrupt_ends_all_workers(clock, heard):
 
     with pytest.raises(KeyboardInterrupt):
         fit(clock, interrupt, episodes_per_epoch=2)
-
-
-def test_nan_weights_raise_in_pool_and_pool_works_after_restoring_them(agent):
-    before = agent.policy.get_weights()
-    with tfr.collect.open_envs(toy_envs.Lengths, 2, workers=2) as pool:
-        agent.collect(pool, 4)
-        agent.policy.set_weights([np.full_like(weight, np.nan) for weight in before])
-        with pytest.raises(FloatingPointError, match="weights .* are not finite"):
-            agent.collect(pool, 4)
-        agent.policy.set_weights(before)
-        assert_identical(agent.collect(pool, 4), agent.collect(toy_envs.Lengths, 4))
-
-
-def test_workers_with_a_policy_that_litert_cannot_convert_raise():
-    policy = [keras.Input((1,)), toy_layers.Unconvertible(), keras.layers.Dense(2)]
-    agent = tfr.Reinforce(keras.Sequential(policy))
-    with pytest.raises(ValueError, match="acts through LiteRT.*Use workers=1"):
-        agent.collect(toy_envs.Clock, 2, workers=2)
-
-
-# Threads of environments
-
-
-class Threads(toy_envs.Lengths):
-    """An environment whose steps run in a thread, and that leaves a thread behind."""
-
-    def __init__(self):
-        super().__init__()
-        self.is_worker = "TF_REINFORCE_WORKER" in os.environ
-        if self.is_worker:
-            self.threads = concurrent.futures.ThreadPoolExecutor(1)
-            threading.Thread(target=threading.Event().wait, daemon=False).start()
-
-    def step(self, action):
-        if not self.is_worker:
-            return super().step(action)
-        return self.threads.submit(super().step, action).result()
-
-
-def test_threads_of_an_environment_do_not_keep_a_worker_alive(agent):
-    """A worker that does not end by itself causes a warning, an error in tests."""
-    assert_plays(agent, Threads)
 
 
 # Separate processes

@@ -349,7 +349,7 @@ class Last(envs.Corridor):
 
 
 class Lost(envs.Bandit):
-    """An evaluation keeps no rewards, so its program must notice one that is NaN."""
+    """A bandit whose reward is NaN."""
 
     def reward(self, state, action, next_state):
         return np.nan * super().reward(state, action, next_state)
