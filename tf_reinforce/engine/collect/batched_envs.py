@@ -68,7 +68,6 @@ class ObservationReader:
         leaves = spaces.flatten(self._nest)
         self._leaf_readers = [_leaf_reader(leaf, batch_shape) for leaf in leaves]
         first = leaves[0]
-        self._is_single = self._nest is first
         dtype = np.dtype(float_dtype) if first.dtype.kind == "f" else first.dtype
         self.dtypes = dtype, first.dtype
         self.shape = space.shape if isinstance(space, gym.spaces.Box) else None
@@ -76,9 +75,6 @@ class ObservationReader:
     def __call__(self, env_index, observation, out):
         """Writes an observation into row `env_index` of the arrays in `out`."""
         row = ... if env_index is None else env_index
-        if self._is_single:
-            out[0][row] = self._leaf_readers[0](env_index, observation)
-            return
         parts = self.flatten(env_index, observation)
         for array, read_leaf, part in zip(out, self._leaf_readers, parts):
             array[row] = read_leaf(env_index, part)

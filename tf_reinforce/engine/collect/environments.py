@@ -153,24 +153,18 @@ class HostEnvironments(Environments):
 
     def collect(self, actor, program, request):
         runtime = program.runtime  # another thread may replace it
-
-        def replaces_litert(inputs):
-            return runtime == "litert" and program.leave_litert_if_different(
-                inputs, request.weights.values
-            )
-
         try:
-            collected = self._collect_episodes(actor, program, request)
-            # With new weights LiteRT may depart from Keras: compare them again.
+            collected, failure = self._collect_episodes(actor, program, request), None
             inputs = recorded_inputs(actor, collected.episodes, request.deterministic)
-            replaced = replaces_litert(inputs)
         except host_loop.OutputsNotFinite as error:
-            replaced = replaces_litert(error.inputs)
-            if not replaced:
-                raise
-        # Collect all of them again with TensorFlow: one runtime for every episode.
-        if replaced:
-            collected = self._collect_episodes(actor, program, request)
+            failure, inputs = error, error.inputs
+        # With new weights LiteRT may depart from Keras: compare them again.
+        weights = request.weights.values
+        if runtime == "litert" and program.leave_litert_if_different(inputs, weights):
+            # Collect all of them again with TensorFlow: one runtime for every episode.
+            return self._collect_episodes(actor, program, request)
+        if failure is not None:
+            raise failure
         return collected
 
     def _collect_episodes(self, actor, program, request):
@@ -237,13 +231,6 @@ def read_weights(actor):
     with actor.lock:
         values = finite_weights(actor.variables)
         return Weights(values, [np.array(state) for state in actor.initial_state(1)])
-
-
-class _Runners(threading.local):
-    """One thread's runners, which must not be used by several threads at a time."""
-
-    def __init__(self):
-        self.acting, self.comparison = {}, {}
 
 
 def _trace(actor, deterministic, for_litert=False):
@@ -358,7 +345,7 @@ class ActingProgram:
     def __init__(self, actor, examples, deterministic):
         self._variables = actor.variables
         self._concrete_function, self.layout = _trace(actor, deterministic)
-        self._runners = _Runners()
+        self._runners = threading.local()  # several threads must not share one
         self.runtime = "litert"
         weights = finite_weights(self._variables)
         try:
@@ -390,7 +377,7 @@ class ActingProgram:
         """
         if weights is None:
             weights = finite_weights(self._variables)
-        runners, key = self._runners.acting, (self.runtime, count)
+        runners, key = vars(self._runners), (self.runtime, count)
         if key not in runners:
             runners[key] = (
                 host_loop.make_runner(self.model, self.layout, count)
@@ -423,7 +410,7 @@ class ActingProgram:
         return bool(difference)
 
     def _leave_litert(self, reason=""):
-        self.runtime, self._runners = "tensorflow", _Runners()
+        self.runtime, self._runners = "tensorflow", threading.local()
         log.warning("The policy acts through TensorFlow instead of LiteRT: %s", reason)
 
     def _difference(self, inputs, weights, names=None, tolerance=1.0):
@@ -440,18 +427,19 @@ class ActingProgram:
             names: The results to compare, or `None` for all.
             tolerance: Float, which multiplies the allowed difference.
         """
-        count, runners = len(inputs[0]), self._runners.comparison
-        if count not in runners:
-            runners[count] = (
+        count, runners = len(inputs[0]), vars(self._runners)
+        key = "comparison", count
+        if key not in runners:
+            runners[key] = (
                 host_loop.LiteRTRunner(self.model, self.layout, count),
                 _TensorFlowRunner(self._concrete_function, self.layout),
             )
-        for runner in runners[count]:
+        for runner in runners[key]:
             runner.set_weights(weights)
-        results, expected = (runner.results(inputs) for runner in runners[count])
+        results, expected = (runner.results(inputs) for runner in runners[key])
         if len(results) != len(expected):
             return "LiteRT merged results of the acting program"
-        inputs = runners[count][0].centered(inputs)
+        inputs = runners[key][0].centered(inputs)
         floats = [_as_matrix(x) for x in inputs if x.dtype.kind == "f"]
         sizes = [np.ones(len(inputs[0])), *(abs(x).max(1) for x in floats)]
         sizes = np.max(sizes, axis=0)

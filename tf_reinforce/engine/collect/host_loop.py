@@ -164,7 +164,7 @@ class EpisodeScheduler:
         self._count = count
         self._steps = steps
         self.episodes = []
-        # Running totals, so that no method reads all episodes again. With `steps` only.
+        # Running totals, so that no method reads all episodes again.
         self.running = []  # episodes that had not ended when the last one started
         self._ended_steps = 0  # steps of the other episodes
         self._num_first = 0  # the number of first episodes of which each has ended
@@ -197,17 +197,18 @@ class EpisodeScheduler:
 
     def result(self):
         """Returns the episodes of the collection, or `None` until all have ended."""
-        if self._steps is None:
-            has_all = len(self.episodes) == self._count
-            complete = has_all and all(x.length for x in self.episodes)
-            return self.episodes if complete else None
         for episode in self.episodes[self._num_first :]:
-            if not episode.length or self._first_steps >= self._steps:
+            if not episode.length or self._has_enough():
                 break
             self._num_first += 1
             self._first_steps += episode.length
-        has_enough = self._first_steps >= self._steps
-        return self.episodes[: self._num_first] if has_enough else None
+        return self.episodes[: self._num_first] if self._has_enough() else None
+
+    def _has_enough(self):
+        """Returns whether the first episodes, of which each has ended, are enough."""
+        if self._steps is None:
+            return self._num_first == self._count
+        return self._first_steps >= self._steps
 
 
 class CollectionLoop:

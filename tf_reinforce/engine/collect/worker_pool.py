@@ -210,7 +210,13 @@ class WorkerPool(environments.HostEnvironments):
         is_host = isinstance(error, local_worker.HostLost)
         restarts = self._launcher.restarts_lost_hosts if is_host else self._restarts
         if self._losses[one.number] == _MAX_LOSSES or not restarts:
-            raise _lost_error(one, error, restarts, is_host) from None
+            option = 'on_env_error="restart"'
+            option = "RayWorkers(restart_failed_workers=True)" if is_host else option
+            raise host_loop.EnvironmentFault(
+                f"Worker {one.number} {error}. The agent did not learn from the failed "
+                f"batch. With {option}, a lost worker is replaced up to {_MAX_LOSSES} "
+                "times in a collection, and its episodes are played again."
+            ) from None
         if self._dispatcher:
             self._dispatcher.lose(one.number)
         log.warning("Worker %d %s. It is started again.", one.number, error)
@@ -233,29 +239,6 @@ def _pickled(value, received):
             f"cannot be pickled. Received: {received} ({type(error).__name__}: {error}). "
             "Let the callable make this part, or use workers=1."
         ) from error
-
-
-def _lost_error(one, error, restarts, is_host):
-    """Returns the `EnvironmentFault` for a worker that is not replaced.
-
-    Args:
-        one: The worker.
-        error: `local_worker.WorkerLost`.
-        restarts: Bool, whether such workers are replaced, but not more often.
-        is_host: Bool, whether its machine was lost.
-    """
-    remedy = (
-        'Correct the environment, or pass on_env_error="restart" to replace the worker '
-        "and to play its episodes again."
-    )
-    if restarts:
-        remedy = f"It had been replaced {_MAX_LOSSES} times in this collection."
-    elif is_host:
-        remedy = "RayWorkers(restart_failed_workers=True) replaces such a worker."
-    return host_loop.EnvironmentFault(
-        f"Worker {one.number} {error}. The agent did not learn from the failed batch. "
-        + remedy
-    )
 
 
 def _expect_no_error(one, message):

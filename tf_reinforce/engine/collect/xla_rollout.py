@@ -231,13 +231,9 @@ class Rollout:
         """Steps every episode; those that have ended are not changed by it."""
         env, actor = self.batched_env.env, self.actor
         noise = self._action_noise(keys[:, 2], numbers, carry.step)
+        inputs = carry.observation, carry.policy_state, noise, carry.mask
         raw_actions, finite, policy_state = self._for_each_agent(
-            weights,
-            self._select_actions,
-            carry.observation,
-            carry.policy_state,
-            noise,
-            carry.mask,
+            weights, self._select_actions, *inputs
         )
         action = checks.cast_actions(env, actor.head.to_environment(raw_actions))
         env_noise = self._env_noise(env.transition_noise, keys[:, 1], numbers, carry.step)
@@ -484,8 +480,8 @@ def digest(concrete):
 
     def of_function(definition):
         inputs = definition.signature.input_arg
-        numbers = {node.name: str(i) for i, node in enumerate(definition.node_def)}
-        numbers |= {argument.name: f"input {i}" for i, argument in enumerate(inputs)}
+        named = [*inputs, *definition.node_def]
+        numbers = {one.name: str(i) for i, one in enumerate(named)}
 
         def renamed(tensor):
             """Returns the parts of `name:output:number` or `^name`, with a number."""
