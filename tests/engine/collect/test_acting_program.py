@@ -86,12 +86,6 @@ PAIRS = {
     # One row and one output are a dot product, which is summed in another order.
     "single": lambda: (dense(2, 1), heads.Gaussian(1, low=-9.0, high=9.0)),
     "gaussian": lambda: (dense(3, 2), heads.Gaussian(2, low=-1.0, high=[0.5, 2.0])),
-    "unbounded": lambda: (dense(3, 2), heads.Gaussian(2, initial_scale=[0.5, 2.0])),
-    "shaped": lambda: (dense(3, 4), heads.Gaussian(4, low=-1, high=1, shape=(2, 2))),
-    "whole": lambda: (
-        dense(3, 2),
-        heads.Gaussian(2, low=-1, high=[9, 200], integer=True),
-    ),
     "scaled": lambda: (
         dense(3, 4),
         heads.Gaussian(2, initial_scale=[0.5, 2.0], state_dependent_scale=True),

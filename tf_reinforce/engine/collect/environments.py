@@ -184,7 +184,7 @@ class HostEnvironments(Environments):
             ],
             request.deterministic,
         )
-        arrays, stepping = loop.episode_arrays(loop.play(act)), loop.take_stepping()
+        arrays, stepping = loop.episode_arrays(loop.play(act)), loop.stepping
         seconds = time.perf_counter() - start
         return self._to_collected(arrays, actor, stepping, seconds)
 
@@ -358,8 +358,6 @@ class ActingProgram:
         # Converter and interpreter raise many types of errors. TensorFlow can always act.
         except Exception as error:
             self._leave_litert(*str(error).strip().splitlines()[:1])
-        else:
-            log.info("Acting through LiteRT.")
 
     def for_batch(self, count, weights=None):
         """Returns a function that selects actions for a batch.

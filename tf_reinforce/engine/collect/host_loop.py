@@ -265,15 +265,10 @@ class CollectionLoop:
             place = self._describe_env(fault.env_index)
             raise EnvironmentFault(f"{place}: {fault}.") from fault.__cause__
 
-    def take_stepping(self):
-        """Returns the seconds in environments since the previous call."""
-        seconds, self.stepping = self.stepping, 0.0
-        return seconds
-
     def _run(self, act):
         envs, buffer, noise, active = self.envs, self.buffer, self.noise, self.active
         policy_states, words = self.policy_states, envs.progress.words
-        clock, stepping = time.perf_counter, 0.0
+        clock = time.perf_counter
         unbatch = _action_unbatcher(envs.action_space)
         views, count = buffer.next_row(), buffer.num_observations
         observations = views[:count]
@@ -301,14 +296,13 @@ class CollectionLoop:
             actions = unbatch(env_actions)
             start = clock()
             ends = envs.step(actions, observations, rewards, active, time_limit_envs)
-            stepping += clock() - start
+            self.stepping += clock() - start
             if ends:
                 self._end_episodes(ends, next_row, observations)
             self.row = words[batched_envs.ROW] = next_row
             if ends or self.idle:
                 self._start_episodes(observations)
             if ends:
-                self.stepping, stepping = self.stepping + stepping, 0.0
                 episodes = self.scheduler.result()
         active.clear()  # no result contains the episodes that have not ended
         return episodes

@@ -192,7 +192,8 @@ class EpisodeWorker:
             for parts in (arrays.observations, arrays.others)
         )
         arrays = arrays._replace(observations=observations, others=others)
-        send(self._channel, ("episodes", arrays, self._loop.take_stepping()))
+        seconds, self._loop.stepping = self._loop.stepping, 0.0
+        send(self._channel, ("episodes", arrays, seconds))
 
 
 class _Stopped(BaseException):
