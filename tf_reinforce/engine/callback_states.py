@@ -52,8 +52,7 @@ class CallbackStates:
         self._used = [x for x in callbacks if _BEFORE in vars(x)]
         for callback in callbacks:
             if _BEFORE not in vars(callback):
-                values = {key: x for key, (x, _) in _attributes(callback).items()}
-                setattr(callback, _BEFORE, copy.deepcopy(values))
+                setattr(callback, _BEFORE, copy.deepcopy(_attributes(callback)))
         self._constants = {}  # digests of attributes that `on_train_begin` leaves alone
         self._appending = {}
 
@@ -87,7 +86,7 @@ class CallbackStates:
         undone.
         """
         for callback in self._used:
-            for name, value in copy.deepcopy(vars(callback)[_BEFORE]).items():
+            for name, (value, _) in copy.deepcopy(vars(callback)[_BEFORE]).items():
                 if name != _MONITOR and not _is_parameter(callback, name):
                     _set_attribute(callback, name, value)
         for state in states:
@@ -104,7 +103,7 @@ class CallbackStates:
         for name, callback in self._callbacks.items():
             before, now = vars(callback)[_BEFORE], _attributes(callback)
             for key in before.keys() & now.keys():
-                if _digest(before[key]) == now[key][1]:
+                if before[key][1] == now[key][1]:
                     self._constants[name, key] = now[key][1]
 
     def set(self, states):
@@ -166,10 +165,9 @@ def _check_methods(callback):
 def _attributes(callback):
     """Returns the attributes that may be a state, as a dict of `(value, digest)`."""
     result = {}
-    for name, value in (
-        vars(callback).items() if not hasattr(callback, "get_state") else ()
-    ):
-        if name in _OF_PROCESS or _is_option(callback, name):
+    for name, value in vars(callback).items():
+        has_state = hasattr(callback, "get_state")
+        if has_state or name in _OF_PROCESS or _is_option(callback, name):
             continue
         if name == _MONITOR:
             value = value is not None  # a function
@@ -235,12 +233,11 @@ def _set_attribute(callback, name, value):
 
 def _fill(current, value):
     """Gives a dict the content of another; the dicts in it remain the same objects."""
-    kept = {k: x for k, x in current.items() if isinstance(x, dict)}
+    kept = dict(current)
     current.clear()
     for key, new in value.items():
-        if key in kept and isinstance(new, dict):
-            new = _fill(kept[key], new)
-        current[key] = new
+        both = isinstance(new, dict) and isinstance(kept.get(key), dict)
+        current[key] = _fill(kept[key], new) if both else new
     return current
 
 

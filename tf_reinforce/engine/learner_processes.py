@@ -76,11 +76,6 @@ def learner_strategy() -> tf.distribute.Strategy:
         return tf.distribute.get_strategy()
     try:
         return tf.distribute.MultiWorkerMirroredStrategy()
-    except RuntimeError as error:
-        raise RuntimeError(
-            "Call `tfr.learner_strategy()` after the imports, before any other call of "
-            f"TensorFlow ({error})."
-        ) from error
     except tf.errors.OpError as error:
         raise OSError(
             f"Process {cluster.number} cannot connect to the others of {cluster.hosts}. "
@@ -182,7 +177,6 @@ class LearnerProcesses:
         self.hosts = hosts
         self.number = number
         self.is_chief = number == 0
-        self._gather = None
 
     def own_callbacks(self, callbacks):
         """Returns the callbacks that the current process calls.
@@ -222,7 +216,8 @@ class LearnerProcesses:
             ValueError: If the numbers or arrays differ between the processes.
         """
         facts = get_facts()
-        rows = self.gather([_digest(facts), int(stopped), signal])
+        content = [np.asarray(x).tobytes() for x in keras.tree.flatten(facts)]
+        rows = self.gather([zlib.crc32(b"".join(content)), int(stopped), signal])
         different = np.flatnonzero(rows[:, 0] != rows[0, 0])
         if len(different):
             other = different[0] * len(self.hosts) // len(rows)
@@ -237,26 +232,17 @@ class LearnerProcesses:
 
     def gather(self, values):
         """Returns `[R, K]` int64, K ints from each of the R replicas."""
-        if self._gather is None:
-            spec = [tf.TensorSpec((len(values),), tf.int64)]
-            traced = tf.function(self._gathered, input_signature=spec, autograph=False)
-            with self.strategy.scope():
-                self._gather = traced.get_concrete_function()
         return self._gather(tf.constant(values, tf.int64)).numpy()
 
-    def _gathered(self, values):
+    @tf.function(autograph=False)
+    def _gather(self, values):
         def on_replica():
             context = tf.distribute.get_replica_context()
-            row = tf.one_hot(
-                context.replica_id_in_sync_group,
-                self.strategy.num_replicas_in_sync,
-                dtype=tf.int64,
-            )
-            rows = row[:, None] * values[None]
+            place = context.replica_id_in_sync_group, context.num_replicas_in_sync
+            rows = tf.one_hot(*place, dtype=tf.int64)[:, None] * values
             return context.all_reduce(tf.distribute.ReduceOp.SUM, rows)
 
-        results = self.strategy.run(on_replica)
-        return self.strategy.experimental_local_results(results)[0]
+        return self.strategy.experimental_local_results(self.strategy.run(on_replica))[0]
 
     @contextlib.contextmanager
     def explain_lost(self):
@@ -273,12 +259,3 @@ class LearnerProcesses:
                 "processes again. With `resume` (`--resume`), the training continues "
                 "from its last checkpoint."
             ) from error
-
-
-def _digest(facts):
-    """Returns a checksum of numbers and arrays, an int below 2³²."""
-    digest = 0
-    for value in facts.values():
-        for array in keras.tree.flatten(value):
-            digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
-    return digest

@@ -1,12 +1,9 @@
 """The epoch loop of `fit`, with its Keras callbacks."""
 
 import contextlib
-import operator
 import re
-from typing import NamedTuple
 
 import keras
-import tensorflow as tf
 
 from tf_reinforce.callbacks import episodes as episode_callbacks
 from tf_reinforce.engine import learner_processes
@@ -72,7 +69,7 @@ def run_loop(
     """
     epochs, steps, epoch = options.epochs, options.steps, settings["initial_epoch"]
     agent.stop_training, strategy = False, agent._distribute_strategy
-    processes = None if strategy is None else learner_processes.get(strategy)
+    processes = learner_processes.get(strategy)
     callbacks = _callback_list(agent, processes, callbacks, (epochs, steps), verbose)
     optimizer, made = _optimizer_steps(agent)
     progress, record = recorder.Progress(epoch, agent.env_steps, made), _Unrecorded()
@@ -87,14 +84,13 @@ def run_loop(
     progress.epoch, agent._initial_epoch = agent._initial_epoch or progress.epoch, None
     callbacks.facts = {"number of epochs": progress.epoch}
 
-    explained = processes.explain_lost() if processes else contextlib.nullcontext()
-    with explained, record.stop, callbacks.notified_of_errors():
+    with processes.explain_lost(), record.stop, callbacks.notified_of_errors():
         while not _has_ended(agent, processes, record, callbacks) and (
             progress.epoch < epochs if end is None else agent.env_steps < end
         ):
-            # A callback of the user may then replace a learning rate.
-            rates = LinearRates.of(agent, epochs, progress.epoch, end)
-            rates.set(agent)
+            # A callback may restore an earlier state of the agent, with its counters.
+            rates = end or agent.updates + epochs - progress.epoch, end is not None
+            agent.trainer.set_rates(*rates)  # which a callback may then replace
             callbacks.begin_epoch(progress.epoch)
             limit = callbacks.updates_until_due(progress.epoch, epochs, validate and freq)
             limits = limit, end and end - agent.env_steps
@@ -135,75 +131,11 @@ def _optimizer_steps(agent):
 
 def _has_ended(agent, processes, record, callbacks):
     """Returns whether a callback or a signal of any process has ended the training."""
-    if processes is not None:
-        agent.stop_training, signal = processes.agree_on_end(
-            agent.stop_training, record.signal, lambda: callbacks.facts
-        )
-        record.interrupt(signal)
+    agent.stop_training, signal = processes.agree_on_end(
+        agent.stop_training, record.signal, lambda: callbacks.facts
+    )
+    record.interrupt(signal)
     return agent.stop_training or record.signal != 0
-
-
-class LinearRates(NamedTuple):
-    """Learning rates that change linearly until a training ends.
-
-    Attributes:
-        schedules: Tuple of `(optimizer, first, last)`: an optimizer's attribute path in
-            the agent, for example `"baseline.optimizer"`, and its first and last learning
-            rate.
-        end: Int, the agent's number of updates, or of environment steps, at which `last`
-            is reached.
-        by_steps: Bool, whether `end` counts environment steps.
-    """
-
-    schedules: tuple = ()
-    end: int = 1
-    by_steps: bool = False
-
-    @classmethod
-    def of(cls, agent, epochs, epoch=0, end_env_steps=None):
-        """Returns the rates of an agent that is trained to the end of a `fit`.
-
-        Args:
-            agent: `Reinforce`.
-            epochs, epoch: Ints, the last epoch and the one that begins. Without effect if
-                `end_env_steps` is given.
-            end_env_steps: Int, the agent's environment steps at which training ends.
-        """
-        if not agent._learning_rates:
-            return cls()
-        by_steps = end_env_steps is not None
-        # A callback may restore an earlier state of the agent, and change its counters.
-        end = end_env_steps if by_steps else agent.updates + epochs - epoch
-        return cls(tuple(map(tuple, agent._learning_rates)), end, by_steps)
-
-    def set(self, agent):
-        """Sets the learning rates of the next update."""
-        if not self.schedules:
-            return
-        share = min((agent.env_steps if self.by_steps else agent.updates) / self.end, 1.0)
-        for path, first, last in self.schedules:
-            optimizer = operator.attrgetter(path)(agent)
-            value = first + (last - first) * share
-            variable = optimizer.learning_rate
-            if isinstance(variable, keras.Variable):
-                # An assignment through Keras takes three times as long.
-                variable.value.assign(value, read_value=False)
-            else:
-                optimizer.learning_rate = value  # raises an error for a schedule
-
-    def set_in_graph(self, agent, progress, end):
-        """Sets the learning rates in a graph, to the same bits as `set`.
-
-        Args:
-            agent: Object with the attributes that the schedules name.
-            progress, end: Scalar int64 tensors, the agent's updates or environment steps
-                so far, and the attribute `end`.
-        """
-        share = tf.minimum(tf.cast(progress, tf.float64) / tf.cast(end, tf.float64), 1.0)
-        for path, first, last in self.schedules:
-            variable = operator.attrgetter(path)(agent).learning_rate
-            value = first + tf.constant(last - first, tf.float64) * share
-            variable.value.assign(tf.cast(value, variable.dtype))
 
 
 class CallbackList(keras.callbacks.CallbackList):
@@ -329,7 +261,7 @@ def _callback_list(agent, processes, callbacks, budget, verbose):
             "SwapEMAWeights(swap_on_epoch=True) needs the number of the last epoch. Pass "
             f"`epochs` instead of `steps`. Received: steps={steps}"
         )
-    own = processes.own_callbacks(callbacks) if processes else callbacks
+    own = processes.own_callbacks(callbacks)
     for callback in own:
         if getattr(callback, "mode", None) == "auto":
             for mode, applies in (("max", _MAXIMIZED), ("min", _MINIMIZED)):

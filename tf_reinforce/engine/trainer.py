@@ -2,6 +2,7 @@
 
 import functools
 import numbers
+import operator
 import time
 from typing import NamedTuple
 
@@ -29,9 +30,6 @@ from tf_reinforce.support import validation
 _PROGRAMS = 8  # programs of each kind that are kept
 _NO_SETTINGS = config.EnvSettings()
 _NO_STEP_LIMIT = 2**62  # steps
-# The types of the scalar arguments of an update program: the step limit, and the rates'
-# `end` and `by_steps`.
-_SCALARS = tf.int64, tf.int64, tf.bool
 _MICROBATCH = 65_536  # steps of which a gradient is computed at a time, to save memory
 _SMALL_MICROBATCH = 8_192  # the same for several agents; it fits the cache of a core
 _MIN_COMPILED_STEPS = 100  # gradient steps of an update that are worth an XLA program
@@ -232,7 +230,7 @@ class Trainer:
                 after which no update starts, an int or `None`.
             notify: Function that receives the `Episodes` and logs before an update is
                 made, or `None`.
-            rates: `loop.LinearRates` for a program of several updates.
+            rates: Arguments of `set_rates`, for a program of several updates.
 
         Returns:
             Iterator with a pair for each update: its logs, and an iterator of
@@ -270,6 +268,20 @@ class Trainer:
         others["steps_per_second"] = num_steps / seconds
         return _logs(results, others, update, first_episode)
 
+    def set_rates(self, end, by_steps):
+        """Sets the learning rates that change linearly until a training ends.
+
+        Args:
+            end: Int, or int tensor in a graph: the agent's number of updates, or of
+                environment steps, at which the last rate is reached.
+            by_steps: Bool, whether `end` counts environment steps.
+        """
+        for path, first, last in self.agent._learning_rates:
+            done = self.agent.counters.value.read_value()[2 if by_steps else 0]
+            share = tf.cast(done, tf.float64) / tf.cast(end, tf.float64)
+            optimizer = operator.attrgetter(path)(self.agent)
+            optimizer.learning_rate = first + (last - first) * tf.minimum(share, 1.0)
+
     def check_episodes(self, episodes):
         """Returns NumPy `Episodes` in the agent's types; raises an error if invalid."""
         actor = self.actor
@@ -303,28 +315,23 @@ class Trainer:
             keys = seeding.rollout_keys(seed, "training", self.totals[0])
             key = tf.constant(seeding.permutation_key(keys))
             permutations = update_program.permutations_in_graph(key, step, episodes)
-            name = "update from a rollout"
-            return self._update(name, step, episodes, permutations, rollout)
-        if permutations is None:
-            permutations = self.permutations(episodes, seed)
-        if np.sum(episodes.lengths) > _MICROBATCH and self._allows_parts:
-            step.microbatch_size = _MICROBATCH
-        compiled = self._compiled_networks(permutations.shape[1])
-        step.jit_compile = "policy" in compiled
-        step.jit_compile_baseline = "value network" in compiled
-        return self._update(
-            " and ".join(["update", *compiled]), step, episodes, permutations
-        )
-
-    def _update(self, name, step, episodes, permutations, rollout=None):
+        else:
+            if permutations is None:
+                permutations = self.permutations(episodes, seed)
+            if np.sum(episodes.lengths) > _MICROBATCH and self._allows_parts:
+                step.microbatch_size = _MICROBATCH
+            rule, steps = self.estimator, permutations.shape[1]
+            step.jit_compile = self._is_compiled(rule.options, steps)
+            step.jit_compile_baseline = self._is_compiled(rule.baseline, steps)
+        is_compiled = step.jit_compile, step.jit_compile_baseline
         graph = self._graph(
-            f"{name} in microbatches" if step.microbatch_size else name,
+            ("update", rollout is None, step.microbatch_size, *is_compiled),
             lambda: step,
             (self._episodes_specs(), tf.TensorSpec((None, None), tf.int32)),
-            (step.optimizer, step.microbatch_size, rollout),
+            (step.optimizer, rollout),
         )
         arguments = keras.tree.map_structure(_tensor, episodes), permutations
-        if step.jit_compile or step.jit_compile_baseline:
+        if any(is_compiled):
             outputs = _call_compiled(step, graph, *arguments)
         else:
             outputs = graph(*arguments)
@@ -356,31 +363,29 @@ class Trainer:
         environments.finite_weights(self.actor.variables)
         optimizer = self.agent.optimizer
 
-        def updates_in_graph(keys, max_env_steps, end, by_steps):
+        def updates_in_graph(keys, max_env_steps, end):
             step = self.train_step(rollout)
-
-            def set_rates():
-                counters = step.counters.value.read_value()
-                progress = tf.where(by_steps, counters[2], counters[0])
-                rates.set_in_graph(self.agent, progress, end)
-
             arguments = rollout, step, keys, tf.constant([True]), max_env_steps
-            set_own = set_rates if rates.schedules else None
-            return update_program.run_updates(*arguments, set_rates=set_own)
+            return update_program.run_updates(
+                *arguments, set_rates=lambda: self.set_rates(end, by_steps)
+            )
 
-        spec = tf.TensorSpec
+        end, by_steps = rates
+        limit = _NO_STEP_LIMIT if max_env_steps is None else max_env_steps
+        scalars = [tf.constant(x, tf.int64) for x in (limit, end)]
+        schedules = tuple(map(tuple, self.agent._learning_rates))
         graph = self._graph(
             "update_in_program",
             lambda: updates_in_graph,
-            (spec((None, 1, 4, 2), tf.uint32), *(spec((), x) for x in _SCALARS)),
-            (optimizer, rollout, rates.schedules),
+            (
+                tf.TensorSpec((None, 1, 4, 2), tf.uint32),
+                *map(tf.TensorSpec.from_tensor, scalars),
+            ),
+            (optimizer, rollout, schedules, by_steps),
         )
         first = self.totals[0]
         updates = range(first, first + min(max_updates, self.agent.steps_per_execution))
         keys = [[seeding.rollout_keys(seed, "training", update)] for update in updates]
-        limit = _NO_STEP_LIMIT if max_env_steps is None else max_env_steps
-        scalars = zip((limit, rates.end, rates.by_steps), _SCALARS, strict=True)
-        scalars = [tf.constant(value, dtype) for value, dtype in scalars]
         with xla_rollout.explain_compile_errors():
             history = [
                 x.numpy()[:, 0] for x in graph(tf.constant(np.stack(keys)), *scalars)
@@ -466,38 +471,29 @@ class Trainer:
                 step.microbatch_size = limit
         return step
 
-    def _compiled_networks(self, steps):
-        """Chooses the networks whose gradient steps XLA compiles.
+    def _is_compiled(self, part, steps):
+        """Returns whether XLA compiles the gradient steps of policy or value network.
 
         Compilation takes a few seconds, so it is useful only if an update makes many
         gradient steps. The choice depends on nothing but the agent, the number of steps
         and the devices, so that a training can be repeated and resumed to the bit.
 
         Args:
+            part: The estimator's options, or its baseline.
             steps: Int, the number of time steps of the batch.
-
-        Returns:
-            List with `"policy"` and `"value network"`, one of them, or none.
         """
-        setting = self.agent.jit_compile
-        least = 1 if setting is True else _MIN_COMPILED_STEPS
-        baseline, parts = self.estimator.baseline, {"policy": self.estimator.options}
-        if isinstance(baseline, baselines.Value) and not baseline.shares_policy:
-            parts["value network"] = baseline
-        return [
-            name
-            for name, part in parts.items()
-            if part.minibatch_size is not None
-            and part.passes * max(round(steps / part.minibatch_size), 1) >= least
-            and self._is_compilable(name == "policy", setting)
-        ]
-
-    def _is_compilable(self, is_policy, setting):
-        """Returns whether XLA compiles the gradient steps of one of the networks."""
-        rule, key = self.estimator, (is_policy, setting)
-        is_recurrent = is_policy and self.actor.recurrent is not None
-        if setting is False or self.strategy is not None or is_recurrent:
+        rule, setting = self.estimator, self.agent.jit_compile
+        is_policy = part is rule.options
+        has_passes = is_policy or isinstance(part, baselines.Value)
+        if not has_passes or part.minibatch_size is None:
             return False
+        if setting is False or self.strategy is not None:
+            return False
+        least = 1 if setting is True else _MIN_COMPILED_STEPS
+        num_steps = part.passes * max(round(steps / part.minibatch_size), 1)
+        if num_steps < least or (is_policy and self.actor.recurrent is not None):
+            return False
+        key = is_policy, setting
         if key not in self._obstacles:
             self._obstacles[key] = compilation.obstacle(
                 rule.forward if is_policy else rule.baseline_values,

@@ -116,7 +116,7 @@ def test_dropping_equals_an_update_without_the_truncated_episodes(minibatch_size
     assert not are_identical(expected, fresh)
 
 
-def test_error_names_only_the_first_nonfinite_number_and_variable():
+def test_error_names_only_the_first_nonfinite_number():
     """Later nonfinite numbers are consequences of the first one."""
     agent = made()
     episodes = agent.trainer.check_episodes(record())
@@ -125,9 +125,7 @@ def test_error_names_only_the_first_nonfinite_number_and_variable():
     episodes.rewards[0, 1] = np.nan
     message = inspection.explain_non_finite(agent.trainer.estimator, episodes)
     assert message.startswith("In episode 0, step 0, the observation is [nan")
-    assert message.count("In episode") == message.count("The gradient of") == 1
-    (first, *_) = agent.policy_variables
-    assert message.endswith(f"The gradient of {first.path} is not finite.")
+    assert message.count("In episode") == 1
 
 
 class NaNPaddingBaseline(baselines.Baseline):

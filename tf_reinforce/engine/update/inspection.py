@@ -106,7 +106,10 @@ def step_statistics(rule, episodes):
 
 
 def explain_non_finite(rule, episodes):
-    """Returns sentences that name the first number of an update that is not finite."""
+    """Returns a sentence that names the first number of an update that is not finite.
+
+    Quantities are searched in the order of computation.
+    """
     batch = rule.batch(episodes)
     steps = batch.steps
     every_step = estimator.valid_steps(episodes)  # the normalizer uses dropped ones too
@@ -114,45 +117,29 @@ def explain_non_finite(rule, episodes):
     masked_outputs = rule.mask_outputs(outputs, steps, batch.episodes.masks)
     log_probs = rule.head.distribution(masked_outputs).log_prob(batch.actions)
     observations = keras.tree.flatten(every_step.gather(episodes.observations))
-    sentence = _first_non_finite_step(
-        [
-            *(("observation", x, every_step) for x in observations),
-            ("reward", steps.gather(batch.episodes.rewards), steps),
-            ("outputs", outputs, steps),
-            ("log-probability", log_probs, steps),
-            ("advantage", tf.cast(batch.advantages, outputs.dtype), steps),
-        ]
-    )
+    for name, values, own_steps in (
+        *(("observation", x, every_step) for x in observations),
+        ("reward", steps.gather(batch.episodes.rewards), steps),
+        ("outputs", outputs, steps),
+        ("log-probability", log_probs, steps),
+        ("advantage", tf.cast(batch.advantages, outputs.dtype), steps),
+    ):
+        values = np.asarray(values)
+        wrong = np.argwhere(~np.isfinite(values.astype("float64")))
+        if len(wrong):
+            step, episode = own_steps.indices[wrong[0, 0]].numpy()
+            value = values[wrong[0, 0]]
+            sentence = f"In episode {episode}, step {step}, the {name} is {value}."
+            if name == "outputs" and np.isneginf(value).any():
+                sentence += (
+                    " If the model sets logits to -inf to exclude actions, let it return "
+                    "finite logits, and pass `action_mask` to the agent."
+                )
+            return sentence
     estimate = rule.gradients(episodes)
     variables = [*rule.variables, *rule.baseline.trainable_variables]
     gradients = [*estimate.gradients, *estimate.baseline_step.gradients]
     for variable, gradient in zip(variables, gradients):
         if not np.isfinite(gradient).all():
-            return f"{sentence} The gradient of {variable.path} is not finite.".strip()
-    return sentence or (
-        "The first gradient step of the update is finite, but a later value is not "
-        "finite."
-    )
-
-
-def _first_non_finite_step(candidates):
-    """Returns a sentence about the first non-finite value, or an empty string.
-
-    Args:
-        candidates: List of `(name, values, steps)`: a quantity, its `[N, …]` values, and
-            the `ValidSteps` they belong to. Quantities come in the order of computation.
-    """
-    for name, values, steps in candidates:
-        finite = np.isfinite(np.asarray(values, "float64"))
-        wrong = np.flatnonzero(~finite.all(axis=tuple(range(1, finite.ndim))))
-        if len(wrong):
-            step, episode = steps.indices[wrong[0]].numpy()
-            value = np.asarray(values)[wrong[0]]
-            text = f"In episode {episode}, step {step}, the {name} is {value}."
-            if name == "outputs" and np.isneginf(value).any():
-                text += (
-                    " If the model sets logits to -inf to exclude actions, let it return "
-                    "finite logits, and pass `action_mask` to the agent."
-                )
-            return text
-    return ""
+            return f"The gradient of {variable.path} is not finite."
+    return "The first gradient step is finite, but a later value is not."
