@@ -125,14 +125,9 @@ def test_changed_tensor_env_applies_to_the_next_episodes():
     assert played() == [2.0] * 3
     world.values = [3.0] * 3  # by another list
     assert agent.evaluate(world, 2)["episode_return"] == 3.0
-    for in_place in (True, False):
-        if in_place:
-            world.values[:] = [float("nan")] * 3
-        else:
-            world.values = [float("nan")] * 3
-        with pytest.raises(host_loop.EnvironmentFault, match="reward is not finite"):
-            agent.collect(world, 2)
-        world.values = [1.0] * 3
+    world.values = [float("nan")] * 3
+    with pytest.raises(host_loop.EnvironmentFault, match="reward is not finite"):
+        agent.collect(world, 2)
 
 
 def rewards_of(stepped):

@@ -1,14 +1,11 @@
 """Tests that several learner replicas give the weights of one replica."""
 
-import concurrent.futures
-import functools
 import importlib
 import itertools
 import pathlib
 import pkgutil
 import subprocess
 import sys
-import threading
 import types
 
 import keras
@@ -128,16 +125,6 @@ def test_every_callback_is_called_by_the_chief_only_or_by_all():
             learner_processes.get(Strategy(number)).own_callbacks([backup("folder")])
 
 
-def writing_callbacks(folder):
-    return [
-        keras.callbacks.CSVLogger(folder / "own.csv"),
-        keras.callbacks.ModelCheckpoint(folder / "best.keras"),
-        keras.callbacks.TensorBoard(folder / "board"),
-        tfr.callbacks.TensorBoardLogger(folder / "logger"),
-        tfr.callbacks.EpisodeLogger(folder / "episodes.csv"),
-    ]
-
-
 @pytest.mark.parametrize("number", [0, 1])
 def test_only_the_chief_writes_files_and_prints(number, tmp_path, monkeypatch, capsys):
     """The lock of the run directory is the only file of the other processes."""
@@ -151,8 +138,7 @@ def test_only_the_chief_writes_files_and_prints(number, tmp_path, monkeypatch, c
         "fit": {"epochs": 2, "episodes_per_epoch": 2, "max_episode_steps": 5},
         "evaluation": {"episodes": 1, "every": 1, "max_episode_steps": 5},
     }
-    own = [*writing_callbacks(tmp_path), tfr.callbacks.Diagnostics(1)]
-    options = {"seed": 0, "target": None, "command": "train", "run_callbacks": own}
+    options = {"seed": 0, "target": None, "command": "train", "run_callbacks": []}
     result = runs.train(agent, "CartPole-v1", tmp_path, settings, **options)
     assert (result["updates"], result["evaluations"]) == (2, 2)
     assert (result["evaluation"] is None) == (number == 1)
@@ -161,8 +147,7 @@ def test_only_the_chief_writes_files_and_prints(number, tmp_path, monkeypatch, c
     names = {path.relative_to(tmp_path).parts[0] for path in written} - {".lock"}
     of_run = {"agent.keras", "checkpoints", "command.txt", "config.json"}
     of_run |= {"evaluation.json", "last.keras", "log.csv", "versions.json"}
-    of_callbacks = {"own.csv", "best.keras", "board", "logger", "episodes.csv"}
-    assert names == (set() if number else of_run | of_callbacks)
+    assert names == (set() if number else of_run)
 
 
 def test_all_processes_make_the_calls_of_the_smallest_limit():
@@ -187,55 +172,41 @@ def test_all_processes_make_the_calls_of_the_smallest_limit():
     assert calls.updates_until_due(0, 20, None) == 1
 
 
-class Team:
-    """Processes as threads, whose `gather` waits for all of them.
+def agreed(count, replicas, stops, signals, losses):
+    """Returns `(stop_training, signal)` of each process, or its error."""
+    rows = {}
+    for _ in range(2):  # in the second round, the rows of all processes are known
+        results = []
+        for number in range(count):
 
-    Args:
-        count: Int, the number of processes.
-        replicas: Int, the number of replicas of each process.
-    """
+            def gather(values, number=number):
+                rows[number] = values
+                return np.repeat([rows[n] for n in sorted(rows)], replicas, axis=0)
 
-    def __init__(self, count, replicas):
-        self.rows, self.barrier = [None] * count, threading.Barrier(count, timeout=60)
-        self.pool = concurrent.futures.ThreadPoolExecutor(count)
-        self.members = [learner_processes.get(Strategy(n, count)) for n in range(count)]
-        for number, member in enumerate(self.members):
-            member.gather = functools.partial(self.gather, number, replicas)
-
-    def gather(self, number, replicas, values):
-        self.rows[number] = values
-        self.barrier.wait()
-        rows = np.repeat(np.array(self.rows, np.int64), replicas, axis=0)
-        self.barrier.wait()
-        return rows
-
-    def agree(self, stops, signals, losses):
-        """Returns `(stop_training, signal)` of each process, or its error."""
-
-        def run(number):
             facts = {"loss": losses[number], "weights": [np.ones(2), np.zeros(3)]}
-            own = stops[number], signals[number], lambda: facts
+            process = learner_processes.get(Strategy(number, count))
+            process.gather = gather
+            own = stops[number], signals[number], lambda facts=facts: facts
             try:
-                return self.members[number].agree_on_end(*own)
+                results.append(process.agree_on_end(*own))
             except ValueError as error:
-                return str(error)
-
-        return list(self.pool.map(run, range(len(self.members))))
+                results.append(str(error))
+    return results
 
 
 @pytest.mark.parametrize("count, replicas", [(2, 1), (2, 2), (3, 1), (3, 2)])
 def test_processes_agree_on_the_end_for_every_order_of_ranks(count, replicas):
     """The stop or signal of any process ends all, also that of the last one."""
-    team = Team(count, replicas)
     ranks = itertools.product(
         itertools.product([False, True], repeat=count),
         itertools.product([0, 2, 15], repeat=count),
     )
     for stops, signals in ranks:
         expected = [(any(stops), max(signals))] * count
-        assert team.agree(stops, signals, [1.0] * count) == expected
+        assert agreed(count, replicas, stops, signals, [1.0] * count) == expected
     losses = [1.0] * (count - 1) + [1.0 + 2**-52]
-    for number, error in enumerate(team.agree([False] * count, [0] * count, losses)):
+    errors = agreed(count, replicas, [False] * count, [0] * count, losses)
+    for number, error in enumerate(errors):
         assert f"Process {count - 1} (127.0.0.1:{count}) of" in error
         assert "differs from process 0 (127.0.0.1:1) in its loss, weights" in error
         assert f"in process {number}: " in error

@@ -200,20 +200,17 @@ def test_signal_ends_training_after_the_update_and_a_checkpoint(
     assert fit(agent, tmp_path, resume=os.fspath(tmp_path)) == expected
 
 
-@pytest.mark.parametrize("is_same", [True, False], ids=["one object", "two objects"])
 def test_second_training_is_refused_and_the_first_is_not_disturbed(
-    trained, expected, tmp_path, is_same
+    trained, expected, tmp_path
 ):
     agent, rewind = trained
     rewind()
-    folder = resume(tmp_path)
-    bandit = envs.Bandit([0.0, 1.0])
+    folder, bandit = resume(tmp_path), envs.Bandit([0.0, 1.0])
     other = tfr.Reinforce.for_env(bandit, hidden=())
 
     def train_too():
-        used = folder if is_same else resume(tmp_path)
         with pytest.raises(locks.FolderLocked, match=str(tmp_path)):
-            other.fit(bandit, epochs=1, verbose=0, resume=used)
+            other.fit(bandit, epochs=1, verbose=0, resume=folder)
 
     # After the first refusal, the folder is still in use.
     twice = At(1, train_too), At(2, train_too)

@@ -15,10 +15,7 @@ import tensorflow as tf
 import tf_reinforce as tfr
 from tf_reinforce import heads
 
-COUNT, SIZES = 10, [4, 4, 2]
-RATE = 0.5
-
-
+COUNT, RATE = 10, 0.5
 SAVES = {
     "steps_per_execution": [1, 2],
     "run_eagerly": [False, True],
@@ -72,53 +69,6 @@ def train_model(case, reward, **saves):
     return model.model.get_weights()
 
 
-def softmax(logits):
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
-
-
-def baseline_by_hand(returns, baseline, samples):
-    if baseline is None:
-        return np.zeros(len(returns))
-    if baseline == "mean":
-        return np.full(len(returns), returns.mean())
-    groups = returns.reshape(-1, samples if samples > 1 else len(returns))
-    others = groups.sum(axis=1, keepdims=True) - groups
-    return (others / (groups.shape[1] - 1)).ravel()
-
-
-def step_by_hand(weights, calls, case):
-    """The gradient of a softmax policy in closed form, in float64."""
-    (kernel, bias), (inputs, choices, rewards, factors) = weights, calls
-    probs = softmax(inputs @ kernel + bias)
-    returns = factors * rewards
-    advantages = returns - baseline_by_hand(returns, case["baseline"], case["samples"])
-    ascent = advantages[:, None] * (np.eye(3)[choices] - probs)
-    entropies = -(probs * np.log(probs)).sum(axis=1, keepdims=True)
-    ascent -= case["entropy_coef"] * probs * (np.log(probs) + entropies)
-    ascent = RATE * ascent / len(rewards)
-    return [kernel + inputs.T @ ascent, bias + ascent.sum(axis=0)]
-
-
-def trained_by_hand(case):
-    """Replays the samples of a training without an option that saves time."""
-    calls, repeated = [], case["samples"]
-
-    def reward(inputs, choices, targets):
-        values = inputs[:, 0].astype("float64") * choices + targets
-        calls.append([inputs.astype("float64"), choices.copy(), values])
-        return values
-
-    train_model(case, reward, run_eagerly=True)
-    factors = np.ones(COUNT) if case["sample_weight"] is None else case["sample_weight"]
-    parts = np.split(np.repeat(factors, repeated), np.cumsum(SIZES)[:2] * repeated)
-    weights = [np.array(x, np.float64) for x in policy().get_weights()]
-    for number, call in enumerate(calls):
-        weights = step_by_hand(weights, [*call, parts[number % 3]], case)
-    assert len(calls) == 6
-    return weights
-
-
 def excluded(case):
     return case["jit_compile"] and case["run_eagerly"]  # Keras refuses both
 
@@ -130,18 +80,18 @@ TOGETHER |= {"steps_per_execution": 2, "run_eagerly": False, "jit_compile": Fals
 
 def compare(case):
     saves = {name: case[name] for name in SAVES}
-    expected = trained_by_hand(case)
+    expected = train_model(case, compiled_reward, run_eagerly=True)
     for x, y in zip(train_model(case, compiled_reward, **saves), expected, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
     start = policy().get_weights()
     assert max(np.abs(x - y).max() for x, y in zip(expected, start)) > 0.05
 
 
-def test_sampling_model_with_all_options_trains_the_weights_of_its_definition():
+def test_sampling_model_with_all_options_trains_the_weights_of_eager_steps():
     compare(TOGETHER)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-def test_sampling_model_with_every_pair_of_options_equals_its_definition(case):
+def test_sampling_model_with_every_pair_of_options_equals_eager_steps(case):
     compare(case)

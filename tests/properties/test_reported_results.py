@@ -9,8 +9,6 @@ import contextlib
 import csv
 import io
 import json
-import re
-import tomllib
 
 import gymnasium as gym
 import keras
@@ -219,31 +217,3 @@ def test_seeds_are_ranked_by_their_own_evaluations(trainings):
             path.write_text(json.dumps({**content, "target_return": target}))
         resumed = ["train", "--resume", str(folder), "--require-target"]
         assert cli.main(resumed) == code
-
-
-def cells(line):
-    return re.split(r"\s{2,}", line.strip())
-
-
-def test_value_of_a_trial_is_that_of_its_last_agent(tmp_path):
-    """The last agent of trial 1 is better, and the best agent is one of trial 0."""
-    ranges = tmp_path / "ranges.toml"
-    ranges.write_text("[ranges.agent]\nlearning_rate = {choices = [0.125, 0.25]}\n")
-    folder, first = tmp_path / "search", len(FITS)
-    options = ["--trials", 2, "--trainings", 1, "--confirm", 0, "--no-prune", *SMALL]
-    options += ["--objective", "return", "--steps", 50, "--ranges", ranges]
-    options += ["--episodes-per-epoch", 6, "--run-dir", folder, "--seed", 2]
-    printed, _ = command("tune", "ScriptedResults-v0", *options)
-    values = [
-        statistics(PLAYED[end - EVALUATION : end])["episode_return"]
-        for end in FITS[first:]
-    ]
-    assert len(values) == 2 and values[1] > values[0]
-    table = {cells(line)[0]: cells(line) for line in printed.split("\n\n")[1].split("\n")}
-    for trial, value in enumerate(values):
-        assert f"trial {trial}: return {value:.5g} · " in printed
-        assert table[str(trial)][1] == f"return {value:.5g}"
-        assert table[str(trial)][3:] == (["best"] if trial == 1 else [])
-    preset = tomllib.loads((folder / "best.toml").read_text())
-    assert preset["result"] == f"return {values[1]:.5g} (seeds 3)"
-    assert f"{preset['agent']['learning_rate']}" == table["1"][2]

@@ -95,21 +95,9 @@ class Forgetful(heads.Categorical):
         return tf.one_hot(actions, self.size, dtype=outputs.dtype)
 
 
-class OnceDivided(heads.Gaussian):
-    """The eligibility is divided by σ instead of σ²."""
-
-    def eligibility(self, outputs, actions):
-        return super().eligibility(outputs, actions) * self._scale(outputs)
-
-
 class Greedy(heads.Categorical):
     def sample(self, outputs, noise):
         return self.mode(outputs)
-
-
-class OffByOne(heads.Categorical):
-    def sample(self, outputs, noise):
-        return super().sample(outputs, noise) + 1
 
 
 class TooWide(heads.Gaussian):
@@ -149,11 +137,6 @@ class Contrary(heads.Categorical):
         return tf.argmax(outputs + gumbel, axis=-1)
 
 
-class Beside(heads.Gaussian):
-    def mode(self, outputs):
-        return outputs + 1e-3
-
-
 class Unclipped(heads.ClippedGaussian):
     """The samples are clipped, but the log-probability is that of a Gaussian."""
 
@@ -174,16 +157,13 @@ FAULTS = [
     ("probabilities", toy_heads.Half(3), None),
     ("probabilities", More(1), None),
     ("eligibility", Forgetful(3), None),
-    ("eligibility", OnceDivided(1, initial_scale=2.0), None),
     ("finite_differences", toy_heads.Stopped(3), None),
     ("sample", Greedy(2), None),
-    ("sample", OffByOne(2), None),
     ("sample", TooWide(1), None),
     ("sample", Deaf(1), None),
     ("expected_eligibility", Leaning(2), BALANCED),
     ("entropy", Hotter(3), None),
     ("mode", Contrary(3), None),
-    ("mode", Beside(1), None),
     ("probabilities", Unclipped(1, -1.0, 1.0), None),
     ("sample", Swapped(1, 0.0, 1.0), None),
 ]

@@ -96,24 +96,6 @@ def test_every_head_trains_in_the_type_of_the_policy(dtype, engine):
         assert np.isfinite(variable).all() and (variable.numpy() != old).any()
 
 
-@pytest.mark.slow
-def test_gradients_of_all_heads_agree_in_float32_and_float64():
-    ours, exact = agent_of("float32"), agent_of("float64")
-    episodes = ours.collect(EveryAction(), 4)
-    exact.build_for_env(EveryAction())
-    exact.set_weights(ours.get_weights())
-    double = episodes._replace(
-        observations=episodes.observations.astype("float64"),
-        actions={
-            name: part.astype("float64") if part.dtype == "float32" else part
-            for name, part in episodes.actions.items()
-        },
-    )
-    for a, b in zip(ours.gradients(episodes)[0], exact.gradients(double)[0], strict=True):
-        assert b.dtype == tf.float64
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
-
-
 def test_default_policy_has_the_dtype_policy_of_keras():
     keras.config.set_dtype_policy("float64")
     agent = tfr.Reinforce.for_env("CartPole-v1", baseline="value", hidden=(2,))

@@ -279,10 +279,8 @@ def read(path):
 
 
 def _read(path):
-    for name in (MANIFEST, ARRAYS):
-        files.expect_regular_file(path / name)
-    if (path / MANIFEST).stat().st_size > _MAX_MANIFEST_BYTES:
-        raise ValueError(f"{MANIFEST} has more than {_MAX_MANIFEST_BYTES} bytes")
+    files.expect_regular_file(path / MANIFEST, _MAX_MANIFEST_BYTES)
+    files.expect_regular_file(path / ARRAYS)
     stored = json.loads((path / MANIFEST).read_text(errors="replace"))
     if not isinstance(stored, dict):
         raise ValueError(f"{MANIFEST} contains no JSON object")

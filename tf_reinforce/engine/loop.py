@@ -215,7 +215,10 @@ class CallbackList(keras.callbacks.CallbackList):
             epochs: Int, the number of the last epoch, or `None`.
             freq: As in `run_loop`, or `None` for no validation.
         """
-        result = _updates_until_validation(epoch, epochs, freq)
+        limit = _MAX_UPDATES_PER_CALL
+        limit = limit if epochs is None else min(epochs - epoch, limit)
+        validated = (n for n in range(1, limit) if freq and _is_due(epoch + n, freq))
+        result = next(validated, limit)
         for callback in self._of_all_processes:
             if isinstance(callback, _EVERY_UPDATE) or _own_method(
                 callback, "on_episodes_collected"
@@ -258,8 +261,8 @@ def _callback_list(agent, processes, callbacks, budget, verbose):
     swaps = [x for x in callbacks if isinstance(x, keras.callbacks.SwapEMAWeights)]
     if epochs is None and any(callback.swap_on_epoch for callback in swaps):
         raise ValueError(
-            "SwapEMAWeights(swap_on_epoch=True) needs the number of the last epoch. Pass "
-            f"`epochs` instead of `steps`. Received: steps={steps}"
+            "SwapEMAWeights(swap_on_epoch=True) needs `epochs` instead of `steps`. "
+            f"Received: steps={steps}"
         )
     own = processes.own_callbacks(callbacks)
     for callback in own:
@@ -276,17 +279,6 @@ def _callback_list(agent, processes, callbacks, budget, verbose):
         epochs=epochs,
         steps=1,
     )
-
-
-def _updates_until_validation(epoch, epochs, freq):
-    """Returns the number of updates until the next validation or the last epoch."""
-    limit = _MAX_UPDATES_PER_CALL
-    if epochs is not None:
-        limit = min(epochs - epoch, limit)
-    if freq:
-        due = (n for n in range(1, limit + 1) if _is_due(epoch + n, freq))
-        limit = next(due, limit)
-    return limit
 
 
 def _is_due(epoch, freq):

@@ -310,7 +310,7 @@ class Trainer:
         if episodes.masks is None:
             masks = np.zeros((*episodes.rewards.shape, 0), "int8")
             episodes = episodes._replace(masks=masks)
-        step = self.train_step(rollout)
+        step = self.train_step(rollout, np.sum(episodes.lengths))
         if rollout is not None:
             keys = seeding.rollout_keys(seed, "training", self.totals[0])
             key = tf.constant(seeding.permutation_key(keys))
@@ -318,8 +318,6 @@ class Trainer:
         else:
             if permutations is None:
                 permutations = self.permutations(episodes, seed)
-            if np.sum(episodes.lengths) > _MICROBATCH and self._allows_parts:
-                step.microbatch_size = _MICROBATCH
             rule, steps = self.estimator, permutations.shape[1]
             step.jit_compile = self._is_compiled(rule.options, steps)
             step.jit_compile_baseline = self._is_compiled(rule.baseline, steps)
@@ -446,29 +444,31 @@ class Trainer:
 
     # Traced functions
 
-    @property
-    def _allows_parts(self):
-        """Returns whether a gradient may be the sum over parts of the steps.
+    def train_step(self, rollout=None, num_steps=0):
+        """Returns a `TrainStep` for recorded episodes, or for those of a `Rollout`.
 
-        A recurrent policy would have to read the whole episodes again for each part. A
-        loss that a layer adds may be a sum over the rows of a call, and would depend on
-        the parts.
+        The gradient of many steps is the sum over parts, to save memory. Two kinds of
+        policies do not allow this: a recurrent one would have to read the whole episodes
+        again for each part, and a loss that a layer adds may be a sum over the rows of a
+        call, and would depend on the parts.
+
+        Args:
+            rollout: `xla_rollout.Rollout`, or `None`.
+            num_steps: Int, the steps of the recorded episodes.
         """
-        has_losses = compilation.has_losses_of_inputs(self.estimator.policy)
-        return self.actor.recurrent is None and not has_losses
-
-    def train_step(self, rollout=None):
-        """Returns a `TrainStep` for recorded episodes, or for those of a `Rollout`."""
         step = train_step.TrainStep(
             self.estimator,
             getattr(self.agent, "optimizer", None),
             self.agent.counters,
             self.strategy,
         )
-        if rollout is not None and self._allows_parts:
-            limit = _MICROBATCH if rollout.stacked_weights is None else _SMALL_MICROBATCH
-            if rollout.count * rollout.batched_env.max_episode_steps > limit:
-                step.microbatch_size = limit
+        limit = _MICROBATCH
+        if rollout is not None:
+            num_steps = rollout.count * rollout.batched_env.max_episode_steps
+            limit = limit if rollout.stacked_weights is None else _SMALL_MICROBATCH
+        allows_parts = num_steps > limit and self.actor.recurrent is None
+        if allows_parts and not compilation.has_losses_of_inputs(self.estimator.policy):
+            step.microbatch_size = limit
         return step
 
     def _is_compiled(self, part, steps):
@@ -550,8 +550,8 @@ def _constants(optimizer):
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return ()
     plain = numbers.Number, str, type(None)
-    constants = [(k, v) for k, v in vars(optimizer).items() if isinstance(v, plain)]
-    public = [(name, value) for name, value in constants if not name.startswith("_")]
+    own = [x for x in vars(optimizer).items() if isinstance(x[1], plain)]
+    public = [(name, value) for name, value in own if not name.startswith("_")]
     inner = getattr(optimizer, "inner_optimizer", None)
     return *public, *_schedule(optimizer._learning_rate), _constants(inner)
 

