@@ -166,20 +166,6 @@ def test_opening_removes_leftovers_of_killed_processes(tmp_path):
         assert not [p for p in tmp_path.rglob("*") if p.name.endswith(".tmp")]
 
 
-@pytest.mark.parametrize(
-    "option, message",
-    [
-        ({"keep": 1}, "`keep` must be at least 2"),
-        ({"every_seconds": -1}, "every_seconds"),
-        ({"every_updates": 0}, "every_updates"),
-        ({"grace_seconds": math.nan}, "grace_seconds"),
-    ],
-)
-def test_checkpoints_refuses_invalid_options(tmp_path, option, message):
-    with pytest.raises(ValueError, match=message):
-        tfr.Checkpoints(tmp_path, **option)
-
-
 def test_checkpoint_is_due_every_n_updates_or_seconds(tmp_path, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(checkpoints.time, "monotonic", lambda: clock[0])

@@ -74,21 +74,3 @@ def test_evaluation_does_not_change_the_agent_or_its_training():
     assert weights(agent) == before
     agent.fit("CartPole-v1", epochs=2, seed=0, num_envs=4, **BATCH)
     assert weights(agent) == reference("CartPole-v1")[0]
-
-
-def test_validation_and_callbacks_do_not_change_training():
-    agent = renewed("CartPole-v1")
-    seen = []
-    history = agent.fit(
-        "CartPole-v1",
-        epochs=4,
-        num_envs=4,
-        validation_env="CartPole-v1",
-        validation_episodes=3,
-        callbacks=[
-            keras.callbacks.LambdaCallback(on_epoch_end=lambda e, _: seen.append(e))
-        ],
-        **BATCH,
-    )
-    assert len(history.history["val_episode_return"]) == len(seen) == 4
-    assert weights(agent) == reference("CartPole-v1")[0]
