@@ -10,6 +10,7 @@ import sweeps
 
 import tf_reinforce as tfr
 from tf_reinforce.callbacks import evaluation
+from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import loop
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.experiments import video_recorder
@@ -73,7 +74,8 @@ def test_first_agent_with_the_best_return_is_saved_also_after_a_resume():
 
 def test_trial_of_a_search_needs_the_agent_of_each_update():
     trial = tuning_trial.TrialCallback(None, None, "CartPole-v1", {}, 0)
-    assert loop.CallbackList([], [trial], model=None).updates_until_due(5, 9, None) == 1
+    calls = loop.CallbackList(None, learner_processes.get(None), [trial], 9, None, 0)
+    assert calls.updates_until_due(5, 9, None) == 1
 
 
 class Collected(tfr.callbacks.EpisodeCallback):
@@ -84,5 +86,6 @@ class Collected(tfr.callbacks.EpisodeCallback):
 @pytest.mark.parametrize("callback", [Collected(), keras.callbacks.TensorBoard("x")])
 def test_callbacks_of_the_chief_limit_the_calls_of_all_processes(callback):
     """Otherwise, the processes would make different numbers of updates, and wait."""
-    callbacks = loop.CallbackList([], [callback], model=None)
-    assert callbacks.updates_until_due(5, 9, None) == 1
+    other = types.SimpleNamespace(own_callbacks=lambda callbacks: [])
+    calls = loop.CallbackList(None, other, [callback], 9, None, 0)
+    assert calls.updates_until_due(5, 9, None) == 1

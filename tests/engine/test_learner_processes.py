@@ -163,12 +163,11 @@ def test_all_processes_make_the_calls_of_the_smallest_limit():
     for callbacks, number in itertools.product(itertools.permutations(kinds), range(2)):
         agent = types.SimpleNamespace(env_steps=0)
         processes = learner_processes.get(Strategy(number))
-        budget = 20, None
-        calls = loop._callback_list(agent, processes, list(callbacks), budget, 0)
+        calls = loop.CallbackList(agent, processes, list(callbacks), 20, None, 0)
         limits = [calls.updates_until_due(epoch, 20, None) for epoch in range(9)]
         assert limits == [3, 2, 1, 1, 2, 1, 1, 1, 1]
     checkpoint = keras.callbacks.ModelCheckpoint("best.keras")
-    calls = loop._callback_list(agent, processes, [checkpoint, kinds[1]], budget, 0)
+    calls = loop.CallbackList(agent, processes, [checkpoint, kinds[1]], 20, None, 0)
     assert calls.updates_until_due(0, 20, None) == 1
 
 

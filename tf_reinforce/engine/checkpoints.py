@@ -344,36 +344,32 @@ def encode(state, arrays):
         TypeError: If the state contains any other object.
     """
 
-    def encoded(value):
-        return encode(value, arrays)
-
     def of_kind(name, content):
-        return {_KIND: name, _VALUE: content}
+        return {_KIND: name, _VALUE: encode(content, arrays)}
 
-    is_scalar = isinstance(state, np.generic)  # a NumPy float64 is also a float
-    if state is None or isinstance(state, (int, float, str)) and not is_scalar:
-        return state
     if isinstance(state, keras.Variable) or keras.ops.is_tensor(state):
         state = keras.ops.convert_to_numpy(state)
-    is_array = isinstance(state, np.ndarray)
-    if (is_array or is_scalar) and state.dtype.kind in "biufcV":
-        arrays.append(np.asarray(state))
-        entry = {_ARRAY: len(arrays) - 1}
-        return entry if is_array else of_kind("scalar", entry)
+    if isinstance(state, np.generic):  # a NumPy float64 is also a float
+        return of_kind("scalar", np.asarray(state))
+    if state is None or isinstance(state, (int, float, str)):
+        return state
+    if isinstance(state, np.ndarray) and state.dtype.kind in "biufcV":
+        arrays.append(state)
+        return {_ARRAY: len(arrays) - 1}
     if isinstance(state, dict):
         if all(isinstance(key, str) for key in state):
-            return {key: encoded(value) for key, value in state.items()}
-        return of_kind("dict", [list(map(encoded, item)) for item in state.items()])
+            return {key: encode(value, arrays) for key, value in state.items()}
+        return of_kind("dict", [list(item) for item in state.items()])
     if isinstance(state, list):
         if state and all(type(x) is float for x in state):  # takes less space
-            return of_kind("floats", encoded(np.array(state)))
-        return list(map(encoded, state))
+            return of_kind("floats", np.array(state))
+        return [encode(value, arrays) for value in state]
     if type(state) is collections.deque and state.maxlen is not None:
-        return of_kind("bounded deque", [state.maxlen, *map(encoded, state)])
+        return of_kind("bounded deque", [state.maxlen, *state])
     kind = type(state).__name__
     if type(state) is _COLLECTIONS.get(kind):
-        items = sorted(state) if isinstance(state, (set, frozenset)) else state
-        return of_kind(kind, list(map(encoded, items)))
+        is_set = isinstance(state, (set, frozenset))
+        return of_kind(kind, sorted(state) if is_set else list(state))
     raise TypeError(
         "The state of a callback must consist of dicts, lists, tuples, sets, numbers, "
         f"strings and arrays. Received: {state!r}. Change `get_state`."

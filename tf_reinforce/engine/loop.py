@@ -70,7 +70,7 @@ def run_loop(
     epochs, steps, epoch = options.epochs, options.steps, settings["initial_epoch"]
     agent.stop_training, strategy = False, agent._distribute_strategy
     processes = learner_processes.get(strategy)
-    callbacks = _callback_list(agent, processes, callbacks, (epochs, steps), verbose)
+    callbacks = CallbackList(agent, processes, callbacks, epochs, steps, verbose)
     optimizer, made = _optimizer_steps(agent)
     progress, record = recorder.Progress(epoch, agent.env_steps, made), _Unrecorded()
     if folder is not None:
@@ -142,9 +142,9 @@ class CallbackList(keras.callbacks.CallbackList):
     """A Keras callback list that also notifies `EpisodeCallback`s, epoch by epoch.
 
     Args:
-        callbacks: List of the callbacks that the current process calls.
-        of_all_processes: List of all callbacks, also those left to another process.
-        **kwargs: As in the base class.
+        agent, callbacks, verbose: As in `run_loop`.
+        processes: Result of `learner_processes.get`.
+        epochs, steps: Ints, the budget, one of them `None`.
 
     Attributes:
         notify_collected: Function that receives the episodes of an update, or `None`.
@@ -152,9 +152,23 @@ class CallbackList(keras.callbacks.CallbackList):
         facts: Dict of what must be equal in all processes: all logs but the speed.
     """
 
-    def __init__(self, callbacks, of_all_processes, **kwargs):
-        super().__init__(callbacks, **kwargs)
-        self._of_all_processes = of_all_processes
+    def __init__(self, agent, processes, callbacks, epochs, steps, verbose):
+        swaps = [x for x in callbacks if isinstance(x, keras.callbacks.SwapEMAWeights)]
+        if epochs is None and any(callback.swap_on_epoch for callback in swaps):
+            raise ValueError(
+                "SwapEMAWeights(swap_on_epoch=True) needs `epochs` instead of `steps`. "
+                f"Received: steps={steps}"
+            )
+        own = list(processes.own_callbacks(callbacks))
+        for callback in own:
+            if getattr(callback, "mode", None) == "auto":
+                for mode, applies in (("max", _MAXIMIZED), ("min", _MINIMIZED)):
+                    if applies(callback.monitor):
+                        callback.mode = mode
+        verbose = 1 if verbose == "auto" else int(verbose)
+        shown = dict(verbose=verbose, epochs=epochs, steps=1)
+        super().__init__(own, add_history=True, model=agent, **shown)
+        self._of_all_processes = callbacks
         self.notify_collected = self._notifier("on_episodes_collected")
         self._notify_end = self._notifier("on_episode_end")
         self.logs, self.facts = {}, {}
@@ -253,32 +267,6 @@ def _own_method(callback, name):
     method = getattr(callback, name, None)
     default = getattr(episode_callbacks.EpisodeCallback, name)
     return None if getattr(method, "__func__", method) is default else method
-
-
-def _callback_list(agent, processes, callbacks, budget, verbose):
-    """Returns a `CallbackList`; raises if a callback needs `epochs`, which is `None`."""
-    epochs, steps = budget
-    swaps = [x for x in callbacks if isinstance(x, keras.callbacks.SwapEMAWeights)]
-    if epochs is None and any(callback.swap_on_epoch for callback in swaps):
-        raise ValueError(
-            "SwapEMAWeights(swap_on_epoch=True) needs `epochs` instead of `steps`. "
-            f"Received: steps={steps}"
-        )
-    own = processes.own_callbacks(callbacks)
-    for callback in own:
-        if getattr(callback, "mode", None) == "auto":
-            for mode, applies in (("max", _MAXIMIZED), ("min", _MINIMIZED)):
-                if applies(callback.monitor):
-                    callback.mode = mode
-    return CallbackList(
-        list(own),
-        callbacks,
-        add_history=True,
-        model=agent,
-        verbose=1 if verbose == "auto" else int(verbose),
-        epochs=epochs,
-        steps=1,
-    )
 
 
 def _is_due(epoch, freq):
