@@ -146,7 +146,8 @@ def test_only_the_chief_writes_files_and_prints(number, tmp_path, monkeypatch, c
     written = {path for path in tmp_path.rglob("*") if path.is_file()}
     names = {path.relative_to(tmp_path).parts[0] for path in written} - {".lock"}
     of_run = {"agent.keras", "checkpoints", "command.txt", "config.json"}
-    of_run |= {"evaluation.json", "last.keras", "log.csv", "versions.json"}
+    of_run |= {"episodes.csv", "evaluation.json", "last.keras", "log.csv"}
+    of_run |= {"versions.json"}
     assert names == (set() if number else of_run)
 
 
