@@ -630,8 +630,6 @@ def test_preset_is_printed_as_a_preset_file(tmp_path, capsys):
     assert cli.main(["presets", "Taxi-v4"]) == 0
     (tmp_path / "mine.toml").write_text(capsys.readouterr().out)
     assert toml_files.read(str(tmp_path / "mine.toml")) == toml_files.read("Taxi-v4")
-    assert cli.main(["presets", "Taxi-v4", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == toml_files.read("Taxi-v4")
     assert cli.main(["presets", "NoSuch"]) == 2
     assert "no preset 'NoSuch'" in capsys.readouterr().err
 

@@ -3,7 +3,6 @@
 import dataclasses
 import json as json_
 import os
-import pathlib
 from typing import Annotated, Literal
 
 from tf_reinforce import saving
@@ -236,25 +235,19 @@ def _draw_policy(options):
     return 0
 
 
-def compare(runs: list[str], *, out: str | None = None):
-    """Compare runs in a table, and draw their curves.
+def compare(runs: list[str]):
+    """Compare runs in a table.
 
     The table shows the interquartile mean over the seeds of each run with a 95 %
     bootstrap interval, and the difference from the first run.
 
     Args:
         runs: Run directory, or a folder with a run directory for each seed.
-        out: Draw the curves to this file.
     """
     from tf_reinforce.experiments import comparison
     from tf_reinforce.experiments import curves
-    from tf_reinforce.experiments import plots
 
-    found = [*map(curves.read, runs)]
-    print(comparison.table(comparison.compare(found)))
-    if out is not None:
-        plots.save(plots.draw(found), out)
-        print(f"drawn to {out}")
+    print(comparison.table(comparison.compare([*map(curves.read, runs)])))
     return 0
 
 
@@ -332,7 +325,7 @@ def explain(
     return 0
 
 
-def presets(name: str | None = None, *, json: bool = False):
+def presets(name: str | None = None):
     """List the presets and the returns that they reach.
 
     The returns were measured as described in docs/presets.md and docs/results.md. With
@@ -340,21 +333,16 @@ def presets(name: str | None = None, *, json: bool = False):
 
     Args:
         name: Name of a preset.
-        json: Print JSON.
     """
-    names = toml_files.names() if name is None else [name]
-    found = {name: toml_files.read(name) for name in names}
-    if json:
-        print(json_.dumps(found if name is None else found[name], indent=2))
-    elif name is not None:
-        is_ours = name in toml_files.names()
-        path = toml_files.FOLDER / f"{name}.toml" if is_ours else pathlib.Path(name)
-        print(path.read_text("utf-8").rstrip())
-    else:
-        width = max(map(len, found))
-        print(f"{'preset':<{width}}  mean return of the trained policy")
-        for name, settings in found.items():
-            print(f"{name:<{width}}  {settings['result']}")
+    if name is not None:
+        toml_files.read(name)  # raises an error if it is invalid
+        print(toml_files.path_of(name).read_text("utf-8").rstrip())
+        return 0
+    names = toml_files.names()
+    width = max(map(len, names))
+    print(f"{'preset':<{width}}  mean return of the trained policy")
+    for name in names:
+        print(f"{name:<{width}}  {toml_files.read(name)['result']}")
     return 0
 
 

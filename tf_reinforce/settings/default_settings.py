@@ -113,16 +113,13 @@ def merge(preset, arguments, envs, has_quantities):
         envs: `collect.environments.Environments`.
         has_quantities: Bool, whether observations can be normalized.
     """
-    arguments = dict(arguments)
-    for name in ("hidden", "learning_rate"):
-        if arguments.get(name) is None:
-            arguments.pop(name, None)
+    unset = {x for x in ("hidden", "learning_rate") if arguments.get(x) is None}
+    arguments = {name: x for name, x in arguments.items() if name not in unset}
     agent, fit = preset["agent"], preset["fit"]
     if preset is toml_files.EMPTY_PRESET and arguments.get("baseline") == "value":
-        spec_limit = envs.spec and envs.spec.max_episode_steps
-        limit = envs.max_episode_steps or math.inf
-        limit = spec_limit if math.isinf(limit) else limit
-        limit = limit or config.DEFAULT_MAX_EPISODE_STEPS
+        limits = envs.max_episode_steps, envs.spec and envs.spec.max_episode_steps
+        limits = [x for x in limits if x and x < math.inf]
+        limit = [*limits, config.DEFAULT_MAX_EPISODE_STEPS][0]
         agent, fit = for_task(envs.action_space, limit, envs.in_graph)
         agent["normalize_observations"] = has_quantities
         if arguments.get("returns") == "whole":

@@ -49,6 +49,19 @@ def own_name(env: str) -> str:
     return env.rpartition(":")[2]
 
 
+def path_of(name):
+    """Returns the path of a preset file, given its path or a name of `names`."""
+    path = pathlib.Path(validation.path("preset", name))
+    if path.suffix == ".toml":
+        return path
+    if name not in names():
+        raise ValueError(
+            f"There is no preset {name!r}.{validation.similar(name, names())} Expected: "
+            "a name that `tf-reinforce presets` lists, or the path of a .toml file."
+        )
+    return FOLDER / f"{name}.toml"
+
+
 def read(name: str) -> dict[str, Any]:
     """Returns the settings of a preset.
 
@@ -70,16 +83,7 @@ def read(name: str) -> dict[str, Any]:
     >>> read("CartPole-v1")["env"]
     'CartPole-v1'
     """
-    path = pathlib.Path(validation.path("preset", name))
-    if path.suffix != ".toml":
-        if name not in names():
-            raise ValueError(
-                f"There is no preset {name!r}.{validation.similar(name, names())} "
-                "Expected: a name that `tf-reinforce presets` lists, or the path of a "
-                "preset file, ending in .toml."
-            )
-        path = FOLDER / f"{name}.toml"
-    source = f"The preset {name}"
+    path, source = path_of(name), f"The preset {name}"
     settings = version.unstamped("preset", source, read_toml(path, "preset"))
     settings = schema.check_table(source, PRESET_HINTS, settings, required=("env",))
     settings = {**EMPTY_PRESET, **settings}

@@ -271,12 +271,12 @@ def expect_replaceable_folder(path):
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         expect_regular_file(mark, _MAX_MARK_BYTES)
         listed = dict(json.loads(mark.read_text())["files"])
-    others = [item[0] for item in _digests(path).items() if item not in listed.items()]
-    if {*others} - {EXPORT_MARK} or mark.is_symlink():
+    found = {x for x, digest in _digests(path).items() if digest != listed.get(x)}
+    if others := sorted(found if mark.is_symlink() else found - {EXPORT_MARK}):
         raise ValueError(
             "The folder of an export must be new, empty or an earlier export. Received: "
-            f"{path}, which contains other or changed files "
-            f"({', '.join(sorted({*others} - {EXPORT_MARK})[:3])}). No file was replaced."
+            f"{path}, which contains other or changed files ({', '.join(others[:3])}). "
+            "No file was replaced."
         )
 
 
