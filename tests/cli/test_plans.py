@@ -10,7 +10,6 @@ import pytest
 from tf_reinforce import cli
 from tf_reinforce.cli import entry
 from tf_reinforce.cli import plans
-from tf_reinforce.cli import tune
 from tf_reinforce.experiments import run_config
 from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
@@ -113,16 +112,6 @@ SMALL = ["--episodes-per-epoch", "2", "--max-episode-steps", "20", "--hidden", "
 ONCE = ["--epochs", "1", "--eval-episodes", "2"]
 
 
-@pytest.mark.slow
-def test_run_directory_contains_the_settings(tmp_path):
-    run = ["--engine", "host", "--run-dir", str(tmp_path / "run")]
-    assert cli.main(["train", "Pendulum-v1", *run, *SMALL, *ONCE]) == 0
-    content = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert content["agent"]["ratio_clip"] == [0.2, 0.2]
-    assert content["agent"]["head"] == "ClippedGaussian"
-    assert content["fit"]["num_envs"] == 4 and content["engine"] == "host"
-
-
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     """Writes a module that registers an environment; returns its id."""
@@ -146,18 +135,10 @@ def module(tmp_path, monkeypatch):
 SAID = "without a preset, the settings follow from Box actions and episodes of at most"
 
 
-@pytest.mark.slow
-def test_environment_of_a_module_determines_the_settings(module, tmp_path, capsys):
-    words = ["train", module, "--run-dir", "run", *SMALL, *ONCE]
-    assert cli.main(words) == 0
-    assert SAID in capsys.readouterr().out
-    content = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert content["agent"]["head"] == "ClippedGaussian"
-
-
-def test_tune_chooses_the_settings_of_a_module(module, capsys):
-    words = ["tune", module, "--steps", "1000"]
-    found = tune._check(entry.make_parser().parse_args(words))[0].settings
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_environment_of_a_module_determines_the_settings(command, module, capsys):
+    options = entry.make_parser().parse_args([command, module, "--steps", "1000"])
+    found = plans.make(options).settings
     assert found["agent"]["head"] == "ClippedGaussian"
     assert found["agent"]["baseline"] == config.VALUE_NETWORK
     assert f"{SAID} 100 steps" in capsys.readouterr().out

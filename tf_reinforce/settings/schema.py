@@ -22,7 +22,7 @@ from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
 _UNIONS = types.UnionType, typing.Union
-_TEXTS = {bool: "True or False", str: "text", type(None): "None"}
+_TEXTS: dict[typing.Any, str] = {bool: "True or False", str: "text", type(None): "None"}
 _TEXTS |= {dict: "a table", list: "a list of whole numbers", Callable: "a function"}
 
 
