@@ -18,9 +18,11 @@ from update_agents import N
 from update_agents import close
 from update_agents import complete
 from update_agents import dense
+from update_agents import drawn
 from update_agents import everything
 from update_agents import made
 from update_agents import numbers
+from update_agents import parts_of
 from update_agents import record
 from update_agents import step_of
 
@@ -257,7 +259,35 @@ def test_nan_observation_of_dropped_episode_does_not_change_the_normalizer():
     assert are_identical(before, numbers(everything(agent)))
 
 
-# Long records
+# The value model, and long records
+
+
+@pytest.mark.parametrize("size, epochs", [(6, 1), (6, 3), (7, 2), (50, 2), (None, 2)])
+def test_value_minibatch_steps_equal_a_loop(size, epochs):
+    """Each pass uses the given permutation.
+
+    Sums are scaled by N / n, and divided by the episodes.
+    """
+    critic = baselines.Value(
+        dense(1), keras.optimizers.SGD(1 / 16), passes=epochs, minibatch_size=size
+    )
+    critic.build((None, OBSERVED))
+    rng, order = np.random.default_rng(0), drawn(1)[0]
+    observations, targets = rng.normal(size=(N, OBSERVED)), rng.normal(size=N)
+    kernel, bias = critic.model.get_weights()
+    for part in parts_of(order, size) * epochs:
+        x = observations[part]
+        errors = (x @ kernel + bias)[:, 0] - targets[part]
+        factor = N / len(part) / 5 / 16
+        kernel = kernel - factor * x.T @ errors[:, None]
+        bias = bias - factor * errors.sum()
+    times = np.arange(N, dtype="int32")
+    baseline_batch = baselines.BaselineBatch(
+        observations, tf.constant(targets), times, 5, order
+    )
+    _, gradients = critic.gradients(baseline_batch)
+    critic.apply_gradients(gradients, baseline_batch)
+    close(critic.model.get_weights(), [kernel, bias])
 
 
 @pytest.mark.parametrize("block", [3, 7, 50])
