@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
@@ -233,8 +232,7 @@ def _partition(seeds, checkpoint):
         partition = checkpoint.header["settings"].get("partition", [])
         if list(itertools.chain(*partition)) == seeds:
             return partition  # else the header of this training will be another one
-    threads = tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count()
-    parts = max(1, min(threads, len(seeds) // _MIN_SEEDS))
+    parts = max(1, min(xla_rollout.num_threads(), len(seeds) // _MIN_SEEDS))
     return [part.tolist() for part in np.array_split(np.array(seeds), parts)]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sweeps
 import tensorflow as tf
+import toys
 from toy_worlds import Gates
 from toy_worlds import Walk
 from toys import rewinding
@@ -180,6 +181,35 @@ def same(one, columns, step, b):
         np.testing.assert_allclose(given, x[0], rtol=tolerance, atol=20 * tolerance)
 
     keras.tree.map_structure(close, one, columns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("several", [[4], sweeps.rare([2, 4])], ids=["four", "each"])
+def test_rollout_in_parallel_shards_equals_rollout_in_one_shard(several, monkeypatch):
+    """The shards run in one, two or four threads, and their episodes are concatenated
+    in order.
+    """
+    env, runs = envs.CartPole(), []
+    for threads in (1, *several):
+        threading = tf.config.threading
+        settings = dict(get_inter_op_parallelism_threads=lambda threads=threads: threads)
+        for name, getter in settings.items():
+            monkeypatch.setattr(threading, name, getter)
+        agent = agent_for(env, baseline=tfr.baselines.LeaveOneOut(group_size=2))
+        runs.append((agent, agent.collect(env, 64), agent.evaluate(env, episodes=64)))
+        (rollout, _) = toys.rollouts(agent)
+        assert rollout.num_shards == threads
+        fit(agent, env, 2, 64)
+    (first_agent, record, metrics), *others = runs
+    for agent, other, other_metrics in others:
+        np.testing.assert_array_equal(other.lengths, record.lengths)
+        close = functools.partial(np.testing.assert_allclose, atol=1e-4)
+        is_step = np.arange(len(record.actions))[:, None] < record.lengths
+        for ours, theirs in zip(other[:2], record[:2], strict=True):
+            rows = slice(len(is_step))
+            close(ours[rows][is_step], theirs[rows][is_step])
+        assert other_metrics == metrics
+        np.testing.assert_allclose(weights(agent), weights(first_agent), atol=1e-5)
 
 
 OPTIONS = {

@@ -7,6 +7,7 @@ are computed afterwards from the returned episodes.
 import contextlib
 import functools
 import hashlib
+import os
 import re
 import time
 from typing import NamedTuple
@@ -29,6 +30,7 @@ _PROGRAMS: dict[str, object] = {}  # concrete functions, by their digest
 
 # Attributes that do not change what a function without gradients computes.
 _IGNORED_ATTRIBUTES = {"_class", "_gradient_op_type", "_user_specified_name"}
+_MIN_SHARD_EPISODES = 16  # with fewer, a thread waits longer than it computes
 
 
 class BatchedTensorEnv(environments.Environments):
@@ -105,6 +107,11 @@ class _Carry(NamedTuple):
 class Rollout:
     """Runs `count` episodes of a tensor environment at once.
 
+    The episodes are divided into equal shards, at most one for each thread, and each
+    shard is a call of the same XLA program. The division does not change the result,
+    because an episode depends only on its number and the random keys, and not on the
+    other episodes.
+
     Args:
         batched_env: `BatchedTensorEnv`.
         actor: `actor.ActorPolicy`.
@@ -120,7 +127,7 @@ class Rollout:
     Attributes:
         masks: `legal_actions.MaskInGraph`, or `None` without action masks.
         num_agents: Int, `K`.
-        num_episodes: Int, the number of episodes of all agents.
+        num_shards: Int, the number of shards.
 
     Raises:
         ValueError: If the agent reads action masks and the environment has none, or if
@@ -155,7 +162,7 @@ class Rollout:
         self.stacked_weights = stacked_weights
         is_stacked = stacked_weights is not None
         self.num_agents = stacked_weights[0].shape[0] if is_stacked else 1
-        self.num_episodes = self.num_agents * count
+        self.num_shards = 1 if is_stacked else _num_shards(count, group_size)
         self._variables = stacked_weights if is_stacked else actor.variables
 
     def __call__(self, keys, weights=None):
@@ -167,25 +174,39 @@ class Rollout:
             weights: List of arrays, the weights that act, by default the current ones.
         """
         keys = tf.reshape(keys, [self.num_agents, 3, 2])
+        shard_size = self.count // self.num_shards
         weights = self._variables if weights is None else weights
-        return self.program(keys, *map(tf.convert_to_tensor, weights))
+        weights = list(map(tf.convert_to_tensor, weights))
+        shards = [
+            self.program(keys, tf.constant(shard * shard_size), *weights)
+            for shard in range(self.num_shards)
+        ]
+        return shards[0] if self.num_shards == 1 else _concatenate(shards)
+
+    @property
+    def episodes_per_shard(self):
+        """Returns the number of episodes of all agents in one shard."""
+        return self.num_agents * self.count // self.num_shards
 
     @functools.cached_property
     def program(self):
-        """Returns the XLA program, a concrete function that takes the weights.
+        """Returns a shard's XLA program, a concrete function that takes the weights.
 
         Rollouts share equal programs.
         """
         specs = [tf.TensorSpec(v.shape, v.dtype) for v in self._variables]
         keys = tf.TensorSpec((self.num_agents, 3, 2), tf.uint32)
+        specs = [keys, tf.TensorSpec((), tf.int32), *specs]
         # A partial per rollout: otherwise TensorFlow takes the tracing of another rollout
         # for a retracing of the same function, and warns.
-        return shared(functools.partial(self._run), [keys, *specs])
+        return shared(functools.partial(self._run), specs)
 
-    def _run(self, keys, *weights):
+    def _run(self, keys, first, *weights):
+        """Runs the shard whose first episode has the number `first`."""
         limit = self.batched_env.max_episode_steps
-        numbers = tf.tile(tf.range(self.count), [self.num_agents])
-        keys = tf.repeat(keys, self.count, axis=0)  # for each episode
+        shard_size = self.count // self.num_shards
+        numbers = tf.tile(first + tf.range(shard_size), [self.num_agents])
+        keys = tf.repeat(keys, shard_size, axis=0)  # for each episode
         last = tf.while_loop(
             lambda carry: (carry.step < limit) & tf.reduce_any(carry.active),
             lambda carry: [self._step(carry, weights, numbers, keys)],
@@ -200,13 +221,12 @@ class Rollout:
         observations = pack(actor.observation_spec, stacked[:split])
         actions = pack(actor.action_spec, stacked[split:end])
         rewards, *masks = stacked[end:]
-        masks = masks or [tf.zeros([limit, self.num_episodes, 0], tf.int8)]
+        masks = masks or [tf.zeros([limit, self.episodes_per_shard, 0], tf.int8)]
         record = observations, actions, rewards, last.lengths, last.terminated, masks[0]
         return RolloutResult(records.Episodes(*record), *results)
 
     def _initial_carry(self, weights, numbers, keys):
-        env, count = self.batched_env.env, self.num_episodes
-        initial_state = functools.partial(self.actor.initial_state, self.count)
+        env, count = self.batched_env.env, self.episodes_per_shard
         noise = self._env_noise(env.initial_noise, keys[:, 0], numbers, 0)
         state = env.initial(noise)
         observation, mask, valid = self._observe(state)
@@ -217,7 +237,7 @@ class Rollout:
             step=tf.constant(0),
             env_state=state,
             observation=observation,
-            policy_state=self._for_each_agent(weights, initial_state),
+            policy_state=self._initial_policy_state(weights),
             mask=mask,
             active=tf.ones([count], tf.bool),
             lengths=tf.zeros([count], tf.int32),
@@ -273,11 +293,16 @@ class Rollout:
         if self.masks is not None:
             row.append(tf.TensorSpec((self.masks.size,), tf.int8))
         pairs = [(x, limit + 1) for x in observation] + [(x, limit) for x in row]
-        count = self.num_episodes
+        count = self.episodes_per_shard
         return [
             tf.TensorArray(leaf.dtype, rows, element_shape=(count, *leaf.shape))
             for leaf, rows in pairs
         ]
+
+    def _initial_policy_state(self, weights):
+        """Returns the policy's recurrent states before the first step."""
+        count = self.episodes_per_shard // self.num_agents
+        return self._for_each_agent(weights, lambda: self.actor.initial_state(count))
 
     def _for_each_agent(self, weights, function, *inputs):
         """Calls `function` for every agent, with its weights and inputs.
@@ -300,7 +325,7 @@ class Rollout:
             return tf.reshape(x, [*leading_shape, *x.shape[1:]])
 
         def merge(x):
-            return tf.reshape(x, [self.num_episodes, *x.shape[2:]])
+            return tf.reshape(x, [self.episodes_per_shard, *x.shape[2:]])
 
         agents = list(weights), keras.tree.map_structure(split, inputs)
         outputs = tf.vectorized_map(call, agents, fallback_to_while_loop=False)
@@ -336,7 +361,7 @@ class Rollout:
         valid = checks.is_valid_observation(self.batched_env.env, observation)
         if self.masks is None:
             return cast, [], valid
-        mask = self.masks.flat(state, observation, self.num_episodes)
+        mask = self.masks.flat(state, observation, self.episodes_per_shard)
         return cast, [mask], valid
 
     def _env_noise(self, spec, keys, numbers, step):
@@ -352,6 +377,34 @@ class Rollout:
             return []
         specs, dtype = self.actor.noise_specs, self.actor.dtype
         return tensor_noise.counter_noise(keys, specs, numbers, step, dtype)
+
+
+def num_threads():
+    """Returns how many operations TensorFlow can run in parallel."""
+    return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count()
+
+
+def _num_shards(count, group_size):
+    """Returns how many equal shards `count` episodes form, at most one per thread."""
+    candidates = [
+        shards
+        for shards in range(1, num_threads() + 1)
+        if count % (shards * group_size) == 0 and count // shards >= _MIN_SHARD_EPISODES
+    ]
+    return max(candidates, default=1)
+
+
+def _concatenate(shards):
+    """Joins the `RolloutResult`s of all shards in the order of the episodes."""
+    parts = [shard.episodes for shard in shards]
+    columns = [
+        (x.episodes.lengths, x.episodes.terminated, x.episode_returns, x.valid)
+        for x in shards
+    ]
+    lengths, terminated, *rest = (tf.concat(x, 0) for x in zip(*columns, strict=True))
+    rows = tf.reduce_max(lengths)
+    record = records.concatenate([records.trim(part, rows) for part in parts])
+    return RolloutResult(record, *rest)
 
 
 def _write(arrays, row, values):
