@@ -6,12 +6,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ENV := CartPole-v1
 SEED := 0
+RUN := runs/$(ENV)/$(shell date +%Y-%m-%d_%H-%M-%S)
 STRESS := env_outputs saving kills bit_flips hostile_files memory replicated_learners worker_faults worker_kills
 
 .PHONY: train test check format docs docs-search slow mutants stress bench bench-setup browser clean
 
 train: $(VENV)/installed
-	$(BIN)/tf-reinforce train $(ENV) --seed $(SEED) --export
+	$(BIN)/tf-reinforce train $(ENV) --seed $(SEED) --run-dir $(RUN)
+	$(BIN)/tf-reinforce export $(RUN) --out $(RUN)/policy
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
