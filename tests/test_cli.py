@@ -269,7 +269,7 @@ def test_folder_that_is_no_run_is_refused(tmp_path, capsys):
         folder.mkdir(parents=True)
         (folder / "agent.keras").write_text("")
         (folder / "config.json").write_text("{}")
-    for words in (["record"], ["plot", "--policy"], ["export", "--out", "x"]):
+    for words in (["record"], ["export", "--out", "x"]):
         assert cli.main([*words, str(tmp_path / "many")]) == 2
         expected = f"seeds. Expected: one of them, for example {tmp_path}/many/seed_2"
         assert expected in capsys.readouterr().err

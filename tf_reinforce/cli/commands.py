@@ -73,10 +73,34 @@ def record(options: RecordOptions):
 
 
 def _load(options):
-    """Returns agent, environment and further arguments for `evaluate` and `record`."""
-    agent, env, more = load_with_env(options.run, options, options.max_bytes)
+    """Loads the agent of a run, and finds the environment in which it plays.
+
+    Modules that a file of the run names are not imported.
+
+    Args:
+        options: Options of `evaluate` or `record`.
+
+    Returns:
+        The `Reinforce`, the environment id, and a dict of further arguments of
+        `Reinforce.evaluate`.
+
+    Raises:
+        ValueError: If neither the user nor the run names an environment that may be used.
+    """
+    run, env = options.run, options.env and plans.find_env(options.env)
+    _agent_file(run, options.max_bytes)
+    in_file, more = run_config.read_env(run, dict(options.env_arg))
+    if env is None and in_file is None:
+        named = str(run_config.read(run).get("env", "ENV"))[:100]
+        raise ValueError(
+            f"{run} contains no environment id that needs no module. Name the "
+            f"environment, and its module only if you trust it: --env {named}"
+        )
+    if options.max_episode_steps is not None:
+        more["max_episode_steps"] = options.max_episode_steps
     more |= dict(deterministic=not options.stochastic, seed=options.seed)
-    return agent, env, {**more, "workers": options.workers}
+    more |= dict(workers=options.workers)
+    return load(run, options.max_bytes), env or plans.find_env(in_file), more
 
 
 def output_path(out, runs, name):
@@ -161,77 +185,35 @@ def info(run: str, *, json: bool = False, max_bytes: Count = saving.MAX_BYTES):
     return 0
 
 
-@dataclasses.dataclass
-class PlotOptions:
-    """The options of `plot`.
-
-    Attributes:
-        runs: Run directory, or a folder with a run directory for each seed.
-        out: PNG, SVG or PDF (RUN/curve.png, with --policy RUN/policy.png; with several
-            runs curve.png).
-        key: Key of log.csv, for example entropy; several times for several panels
-            (episode_return).
-        x: Horizontal axis (steps).
-        window: Draw means of N updates (a fiftieth of all updates).
-        policy: Draw the policy of one run directory or agent file.
-    """
-
-    runs: list[str]
-    _: dataclasses.KW_ONLY
-    out: str | None = None
-    key: Annotated[tuple, str] = ()
-    x: Literal["steps", "episodes", "updates", "seconds"] | None = None
-    window: Count | None = None
-    policy: bool = False
-    env: str | None = None
-    env_arg: EnvArguments = ()
-    seed: Seed | None = None
-    max_episode_steps: Count | None = None
-    max_bytes: Count | None = None
-
-
-_FOR_POLICIES = "env", "env_arg", "seed", "max_episode_steps", "max_bytes"
-
-
-def plot(options: PlotOptions):
-    """Draw the learning curves of runs, or the policy of one run.
+def plot(
+    runs: list[str],
+    *,
+    out: str | None = None,
+    key: Annotated[tuple, str] = (),
+    x: Literal["steps", "episodes", "updates", "seconds"] = "steps",
+    window: Count | None = None,
+):
+    """Draw the learning curves of runs.
 
     Each run is a line. If a run has three or more seeds, its line shows their
     interquartile mean, and the area around the line is the 95 % bootstrap interval.
 
-    With --policy, the policy of one run is drawn instead. If observations have one or two
-    numbers, the plot shows the policy over all observations. Otherwise, it shows the
-    policy along one episode with sampled actions.
+    Args:
+        runs: Run directory, or a folder with a run directory for each seed.
+        out: PNG, SVG or PDF (RUN/curve.png; with several runs curve.png).
+        key: Key of log.csv, for example entropy; several times for several panels
+            (episode_return).
+        x: Horizontal axis.
+        window: Draw means of N updates (a fiftieth of all updates).
     """
-    if options.policy:
-        return _draw_policy(options)
-    given = {name: getattr(options, name) for name in _FOR_POLICIES}
-    cli_options.expect_none("without --policy", **given)
-    out = output_path(options.out, options.runs, "curve.png")
+    out = output_path(out, runs, "curve.png")
     from tf_reinforce.experiments import curves
     from tf_reinforce.experiments import plots
 
-    found, keys = [*map(curves.read, options.runs)], options.key or ["episode_return"]
-
-    plots.save(plots.draw(found, keys, options.x or "steps", options.window), out)
+    found, keys = [*map(curves.read, runs)], key or ["episode_return"]
+    plots.save(plots.draw(found, keys, x, window), out)
     count = "1 run" if len(found) == 1 else f"{len(found)} runs"
     print(f"drawn to {out}: {', '.join(keys)} of {count}")
-    return 0
-
-
-def _draw_policy(options):
-    given = dict(key=options.key, x=options.x, window=options.window)
-    cli_options.expect_none("with --policy", **given)
-    if len(options.runs) > 1:
-        raise ValueError(f"--policy draws one run. Received: {len(options.runs)} runs")
-    [run], max_bytes = options.runs, options.max_bytes or saving.MAX_BYTES
-    out = output_path(options.out, options.runs, "policy.png")
-    agent, env, more = load_with_env(run, options, max_bytes)
-    from tf_reinforce.experiments import plots
-    from tf_reinforce.experiments import policy_plots
-
-    plots.save(policy_plots.draw(agent, env, seed=options.seed or 0, **more), out)
-    print(f"drawn to {out}: the policy of {run}")
     return 0
 
 
@@ -351,37 +333,6 @@ def load(run, max_bytes):
     path = _agent_file(run, max_bytes)
     startup.import_tensorflow()
     return saving.load(path, max_bytes=max_bytes)
-
-
-def load_with_env(run, options, max_bytes):
-    """Loads the agent of a run, and finds the environment in which it plays.
-
-    Modules that a file of the run names are not imported.
-
-    Args:
-        run: Path of the run directory or agent file.
-        options: Options of the command, with `env`, `env_arg` and `max_episode_steps`.
-        max_bytes: Int, the largest size of the agent file.
-
-    Returns:
-        The `Reinforce`, the environment id, and a dict of the arguments `env_kwargs` and
-        `max_episode_steps` of `Reinforce.evaluate`.
-
-    Raises:
-        ValueError: If neither the user nor the run names an environment that may be used.
-    """
-    env = options.env and plans.find_env(options.env)
-    _agent_file(run, max_bytes)
-    in_file, env_options = run_config.read_env(run, dict(options.env_arg))
-    if env is None and in_file is None:
-        named = str(run_config.read(run).get("env", "ENV"))[:100]
-        raise ValueError(
-            f"{run} contains no environment id that needs no module. Name the "
-            f"environment, and its module only if you trust it: --env {named}"
-        )
-    if options.max_episode_steps is not None:
-        env_options["max_episode_steps"] = options.max_episode_steps
-    return load(run, max_bytes), env or plans.find_env(in_file), env_options
 
 
 def _agent_file(run, max_bytes):

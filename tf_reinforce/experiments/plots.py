@@ -8,8 +8,8 @@ from tf_reinforce.support import extras
 from tf_reinforce.support import files
 
 # Visible on white and dark pages; the first ones also suit the color-blind.
-COLORS = "#2f81f7", "#e8710a", "#1fa35c", "#d6409f", "#8e6bd8", "#b08800", "#0e9aa7"
-GRAY = "#7d8590"
+_COLORS = "#2f81f7", "#e8710a", "#1fa35c", "#d6409f", "#8e6bd8", "#b08800", "#0e9aa7"
+_GRAY = "#7d8590"
 _MAX_LINES = 2  # more seeds are drawn as an interval
 
 
@@ -34,16 +34,19 @@ def draw(runs, keys=("episode_return",), axis="steps", window=None):
         ImportError: Without matplotlib or SciPy.
         ValueError: If a run does not have a key.
     """
-    figure, grid = panels([3.2] * len(keys), sharex=True)
+    size = 8.0, 1.0 + 3.2 * len(keys)
+    figure = _matplotlib("figure").Figure(figsize=size, layout="constrained")
+    figure.patch.set_alpha(0.0)
+    grid = figure.subplots(len(keys), 1, sharex=True, squeeze=False)[:, 0]
     for panel, key in zip(grid, keys, strict=True):
         for index, run in enumerate(runs):
-            _draw_run(panel, run, key, axis, window, COLORS[index % len(COLORS)])
-        style(panel, key.replace("_", " "))
-    grid[-1].set_xlabel(curves.X_AXES[axis], color=GRAY)
+            _draw_run(panel, run, key, axis, window, _COLORS[index % len(_COLORS)])
+        _style(panel, key.replace("_", " "))
+    grid[-1].set_xlabel(curves.X_AXES[axis], color=_GRAY)
     grid[-1].xaxis.set_major_formatter(_matplotlib("ticker").EngFormatter())
     envs = sorted({run.env for run in runs if run.env})
-    grid[0].set_title(", ".join(envs), color=GRAY)
-    grid[0].legend(frameon=False, labelcolor=GRAY)
+    grid[0].set_title(", ".join(envs), color=_GRAY)
+    grid[0].legend(frameon=False, labelcolor=_GRAY)
     return figure
 
 
@@ -62,28 +65,14 @@ def _draw_run(panel, run, key, axis, window, color):
     panel.fill_between(grid, interval.low, interval.high, color=color, alpha=0.25, lw=0)
 
 
-def panels(heights, **options):
-    """Returns a figure with a transparent background, and its panels from top to bottom.
-
-    Args:
-        heights: Sequence of floats, the height of each panel in inches.
-        **options: Arguments of `matplotlib.figure.Figure.subplots`.
-    """
-    size = 8.0, 1.0 + sum(heights)
-    figure = _matplotlib("figure").Figure(figsize=size, layout="constrained")
-    figure.patch.set_alpha(0.0)
-    options |= dict(squeeze=False, height_ratios=heights)
-    return figure, figure.subplots(len(heights), 1, **options)[:, 0]
-
-
-def style(panel, label):
+def _style(panel, label):
     """Labels a panel, in colors that are visible on light and dark pages."""
-    panel.set_ylabel(label, color=GRAY)
+    panel.set_ylabel(label, color=_GRAY)
     panel.patch.set_alpha(0.0)
-    panel.tick_params(which="both", colors=GRAY)
-    panel.grid(color=GRAY, alpha=0.3, linewidth=0.6)
+    panel.tick_params(which="both", colors=_GRAY)
+    panel.grid(color=_GRAY, alpha=0.3, linewidth=0.6)
     for spine in panel.spines.values():
-        spine.set_color(GRAY)
+        spine.set_color(_GRAY)
 
 
 def save(figure, path):
