@@ -246,7 +246,6 @@ def test_update_that_is_not_finite_raises_and_changes_nothing(complete, episodes
     with pytest.raises(FloatingPointError, match="Update 1 would not be finite") as error:
         complete.update(episodes)
     assert where in str(error.value)
-    assert complete.policy_variables[0].path in str(error.value)
     np.testing.assert_array_equal(error.value.episodes.rewards, episodes.rewards)
     for old, new in zip(before, everything(complete), strict=True):
         np.testing.assert_array_equal(old, new)

@@ -75,7 +75,7 @@ SIZES = {
     "20,000 calls of a layer": "`max_bytes` raises it",
     "array without a type": "array of the type",
     "object array": "array of the type",
-    "space with huge shape": "at most 16777216",
+    "space with huge shape": "[1, 16777216]",
     "deep space": "levels",
     "a million environments": "[1, 4096]",
 }

@@ -50,7 +50,7 @@ def test_resume_command_repeats_the_settings_that_no_file_may_contain(
     changes, words, tmp_path, monkeypatch
 ):
     """The command is parsed as a shell and `tf-reinforce` would."""
-    monkeypatch.setattr(plans.agent_files, "find_env", lambda env: env)
+    monkeypatch.setattr(plans, "find_env", lambda env: env)
     folder = tmp_path / "a folder"
     folder.mkdir()
     config = {**SETTINGS, **changes}

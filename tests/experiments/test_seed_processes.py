@@ -124,7 +124,7 @@ def test_target_of_seeds_is_reached_if_the_median_equals_it(
         (path / "evaluation.json").write_text(json.dumps(evaluation))
     returns = {0: 3.0, 1: 9.0, 2: 4.0}
     expected = {"returns": returns, "env_steps": 120, "seconds": 15.0}
-    assert curves.results(tmp_path / "runs") == expected
+    assert curves.results(found) == expected
     words = ["train", "--resume", str(tmp_path / "runs"), "--require-target"]
     assert cli.main(words) == code
     assert f", {2 - code} of 3 at {target:g}\n" in capsys.readouterr().out

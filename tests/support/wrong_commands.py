@@ -101,6 +101,7 @@ def _engine_commands():
     yield Command((*ONCE, "--seeds", "2", "--jobs", "0"), "jobs", "0")
     yield Command((*ONCE, "--jobs", "2"), "--jobs", "--seeds")
     yield Command((*ONCE, "--num-cpus-per-worker", "0"), "--num-cpus", "--ray")
+    yield Command((*ONCE, "--ray", "auto"), "--ray", "--workers")
     yield Command((*ONCE, "--tensorboard", "all"), "--tensorboard", "all")
 
 

@@ -127,7 +127,7 @@ def expect_none(reason, **options):
         **options: The values of the options.
     """
     for name, value in options.items():
-        if value not in (None, [], "auto"):
+        if value not in (None, []) and (name, value) != ("engine", "auto"):
             raise ValueError(f"`{flag(name)}` has no effect {reason}. Omit it.")
 
 
@@ -164,7 +164,7 @@ def explicit_settings(options):
 def _interval(text):
     """Returns `{"every_updates": 10}` for "10", `{"every_seconds": 30.0}` for "30s"."""
     name = "every_seconds" if text.endswith("s") else "every_updates"
-    hint = config.TABLES["checkpoint"][name]
+    hint = schema.NonNegative if name == "every_seconds" else Count
     return {name: schema.read(name, hint, text.removesuffix("s"))}
 
 

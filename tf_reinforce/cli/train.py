@@ -12,7 +12,6 @@ from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
 from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import seed_processes
-from tf_reinforce.settings import config
 from tf_reinforce.settings import schema
 from tf_reinforce.support import files
 from tf_reinforce.support import startup
@@ -150,12 +149,7 @@ def _train_agent(options, plan, strategy, twin, cluster):
             f"training ends when an evaluation over {episodes} episodes reaches the "
             f"target return {target:g}, or after {runs.MAX_UPDATES} updates"
         )
-    with contextlib.ExitStack() as stack:
-        if isinstance(workers := fit.get("workers"), config.RayWorkers):
-            from tf_reinforce.cluster import ray_workers
-
-            ray_workers.connect(workers.address)
-        directory = stack.enter_context(_run_directory(options, plan, is_chief))
+    with _run_directory(options, plan, is_chief) as directory:
         result = runs.train(
             agent,
             env,
@@ -313,7 +307,7 @@ def _run_processes(options, directory, explicit):
     if code:
         print(f"saved in {directory}\nto continue: {command}")
         return code
-    target, result = content.get("target_return"), curves.results(directory)
+    target, result = content.get("target_return"), curves.results(folders)
     return _report_seeds(options, env, directory, result, target)
 
 

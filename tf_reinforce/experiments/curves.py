@@ -161,19 +161,20 @@ def _read_evaluations(path):
         raise ValueError(f"{path} is no evaluation of a run: {error!r}") from None
 
 
-def results(folder):
+def results(folders):
     """Returns the results of several seeds that have ended.
 
     Args:
-        folder: Path of a folder with a run directory for each seed.
+        folders: Dict from seeds to their run directories.
 
     Returns:
         Dict with `returns` (from each seed to its mean return in the evaluation),
         `env_steps` and `seconds` of training (totals over seeds).
     """
-    run = read(folder)
-    returns = dict(zip([x.seed for x in run.curves], run.evaluations, strict=True))
-    ends = np.sum([[x.x("steps")[-1], x.x("seconds")[-1]] for x in run.curves], axis=0)
+    runs = {seed: read(folder) for seed, folder in folders.items()}
+    returns = {seed: run.evaluations[0] for seed, run in runs.items()}
+    curves = [run.curves[0] for run in runs.values()]
+    ends = np.sum([[x.x("steps")[-1], x.x("seconds")[-1]] for x in curves], axis=0)
     return {"returns": returns, "env_steps": int(ends[0]), "seconds": float(ends[1])}
 
 

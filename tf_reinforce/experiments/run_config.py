@@ -66,7 +66,7 @@ def write_json(path, content):
         pathlib.Path(temporary).write_text(json.dumps(content, indent=2) + "\n")
 
 
-def write(directory, content, command=None, **versions):
+def write(directory, content, command=None, versions=None):
     """Writes those of the `FILES` of a run or a search that do not exist yet.
 
     A run can be resumed as soon as `config.json` exists, so this file is written first.
@@ -77,7 +77,7 @@ def write(directory, content, command=None, **versions):
         directory: Path of the run directory.
         content: Dict, the content of `config.json` without the package version.
         command: String, the command that starts the training, or `None`.
-        **versions: Strings, versions of further packages.
+        versions: Dict, the content of `versions.json`, or `None` for that of now.
     """
     fit = content.get("fit", {}).items()
     fit = {name: x for name, x in fit if not isinstance(x, options.RayWorkers)}
@@ -85,7 +85,7 @@ def write(directory, content, command=None, **versions):
     if not config_path.exists():
         write_json(config_path, {**content, "fit": fit, **version.stamp()})
     if not versions_path.exists():
-        write_json(versions_path, version.of_run() | versions)
+        write_json(versions_path, versions or version.of_run())
     if command is not None and not command_path.exists():
         with files.atomic_write(command_path) as temporary:
             # Arguments of a command may be bytes that are not text.

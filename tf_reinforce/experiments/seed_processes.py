@@ -10,6 +10,7 @@ import time
 
 from tf_reinforce.experiments import run_config
 from tf_reinforce.support import files
+from tf_reinforce.support import version
 
 OUTPUT = "output.txt"  # what a process prints, in its run directory
 _POLL_SECONDS = 0.2
@@ -35,11 +36,12 @@ def prepare(directory, config, seeds, command=None):
     """
     files.expect_empty_folder(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
+    versions = version.of_run()
     with files.atomic_folder(directory) as temporary:
         for seed in seeds:
             folder = pathlib.Path(temporary) / f"seed_{seed}"
             folder.mkdir(parents=True)
-            run_config.write(folder, {**config, "seed": seed}, command)
+            run_config.write(folder, {**config, "seed": seed}, command, versions)
 
 
 def folders(directory):

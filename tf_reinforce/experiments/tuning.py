@@ -71,7 +71,8 @@ def open_search(directory, config):
     else:
         files.expect_empty_folder(directory)
     with locks.FolderLock(directory):
-        run_config.write(directory, content, optuna=optuna.__version__)
+        versions = {**version.of_run(), "optuna": optuna.__version__}
+        run_config.write(directory, content, versions=versions)
         _repair(directory)
         search = Search(directory, config)
         search.retry_unfinished()
