@@ -227,6 +227,8 @@ def test_bad_options_are_refused(options, message):
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "256.256.256.256:6379", "a:99999"])
 def test_address_without_a_cluster_is_named(agent, address):
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()  # an earlier test may have connected
     message = f"connection to the Ray cluster failed.*address='{re.escape(address)}'"
     with pytest.raises(ValueError, match=message):
         agent.collect(toy_envs.Lengths, 2, workers=tfr.collect.RayWorkers(2, address))
@@ -237,7 +239,7 @@ def test_connection_to_another_cluster_is_refused(agent, make_workers):
     agent.collect(toy_envs.Lengths, 2, workers=make_workers(num_workers=1))
     auto = make_workers(num_workers=1, address="auto")
     agent.collect(toy_envs.Lengths, 2, workers=auto)
-    with pytest.raises(ValueError, match="connected to another.*Expected: address="):
+    with pytest.raises(ValueError, match="connected to another.*Expected: "):
         agent.collect(toy_envs.Lengths, 2, workers=make_workers(address="10.0.0.1:1"))
 
 

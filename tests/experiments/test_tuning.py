@@ -207,11 +207,12 @@ def test_ctrl_c_while_a_child_process_starts_ends_the_search(
 def test_command_searches_trains_and_continues(tmp_path, monkeypatch, capsys):
     """Real trainings on a tiny budget."""
     monkeypatch.chdir(tmp_path)
-    pathlib.Path("ranges.toml").write_text(
+    pathlib.Path("own.toml").write_text(
+        'env = "FrozenLake-v1"\n'
         "[ranges.agent]\nlearning_rate = {low = 0.001, high = 0.1, log = true}\n"
     )
     command = "tune FrozenLake-v1 --steps 200 --hidden 4 --trainings 1 --confirm 1"
-    command += " --ranges ranges.toml --target-return 0.9 --run-dir dir"
+    command += " --preset own.toml --target-return 0.9 --run-dir dir"
     command = f"{command} --episodes-per-epoch 4"
     assert cli.main([*command.split(), "--trials", "1"]) == 0
     assert "trial 0: 0 of 1 reach 0.9" in capsys.readouterr().out

@@ -153,8 +153,6 @@ def _tune_commands():
     yield Command(("tune", "NoSuch-v0"), "env", "NoSuch")
     yield Command((*tune, "--epochs", "3"), "--epochs", "3")
     yield from options(tune, "--run-dir", "full", "mine.txt", name="folder")
-    yield from options(tune, "--ranges", "none.toml", name="file")
-    yield from options(tune, "--ranges", "mine.txt", name="ranges")
     yield from options(tune, "--sampler", "grid")
     yield from options(tune, "--confirm", "-1", name="confirm")
     yield from options(tune, "--gamma", "2", "nan", name="gamma")
@@ -168,8 +166,8 @@ def _tune_commands():
         ("agent.hidden", "[[8]]", "hidden = {choices = [[8]]}"),
         ("agent.gamma", "0.5", "gamma = 0.5"),
     ):
-        file = "own.toml", f"[ranges.agent]\n{text}"
-        yield Command((*tune, "--ranges", "own.toml"), name, shown, file)
+        file = "own.toml", f'env = "CartPole-v1"\n[ranges.agent]\n{text}'
+        yield Command((*tune, "--preset", "own.toml"), name, shown, file)
 
 
 def _explain_commands():

@@ -35,7 +35,6 @@ class TuneOptions(cli_options.TaskOptions):
         trainings: Trainings of each trial, each with a seed of its own.
         confirm: Further trainings of each of the five best trials at the end, to choose
             between them; 0: none.
-        ranges: TOML file with a table [ranges] (that of the preset).
         objective: steps: environment steps until an evaluation reaches the target;
             return: mean return at the end of the budget; or a key of log.csv, whose mean
             over the last tenth counts (steps if there is a target, else return).
@@ -52,7 +51,6 @@ class TuneOptions(cli_options.TaskOptions):
     jobs: Count = 1
     trainings: Count = 3
     confirm: Annotated[int, schema.Range(0)] = 7
-    ranges: str | None = None
     objective: str | None = None
     minimize: bool = False
     sampler: Literal["tpe", "random"] = "tpe"
@@ -103,12 +101,9 @@ def _check(options):
         text = f"Received: epochs={fit['epochs']} in the preset {options.preset}"
         raise ValueError(f"A search counts steps, not updates. Pass --steps N. {text}")
     fit.setdefault("steps", _DEFAULT_STEPS)
-    if options.ranges is not None:
-        ranges = search_space.read(options.ranges)
-    else:
-        preset = toml_files.read_for_env(options.preset, plan.env)
-        ranges = search_space.parse(preset["ranges"])
-        ranges = ranges or search_space.default_ranges(plan.settings)
+    preset = toml_files.read_for_env(options.preset, plan.env)
+    ranges = search_space.parse(preset["ranges"])
+    ranges = ranges or search_space.default_ranges(plan.settings)
     search_space.check(ranges, plan.settings)
     return plan, ranges
 

@@ -285,8 +285,8 @@ def connect(address):
             _connected_to = address
         if address not in ("auto", _connected_to):
             raise ValueError(
-                "This program is connected to another Ray cluster. Expected: "
-                f"address={_connected_to or 'auto'!r}. Received: {address!r}"
+                "This program is connected to another Ray cluster: call `ray.shutdown()` "
+                f"first. Expected: {_connected_to or 'auto'!r}. Received: {address!r}"
             )
 
 

@@ -231,8 +231,8 @@ class CallbackList(keras.callbacks.CallbackList):
         """
         limit = _MAX_UPDATES_PER_CALL
         limit = limit if epochs is None else min(epochs - epoch, limit)
-        validated = (n for n in range(1, limit) if freq and _is_due(epoch + n, freq))
-        result = next(validated, limit)
+        span = range(1, limit if freq else 1)
+        result = next((n for n in span if _is_due(epoch + n, freq)), limit)
         for callback in self._of_all_processes:
             if isinstance(callback, _EVERY_UPDATE) or _own_method(
                 callback, "on_episodes_collected"

@@ -105,23 +105,6 @@ def _number_type(path):
     return int if schema.kinds(hints.get(path[-1])) == [int] else float
 
 
-def read(path):
-    """Reads the ranges in a preset file, or in a file that contains nothing else.
-
-    Raises:
-        ValueError, OSError: If the file or a range is invalid.
-    """
-    content = toml_files.read_toml(path, "file of ranges")
-    schema.expect_keys(f"The file {path}", content, toml_files.PRESET_HINTS)
-    ranges = parse(content.get("ranges", {}))
-    if not ranges:
-        raise ValueError(
-            f"The file {path} contains no ranges. Expected: a table [ranges.agent] or "
-            "[ranges.fit]"
-        )
-    return ranges
-
-
 def parse(table):
     """Returns a tuple of `Range`s for the table `ranges` of a TOML file.
 

@@ -75,6 +75,9 @@ class ObservationReader:
     def __call__(self, env_index, observation, out):
         """Writes an observation into row `env_index` of the arrays in `out`."""
         row = ... if env_index is None else env_index
+        if not isinstance(self._nest, (dict, tuple)):  # fast
+            out[0][row] = self._leaf_readers[0](env_index, observation)
+            return
         parts = self.flatten(env_index, observation)
         for array, read_leaf, part in zip(out, self._leaf_readers, parts):
             array[row] = read_leaf(env_index, part)

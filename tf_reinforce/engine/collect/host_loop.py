@@ -395,7 +395,7 @@ class CollectionLoop:
             self.envs.warns_of_faults = False
             validation.warn(
                 f"An episode was dropped, and another episode replaces it. {place}. This "
-                "biases the gradient and the returns towards episodes without faults.",
+                "biases the results towards episodes without faults.",
             )
         return episode
 
