@@ -35,7 +35,6 @@ from repeatable_configurations import Walk
 import tf_reinforce as tfr
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-TIMED = "steps_per_second", "stepping_share", "acting_share", "learning_share"
 Dense = keras.layers.Dense
 
 
@@ -66,7 +65,7 @@ def variables(model):
 
 
 def logs(history):
-    return {k: x for k, x in history.history.items() if k not in TIMED}
+    return {k: x for k, x in history.history.items() if k != "steps_per_second"}
 
 
 # ------------------------------------------------------------------------------- agents
@@ -476,7 +475,7 @@ def command_line():
         subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
         with open(run / "log.csv", newline="") as file:
             rows = [
-                {k: x for k, x in row.items() if k not in TIMED}
+                {k: x for k, x in row.items() if k != "steps_per_second"}
                 for row in csv.DictReader(file)
             ]
         evaluation = json.loads((run / "evaluation.json").read_text())

@@ -43,12 +43,7 @@ class EpisodeCallback(keras.callbacks.Callback):
 
         Args:
             episodes: `Episodes` of NumPy arrays.
-            logs: Dict with `update` (int, the number of the update, from 0),
-                `stepping_seconds` (float, the time that environments took),
-                `acting_seconds` (float, the rest of the time of collecting) and
-                `vector_env` (bool, whether the environment is a `VectorEnv`). For a
-                `TensorEnv`, the steps' time is in `acting_seconds`, and
-                `stepping_seconds` is zero.
+            logs: Dict with `update` (int, the number of the update, from 0).
         """
 
     def on_episode_end(self, episode: int, logs: Any = None) -> None:

@@ -249,9 +249,7 @@ class Trainer:
             collected = self.play(envs, request)
             seconds = time.perf_counter() - began
             if notify is not None:
-                logs = {f"{name}_seconds": x for name, x in collected.seconds.items()}
-                logs |= {"update": update, "vector_env": envs.is_vector_env}
-                notify(collected.episodes, logs)
+                notify(collected.episodes, {"update": update})
             began = time.perf_counter()
             rollout = self.program(envs, request) if envs.in_graph else None
             result = self.update(collected.episodes, seed, rollout=rollout)

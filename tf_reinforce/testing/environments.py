@@ -133,18 +133,17 @@ def _findings(env, options, seed, episodes, action_mask):
     with make_envs.open_envs(env, 1, **options) as envs:
         parts = keras.tree.flatten(spaces.to_nest(envs.observation_space))
     kwargs = options.pop("env_kwargs") or {}
-    timer = None
     with contextlib.ExitStack() as stack:
         made = _make(env, kwargs)
         if made is not env and hasattr(made, "close"):
             stack.callback(made.close)
         if isinstance(made, gym.Env):
-            made = timer = _Timer(made)
-        if timer is not None and action_mask is None:
-            with contextlib.suppress(Exception):  # the first collection explains it
-                action_mask = action_masks.find(*timer.reset(seed=seed))
-            if action_mask is not None:
-                yield Finding("note", _MASK_FOUND.format(action_mask))
+            made = _Timer(made)
+            if action_mask is None:
+                with contextlib.suppress(Exception):  # the first collection explains it
+                    action_mask = action_masks.find(*made.reset(seed=seed))
+                if action_mask is not None:
+                    yield Finding("note", _MASK_FOUND.format(action_mask))
         agent = agents.Reinforce.for_env(
             made,
             action_mask=action_mask,
@@ -167,9 +166,9 @@ def _findings(env, options, seed, episodes, action_mask):
                 )
             yield from (Finding("warning", str(one.message)) for one in caught)
     yield from _record_findings(*records, parts)
-    if timer is not None:
+    if isinstance(made, _Timer):
         # Other processes interrupt some steps, and the first step may compile.
-        seconds = float(np.median(timer.seconds))
+        seconds = np.median(made.seconds)
         text = f"A typical step of the environment takes {seconds * 1e6:,.1f} µs."
         yield Finding("note", text)
         if not isinstance(env, gym.Env):  # which cannot be made several times

@@ -272,7 +272,7 @@ def test_callbacks_are_notified_of_every_episode_and_every_update(cartpole):
         expected = returns[4 * update : 4 * update + 4]
         assert episodes.rewards.sum(0).tolist() == episodes.lengths.tolist() == expected
         assert history["episode_return"][update] == np.mean(expected)
-        assert logs["update"] == update and logs["stepping_seconds"] == 0
+        assert logs == {"update": update}
     assert history["env_steps"][-1] == agent.env_steps
     assert agent.env_steps == sum(logs["episode_length"] for _, logs in callback.ended)
 

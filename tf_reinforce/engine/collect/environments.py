@@ -10,7 +10,6 @@ import abc
 import logging
 import math
 import threading
-import time
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -53,11 +52,10 @@ class CollectionRequest(NamedTuple):
 
 
 class CollectedEpisodes(NamedTuple):
-    """The episodes of a collection, with their success and the time they took."""
+    """The episodes of a collection, with their success and faults."""
 
     episodes: records.Episodes
     success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
-    seconds: dict[str, float]  # "stepping": in environments; "acting": the rest
     faults: dict[str, float]  # counts of dropped episodes and restarts, by log key
     rollout_result: Any = None  # tensors of the same episodes, from a `Rollout`
 
@@ -169,7 +167,7 @@ class HostEnvironments(Environments):
 
     def _collect_episodes(self, actor, program, request):
         """Collects episodes, without comparing LiteRT with TensorFlow."""
-        start, specs = time.perf_counter(), actor.acting_specs()
+        specs = actor.acting_specs()
         act = program.for_batch(self.batch.num_envs, request.weights.values)
         self.batch.set(request.settings)
         self.batch.configure(specs.float_dtype, specs.mask_reader)
@@ -184,17 +182,14 @@ class HostEnvironments(Environments):
             ],
             request.deterministic,
         )
-        arrays, stepping = loop.episode_arrays(loop.play(act)), loop.stepping
-        seconds = time.perf_counter() - start
-        return self._to_collected(arrays, actor, stepping, seconds)
+        return self._to_collected(loop.episode_arrays(loop.play(act)), actor)
 
-    def _to_collected(self, arrays, actor, stepping, seconds, worker_restarts=0):
+    def _to_collected(self, arrays, actor, worker_restarts=0):
         """Returns `CollectedEpisodes`, nested like the environment's spaces.
 
         Args:
             arrays: `host_loop.EpisodeArrays`.
             actor: `actor.ActorPolicy` that collected the episodes.
-            stepping, seconds: Floats, the time in environments, and in all.
             worker_restarts: Int, the number of worker processes that were replaced.
         """
         observations, masks = arrays.observations, None
@@ -209,12 +204,11 @@ class HostEnvironments(Environments):
             arrays.terminated,
             None if masks is None else masks[:-1],
         )
-        seconds = {"stepping": stepping, "acting": seconds - stepping}
         counts = *arrays.faults.sum(0).tolist(), worker_restarts
         names = "dropped_episodes", "env_restarts", "worker_restarts"
         counts = dict(zip(names, map(float, counts), strict=True))
         faults = {key: counts[key] for key in self.fault_keys}
-        return CollectedEpisodes(episodes, arrays.success, seconds, faults)
+        return CollectedEpisodes(episodes, arrays.success, faults)
 
     def close(self):
         for text in self.batch.close_all():

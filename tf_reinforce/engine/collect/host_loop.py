@@ -11,7 +11,6 @@ import collections
 import dataclasses
 import math
 import mmap
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -246,7 +245,6 @@ class CollectionLoop:
         self.idle = [*range(envs.num_envs)]  # in which an episode may start
         self.row = 0  # number of steps so far
         self.time_limit_row = 0  # no episode reaches the time limit before this row
-        self.stepping = 0.0  # seconds in the environments, including resets
 
     def play(self, act):
         """Plays episodes until the scheduler has enough, and returns these.
@@ -268,7 +266,6 @@ class CollectionLoop:
     def _run(self, act):
         envs, buffer, noise, active = self.envs, self.buffer, self.noise, self.active
         policy_states, words = self.policy_states, envs.progress.words
-        clock = time.perf_counter
         unbatch = _action_unbatcher(envs.action_space)
         views, count = buffer.next_row(), buffer.num_observations
         observations = views[:count]
@@ -294,9 +291,7 @@ class CollectionLoop:
             is_due = next_row >= self.time_limit_row
             time_limit_envs = self._time_limit_envs(next_row) if is_due else ()
             actions = unbatch(env_actions)
-            start = clock()
             ends = envs.step(actions, observations, rewards, active, time_limit_envs)
-            self.stepping += clock() - start
             if ends:
                 self._end_episodes(ends, next_row, observations)
             self.row = words[batched_envs.ROW] = next_row
@@ -361,7 +356,7 @@ class CollectionLoop:
         episode.env_index, episode.start_row = env_index, self.row
         for array, initial in zip(self.policy_states, self.initial_states):
             array[env_index] = initial[env_index]
-        report, start = self.envs.progress, time.perf_counter()
+        report = self.envs.progress
         report.start_episode(env_index, episode.number, self.row)
         while True:
             self.active[env_index] = episode
@@ -373,7 +368,6 @@ class CollectionLoop:
                 self.envs.recover(fault)
                 self._drop(fault)
         report.words[batched_envs.STATE] = batched_envs.STEP
-        self.stepping += time.perf_counter() - start
         episode.generators = [
             self.seeds.action_generator(episode.stream_number, i)
             for i in self.action_parts

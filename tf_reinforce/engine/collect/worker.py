@@ -192,8 +192,7 @@ class EpisodeWorker:
             for parts in (arrays.observations, arrays.others)
         )
         arrays = arrays._replace(observations=observations, others=others)
-        seconds, self._loop.stepping = self._loop.stepping, 0.0
-        send(self._channel, ("episodes", arrays, seconds))
+        send(self._channel, ("episodes", arrays))
 
 
 class _Stopped(BaseException):

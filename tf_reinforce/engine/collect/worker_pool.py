@@ -66,21 +66,19 @@ class WorkerPool(environments.HostEnvironments):
             )
         if self._busy or not self._workers:
             self._start()
-        start = time.perf_counter()
         self._message = self._collect_message(actor, program, request)
         self._informed.clear()
         episodes = request.episodes if request.steps is None else None
         limits = episodes, request.steps, self._mean_length
         self._dispatcher = EpisodeDispatcher(self._sizes, *limits)
         self._busy = True
-        shares, stepping = self._run()
+        shares = self._run()
         self._busy, self._dispatcher = False, None
         arrays = _merge_shares(shares, request.steps)
         self._mean_length = arrays.lengths.mean()
         restarts = self._losses.total()
         self._losses.clear()
-        stepping, seconds = stepping / len(self._sizes), time.perf_counter() - start
-        return self._to_collected(arrays, actor, stepping, seconds, restarts)
+        return self._to_collected(arrays, actor, restarts)
 
     def close(self):
         """Closes the environments and ends the worker processes."""
@@ -144,29 +142,21 @@ class WorkerPool(environments.HostEnvironments):
         return self._launcher.share(_pickled(message, repr(request.settings)))
 
     def _run(self):
-        """Collects episodes until the dispatcher needs no more.
-
-        Returns:
-            List of `host_loop.EpisodeArrays`, and the seconds in resets and steps, summed
-            over the workers.
-        """
-        shares, stepping = [], 0.0
-        dispatcher = self._dispatcher
+        """Returns `host_loop.EpisodeArrays` that are all episodes of a collection."""
+        shares, dispatcher = [], self._dispatcher
         self._employ_idle_workers()
         while not dispatcher.complete:
             running = dispatcher.running
             busy = [x for x in self._workers if not x.ready or running(x.number)]
-            for one, (_, *contents) in self._receive(busy):
+            for one, (_, share, *_) in self._receive(busy):
                 if one.ready:
-                    share, seconds = contents
                     shares.append(share)
-                    stepping += seconds
                     numbers, lengths = share.numbers.tolist(), share.lengths.tolist()
                     dispatcher.finish(one.number, numbers, lengths)
                 one.ready = True
                 self._hand_out(one)
             self._employ_idle_workers()
-        return shares, stepping
+        return shares
 
     def _employ_idle_workers(self):
         """Hands out episodes to all ready workers that have none."""

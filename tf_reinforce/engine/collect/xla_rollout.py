@@ -9,7 +9,6 @@ import functools
 import hashlib
 import os
 import re
-import time
 from typing import NamedTuple
 
 import keras
@@ -69,15 +68,12 @@ class BatchedTensorEnv(environments.Environments):
         return Rollout(self, actor, request.episodes, *options)
 
     def collect(self, actor, program, request):
-        start = time.perf_counter()
         keys = seeding.episode_keys(seeding.rollout_keys(*request.key))
         with explain_compile_errors():
             result = program(keys, request.weights.values)
         episodes = check_result(program, result)
-        # One XLA program selects actions and steps the environment.
-        seconds = {"stepping": 0.0, "acting": time.perf_counter() - start}
         success = np.full(program.count, np.nan)
-        return environments.CollectedEpisodes(episodes, success, seconds, {}, result)
+        return environments.CollectedEpisodes(episodes, success, {}, result)
 
 
 class RolloutResult(NamedTuple):
