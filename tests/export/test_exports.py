@@ -18,6 +18,7 @@ import toys
 import tf_reinforce as tfr
 from tf_reinforce.cli import commands
 from tf_reinforce.export import formats
+from tf_reinforce.testing import export_report
 
 SIGNATURES = ["act", "sample", "distribution", "log_prob"]
 
@@ -184,14 +185,14 @@ def test_every_name_of_an_observation_is_that_of_metadata_and_file(format, tmp_p
     The others are arguments or results; formats without random numbers have `noise`.
     """
     own = "noise", "seed", "raw_action", "action", "log_prob", "logits"
-    keys = "a.b", "0", "self", "class", "x y", *own
+    keys = "a.b", "0", "self", "class", "x y", "count", *own
     space = gym.spaces.Dict({key: gym.spaces.Box(0, 1, (2,)) for key in keys})
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space))
     agent.export(tmp_path / "policy", format=format)
     metadata = formats.read_metadata(tmp_path / "policy")
     names = {x["name"] for x in metadata["functions"]["act"]["inputs"]}
     prefixed = {f"observation_{name}" for name in ("0", "self", "class", *own)}
-    assert names == {"a_b", "x_y", *prefixed}
+    assert names == {"a_b", "x_y", "count", *prefixed}
     act = formats.load(tmp_path / "policy")["act"]
     rng = np.random.default_rng(0)
     rows = {key: rng.normal(size=(50, 2)).astype("float32") for key in keys}
@@ -200,6 +201,7 @@ def test_every_name_of_an_observation_is_that_of_metadata_and_file(format, tmp_p
     actions = act(arguments)["action"]
     assert len(set(actions.tolist())) > 1
     assert actions.tolist() == agent.act(rows, deterministic=True).tolist()
+    assert export_report.check_export(agent, tmp_path / "policy", observations=20).passed
 
 
 def test_names_that_differ_in_case_raise_in_a_saved_model_only(tmp_path):

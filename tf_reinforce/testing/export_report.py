@@ -104,7 +104,8 @@ def check_export(
     noise_of = {"act": None, "sample": noise}
     differences, ties = {}, 0
     for name, function in functions.items():
-        arguments = _arguments(function, values)
+        given = {"count": count} if name == "initial_state" else values
+        arguments = _arguments(function, given)
         pairs = map(keras.tree.flatten, (function.input_signature, arguments))
         results = exported[name]({x.name: array for x, array in zip(*pairs, strict=True)})
         for key, tensor in function(*arguments).items():
@@ -185,7 +186,7 @@ def _values(functions, inputs, noise):
     if draws_noise:
         results = sample(*_arguments(sample, values))
         values |= {k: x for k, x in results.items() if k.startswith("raw_action")}
-    return {**values, "count": len(noise[0])}
+    return values
 
 
 def _arguments(function, values):
