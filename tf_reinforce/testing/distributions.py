@@ -107,7 +107,9 @@ def check_head(
             f"`outputs` must be finite numbers of shape (N, {head.outputs_size}) for "
             f"{head!r}. Received: {outputs.tolist()}"
         )
-    kind = _EnumeratedCheck if enumeration.is_integer(head) else _IntegratedCheck
+    kind: Any = _IntegratedCheck
+    if enumeration.is_integer(head):
+        kind = functools.partial(_EnumeratedCheck, enumeration.raw_actions(head))
     report: dict[str, float] = {}
     for row in outputs:
         for name, error in kind(head, row, rng, mask).errors():
@@ -214,9 +216,9 @@ class _Check:
 class _EnumeratedCheck(_Check):
     """Checks a head with integer actions by enumeration."""
 
-    def __init__(self, head, row, rng, mask):
+    def __init__(self, all_actions, head, row, rng, mask):
         super().__init__(head, row, rng)
-        self.all_actions, self.mask = enumeration.raw_actions(head), mask
+        self.all_actions, self.mask = all_actions, mask
         self.is_legal = np.ones(enumeration.count(self.all_actions), bool)
         if mask is not None:
             mask = enumeration.validate_mask(head, mask)

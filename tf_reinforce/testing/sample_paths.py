@@ -37,8 +37,8 @@ def check_score_function(
     Args:
         score_function: `tfr.ScoreFunction` whose `Sample` layers have heads with integer
             actions. Model and heads should be float64, for example after
-            `keras.config.set_floatx("float64")`. The model must not contain other random
-            layers, such as dropout.
+            `keras.config.set_dtype_policy("float64")`. The model must not contain other
+            random layers, such as dropout.
         inputs, targets, sample_weight: A batch of N examples, as in `fit`.
         tolerance: Float, the largest accepted difference between entries of the two
             gradients, or `None` to accept any.
