@@ -205,6 +205,15 @@ def test_softmax_is_no_mistake_if_the_outputs_are_no_logits():
     tfr.Reinforce(policy, tfr.heads.Gaussian(2)).build(policy.input_shape)
 
 
+def test_equal_logits_that_sum_to_one_are_no_softmax():
+    policy = TwoLayers(2)
+    policy.last.kernel_initializer = keras.initializers.Zeros()
+    policy.last.bias_initializer = keras.initializers.Constant(0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tfr.Reinforce(policy, tfr.heads.Categorical(2)).build((None, 3))
+
+
 def largest_singular_value(layer):
     return np.linalg.svd(np.array(layer.layer.kernel))[1][0]
 
