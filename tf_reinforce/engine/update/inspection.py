@@ -25,7 +25,6 @@ class StepStatistics(NamedTuple):
     max_entropies: tf.Tensor  # [N] float, of a uniform choice, or NaN for real actions
     relative_scales: tf.Tensor  # [N, R] float, see `heads.Head.relative_scale`
     at_bounds: tf.Tensor  # [N, R] bool, see `heads.Head.at_bounds`
-    logits: tf.Tensor  # [N, L] float, the L outputs that are logits, before the mask
 
 
 def per_episode_gradients(rule, episodes, baseline=True):
@@ -78,8 +77,7 @@ def step_statistics(rule, episodes):
     """Returns the `StepStatistics` of an update from a batch of whole episodes."""
     batch, head = rule.batch(episodes), rule.head
     steps, masks = batch.steps, batch.episodes.masks
-    unmasked_outputs = _unmasked_outputs(rule, batch)
-    outputs = rule.mask_outputs(unmasked_outputs, steps, masks)
+    outputs = rule.mask_outputs(_unmasked_outputs(rule, batch), steps, masks)
     actions = head.distribution(outputs)
     max_entropies = values = tf.fill(tf.shape(batch.returns), np.nan)
     action_specs = keras.tree.flatten(head.action_spec(outputs.dtype))
@@ -101,7 +99,6 @@ def step_statistics(rule, episodes):
         max_entropies,
         head.relative_scale(outputs),
         head.at_bounds(batch.actions),
-        tf.gather(unmasked_outputs, np.flatnonzero(head.is_logit()), axis=1),
     )
 
 
