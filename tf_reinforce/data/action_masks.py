@@ -1,4 +1,4 @@
-"""Finds, checks and flattens masks of legal actions, without TensorFlow.
+"""Reads, checks and flattens masks of legal actions, without TensorFlow.
 
 An environment with illegal actions returns an action mask with every observation, either
 as a part of the observation or in `info`. The mask is flattened to `[..., M]` int8, with
@@ -8,8 +8,6 @@ A zero in the mask marks an illegal choice. The masks of `MultiBinary` actions a
 different: an entry of 0 or 1 is the only legal value of the flag, and 2 allows both
 values.
 """
-
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -143,29 +141,6 @@ def _flatten_nested(layouts, mask, path=()):
         raise ValueError(f"an action mask must be {kind}. Received: {mask!r}")
     flat = [_flatten_nested(layouts[key], parts[key], (*path, key)) for key in keys]
     return [part for parts in flat for part in parts]
-
-
-# Keys of action masks that common environments use.
-_KEYS = ("action_mask", "legal_actions", "avail_actions")
-
-
-def find(observation, info):
-    """Returns the path of a mask with a common name, or `None`.
-
-    Args:
-        observation: An observation or an observation space.
-        info: The `info` of a reset or step.
-
-    Example:
-
-    >>> find([0.0, 0.5], {"action_mask": [1, 0, 1]})
-    'info/action_mask'
-    """
-    for root, part in (("info", info), ("observation", observation)):
-        for key in _KEYS if isinstance(part, Mapping) else ():
-            if key in part:
-                return f"{root}/{key}"
-    return None
 
 
 class MaskPath:

@@ -13,17 +13,12 @@ import numpy as np
 
 from tf_reinforce import agent as agents
 from tf_reinforce import envs as tensor_envs
-from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.support import validation
 
 _LARGE = 10.0  # larger observations should be normalized
-_MASK_FOUND = (
-    "There is a mask of legal actions, which the check uses. Pass action_mask={0!r} to "
-    "the agent; on the command line, --action-mask {0}."
-)
 _SHORT_STEP = 1e-4  # seconds, below which workers hardly pay
 
 
@@ -78,9 +73,7 @@ def check_env(
         episodes: Int, the number of episodes.
         seed: Int, the seed of the episodes.
         env_kwargs, max_episode_steps: As in `Reinforce.fit`.
-        action_mask: As in `Reinforce`. By default, a mask is used if a reset returns one
-            in the info or observation, under the key "action_mask", "legal_actions" or
-            "avail_actions".
+        action_mask: As in `Reinforce`.
 
     Returns:
         `EnvReport`.
@@ -139,11 +132,6 @@ def _findings(env, options, seed, episodes, action_mask):
             stack.callback(made.close)
         if isinstance(made, gym.Env):
             made = _Timer(made)
-            if action_mask is None:
-                with contextlib.suppress(Exception):  # the first collection explains it
-                    action_mask = action_masks.find(*made.reset(seed=seed))
-                if action_mask is not None:
-                    yield Finding("note", _MASK_FOUND.format(action_mask))
         agent = agents.Reinforce.for_env(
             made,
             action_mask=action_mask,
