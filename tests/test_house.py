@@ -232,6 +232,11 @@ def test_package_uses_no_pickle_eval_or_exec():
                 assert not {"pickle", "cloudpickle", "dill"} & names, path
 
 
+def test_one_module_draws_the_random_numbers_of_tensorflow():
+    users = [path for path in MODULES if "tf.random." in path.read_text()]
+    assert users == [PACKAGE / "data" / "tensor_noise.py"]
+
+
 def test_no_test_imports_another():
     for path in TESTS.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -42,6 +42,15 @@ class Leaky(keras.Layer):
         return keras.ops.broadcast_to(self.first, (batch_size, 3))
 
 
+class Plain(layers.SimpleRNNCell):
+    """A cell without `get_initial_state`, which returns its state as an array."""
+
+    get_initial_state = None
+
+    def call(self, inputs, states, training=False):
+        return super().call(inputs, states[0])
+
+
 def named():
     """Returns a policy with values, and two inputs, one of them an image per step."""
     image = keras.Input((None, 6, 6, 1), name="image")
@@ -106,6 +115,7 @@ KINDS = {
         sequences(layers.GRU, 5),
         sequences(layers.LSTM, 5),
     ),
+    "cell": lambda: sequential(layers.RNN(Plain(8), return_sequences=True)),
     "learned_start": lambda: sequential(layers.RNN(Leaky(), return_sequences=True)),
     "bare": lambda: keras.Sequential([keras.Input((None, 4)), sequences(layers.GRU, 2)]),
     "dropout": lambda: sequential(

@@ -285,3 +285,48 @@ def test_padding_order_and_shape_of_weights_change_no_score_function(name, masks
     mask = model.model(WORDS)
     for part in keras.tree.flatten(mask):
         np.testing.assert_array_equal(part._keras_mask, WORDS > 0)
+
+
+# Logged decisions
+
+
+def logged_model():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((None,), dtype="int32")
+    words = keras.layers.Embedding(5, 3, "random_normal", mask_zero=True)(inputs)
+    hidden = keras.layers.LSTM(4, kernel_initializer="random_normal")(words)
+    outputs = keras.layers.Dense(3)(hidden)
+    sample = tfr.layers.Sample(heads.Categorical(3), seed=2)(outputs)
+    model = tfr.ScoreFunction(keras.Model(inputs, sample))
+    model.compile(keras.optimizers.SGD(0.1), run_eagerly=True)
+    return model
+
+
+LOG = dict(
+    contexts=WORDS,
+    actions=np.array([0, 1, 2, 1]),
+    rewards=np.array([1.0, -2.0, 0.5, 3.0]),
+    propensities=np.array([0.2, 0.5, 1.0, 0.25]),
+)
+
+
+@pytest.mark.parametrize("estimator", [sweeps.rare("ips"), "snips"])
+def test_padding_and_order_change_no_result_of_logged_decisions(estimator):
+    order = np.array([3, 1, 0, 2])
+    wide = np.pad(WORDS, [[0, 0], [0, 2]])
+    logs = [
+        LOG,
+        {**LOG, "contexts": wide},
+        {name: values[order] for name, values in LOG.items()},
+    ]
+    results = []
+    for log in logs:
+        model = logged_model()
+        before = model.evaluate_logged(**log, estimator=estimator)
+        history = model.fit_logged(
+            **log, estimator=estimator, epochs=2, shuffle=False, verbose=0
+        )
+        after = [list(history.history.values()), model.get_weights()]
+        results.append([list(before.values()), after])
+    for result in results[1:]:
+        assert_close(results[0], result)
