@@ -3,6 +3,8 @@
 import csv
 import io
 import itertools
+import re
+import sys
 import types
 
 import pytest
@@ -187,3 +189,109 @@ def test_training_that_continues_says_where(budget, tmp_path, capsys):
     lines = fit(**{name: 2 * number}).splitlines()
     assert lines[0] == "continuing after update 2 (4 steps)"
     assert lines[-1].startswith("update 4")
+
+
+def test_stream_without_a_character_receives_a_question_mark():
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    stream.isatty = lambda: True  # a terminal that cannot show the live display
+    line = trained(stream)
+    line.on_train_end()
+    assert b"update 2/4 ? return 1.0" in stream.buffer.getvalue()
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch, clock):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
+
+
+def screen(text):
+    """Returns the lines that a terminal shows after a text with cursor movements."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[\d;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+        if part == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part == "\r":
+            column = 0
+        elif part.endswith("A"):
+            row -= int(part[2:-1] or 1)
+        elif part.endswith("K"):
+            lines[row] = ""
+        elif not part.startswith("\x1b"):
+            lines[row] = lines[row][:column] + part + lines[row][column + len(part) :]
+            column += len(part)
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+def trained(stream, printed=(), returns=(0.0, 1.0), epochs=4):
+    line = callbacks.ProgressLine(stream=stream)
+    line.set_params({"epochs": epochs})
+    line.on_train_begin()
+    for epoch, mean_return in enumerate(returns):
+        line.on_epoch_end(epoch, {**LOGS, "episode_return": mean_return})
+        line.on_test_begin()
+        line.on_test_end()
+        for text in printed:
+            print(text)
+    return line
+
+
+def test_terminal_shows_the_last_update_in_place(terminal):
+    line = trained(terminal)
+    assert screen(terminal.getvalue())[0].endswith("evaluating …")
+    line.on_epoch_end(2, {**LOGS, "episode_return": 1.0})
+    [head, *_] = screen(terminal.getvalue())
+    assert head.startswith("update 3/4 ━━") and re.search(r" 75% left 0:00:\d\d$", head)
+    line.on_test_begin()
+    line.on_train_end()
+    lines = screen(terminal.getvalue())
+    assert len(lines) == 3 and lines[0].startswith("update 3/4 ━━")
+    assert lines[0].endswith(" 75%")
+    assert lines[1] == "▁██"
+    assert lines[2] == LINE.replace("12.3", "1.0", 1)
+    assert "\x1b[?25l" not in terminal.getvalue()  # the cursor is not hidden
+
+
+def test_history_shows_means_over_about_equally_many_updates(terminal):
+    trained(terminal, returns=[0.0] * 41 + [7.0] * 40, epochs=None).on_train_end()
+    head, history, _ = screen(terminal.getvalue())
+    assert history == "▁" * 20 + "█" * 20
+    assert "%" not in head  # a training without a budget
+
+
+def test_text_that_callbacks_print_appears_above_the_display(terminal, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", terminal)
+    trained(terminal, printed=["a finding"]).on_train_error()
+    lines = screen(terminal.getvalue())
+    assert lines[:2] == ["a finding", "a finding"] and len(lines) == 5
+    assert sys.stdout is terminal
+
+
+def test_notebook_output_is_replaced(monkeypatch, clock):
+    shown = []
+
+    class Handle:
+        def update(self, picture):
+            shown[-1] = picture
+
+    class ZMQInteractiveShell:
+        pass
+
+    def display(picture, display_id):
+        shown.append(picture)
+        return Handle()
+
+    ipython = types.ModuleType("IPython")
+    ipython.display = types.SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setattr("builtins.get_ipython", ZMQInteractiveShell, raising=False)
+    trained(None).on_train_end()
+    assert len(shown) == 1
+    assert "12,345 steps" in shown[0]._repr_mimebundle_([], [])["text/html"]

@@ -9,8 +9,11 @@ import time
 from typing import Any, TextIO
 
 import keras
+import numpy as np
+import rich.console
+import rich.progress
+import rich.text
 
-from tf_reinforce.callbacks import live_display
 from tf_reinforce.support import files
 from tf_reinforce.support import validation
 
@@ -126,10 +129,10 @@ class StopAtReturn(keras.callbacks.Callback):
 class ProgressLine(keras.callbacks.Callback):
     """Shows progress: a live display in a terminal or in a notebook, else plain lines.
 
-    The live display has a bar that shows the used part of the budget and the remaining
-    time. The mean returns of all updates so far appear as a line of blocks, next to facts
-    about the last update. The first update is slow, because TensorFlow compiles its
-    functions then, so the remaining time is estimated from the later ones.
+    The live display has a bar of the used part of the budget and the remaining time.
+    Below it, a line of blocks shows the mean returns of all updates so far, and another
+    line has facts about the last update. The first update is slow, because TensorFlow
+    compiles its functions then, so the remaining time is estimated from the later ones.
 
     Args:
         every: Float ≥ 0, the minimum number of seconds between two plain lines. With 0,
@@ -156,12 +159,13 @@ class ProgressLine(keras.callbacks.Callback):
         """Restores nothing."""
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._out = live_display.LenientStream(self.stream or sys.stdout)
-        in_notebook = self.stream is None and live_display.in_notebook()
-        is_terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
-        self._display: Any = None
-        if self.live and (in_notebook or is_terminal):
-            self._display = live_display.LiveDisplay(None if in_notebook else self._out)
+        self._out = out = self.stream or sys.stdout
+        console = rich.console.Console(file=out, force_terminal=out.isatty())
+        is_terminal = console.is_interactive and not console.options.ascii_only
+        in_notebook = console.is_jupyter and self.stream is None
+        is_live = self.live and (is_terminal or in_notebook)
+        self._display: Any = _LiveDisplay(console, disable=not is_live)
+        self._interval = min(self.every, 0.1) if is_live else self.every
         self._last_written = time.perf_counter()
         # Time and position after the first call.
         self._start: tuple[float, int] | None = None
@@ -186,23 +190,23 @@ class ProgressLine(keras.callbacks.Callback):
                 self._seconds_per_unit = (now - start) / (position - first)
         title = f"update {epoch + 1}" + (f"/{epochs}" if epochs else "")
         seconds = self._seconds_per_unit * max(0, (end or 0) - position)
-        remaining = ""
+        left = ""
         if end and seconds >= 0:
-            remaining = f"left {datetime.timedelta(seconds=int(seconds))}"
-        returns, facts = _describe(logs, end_step)
-        if self._display is not None:
-            shown = title, position / end if end else None, remaining, returns, facts
-            self._display.update(logs["episode_return"], *shown)
-            return
-        line = " · ".join(filter(None, (title, returns, facts, remaining)))
-        self._pending = f"{line}\n"
-        if now - self._last_written >= self.every or (end and position >= end):
+            left = f"left {datetime.timedelta(seconds=int(seconds))}"
+        facts = _describe(logs, end_step)
+        if self._display.disable:
+            self._pending = " · ".join(filter(None, (title, facts, left))) + "\n"
+        else:
+            changes = dict(description=title, completed=position, total=end, facts=facts)
+            self._display.update(self._display.row, **changes, note=left)
+            self._display.returns.append(logs["episode_return"])
+        if now - self._last_written >= self._interval or (end and position >= end):
+            self._display.draw()
             self._write(self._pending)
             self._last_written, self._pending = now, ""
 
     def on_test_begin(self, logs: Any = None) -> None:
-        if self._display is not None:
-            self._display.draw("evaluating …")
+        self._display.draw(note="evaluating …")
 
     def on_train_end(self, logs: Any = None) -> None:
         self.on_train_error()
@@ -210,23 +214,74 @@ class ProgressLine(keras.callbacks.Callback):
 
     def on_train_error(self) -> None:
         """Ends the live display, so the error appears below it."""
-        if self._display is not None:
-            self._display.close()
+        self._display.draw(note="")
+        self._display.stop()
 
     def _write(self, text: str) -> None:
         if text:
-            self._out.write(text)
+            encoding = getattr(self._out, "encoding", None) or "utf-8"
+            self._out.write(text.encode(encoding, "replace").decode(encoding))
             self._out.flush()
 
 
-def _describe(logs: Any, end_step: int | None) -> tuple[str, str]:
-    """Returns the returns and further facts of an update."""
-    returns = f"return {logs['episode_return']:.1f}"
+class _LiveDisplay(rich.progress.Progress):
+    """A bar, and below it the history of the returns and the facts of the last update.
+
+    In a terminal, other printed text appears above it.
+    """
+
+    def __init__(self, console: rich.console.Console, disable: bool) -> None:
+        self.returns: list = []
+        self._handle: Any = None
+        # With 16 colors, Rich would draw a finished bar in the color of the rest.
+        bar = rich.progress.BarColumn(40, "bright_black", "cyan", "green")
+        percent = rich.progress.TaskProgressColumn()
+        columns = "[bold]{task.description}", bar, percent, "[dim]{task.fields[note]}"
+        super().__init__(*columns, console=console, auto_refresh=False, disable=disable)
+        # With a hidden cursor, a killed process would leave the terminal unusable.
+        console.show_cursor = lambda show=True: False  # type: ignore[method-assign]
+        self.row = self.add_task("", total=None)
+
+    def get_renderables(self) -> Any:
+        if self.returns:
+            yield from super().get_renderables()
+            yield rich.text.Text(_sparkline(self.returns))
+            yield rich.text.Text(self.tasks[0].fields["facts"])
+
+    def draw(self, **changes: Any) -> None:
+        """Draws the last update, if there is one, with changed fields of its row."""
+        self.update(self.row, **changes)
+        if self.returns and self.console.is_jupyter:
+            display = sys.modules["IPython"].display.display
+            self._handle = self._handle or display(self, display_id=True)
+            self._handle.update(self)
+        elif self.returns:
+            self.start()  # replaces `sys.stdout` and `sys.stderr`
+            self.refresh()
+
+
+def _sparkline(values: list) -> str:
+    """Returns a text of at most 40 blocks, means over about equally many values.
+
+    The highest block is the maximum.
+
+    Example:
+
+    >>> _sparkline([0, 5, 10]), _sparkline([3, 3])
+    ('▁▅█', '▁▁')
+    """
+    parts = np.array_split(values, min(40, len(values)))
+    means = np.array([part.mean() for part in parts])
+    scale = 7 / (np.ptp(means) or 1.0)
+    return "".join("▁▂▃▄▅▆▇█"[int(x * scale + 0.5)] for x in means - means.min())
+
+
+def _describe(logs: Any, end_step: int | None) -> str:
+    """Returns facts about an update."""
+    facts = f"return {logs['episode_return']:.1f}"
     if math.isfinite(logs.get("val_episode_return", math.nan)):
-        returns += f" · evaluation {logs['val_episode_return']:.1f}"
+        facts += f" · evaluation {logs['val_episode_return']:.1f}"
+    facts += f" · length {logs['episode_length']:.0f} · entropy {logs['entropy']:.3f}"
     total = f"/{end_step:,}" if end_step else ""
-    facts = (
-        f"length {logs['episode_length']:.0f} · entropy {logs['entropy']:.3f} · "
-        f"{logs['env_steps']:,.0f}{total} steps · {logs['steps_per_second']:,.0f} steps/s"
-    )
-    return returns, facts
+    facts += f" · {logs['env_steps']:,.0f}{total} steps"
+    return f"{facts} · {logs['steps_per_second']:,.0f} steps/s"
