@@ -349,18 +349,6 @@ def test_config_names_no_cluster_and_the_resume_command_does(cores, tmp_path):
     assert cli_options.explicit_settings(options)["fit"] == {"workers": workers}
 
 
-def test_videos_of_a_run_have_the_time_limit_of_its_evaluations(tmp_path):
-    settings = {
-        "callbacks": {"video": 3},
-        "env_kwargs": {"sutton_barto_reward": True},
-        "fit": {"max_episode_steps": 50},
-        "evaluation": {"max_episode_steps": 20},
-    }
-    [video] = train_command.make_callbacks("CartPole-v1", settings, tmp_path)
-    expected = {"env_kwargs": {"sutton_barto_reward": True}, "max_episode_steps": 20}
-    assert (video.every, video.options) == (3, expected)
-
-
 def test_command_whose_output_nobody_reads_ends_without_a_message():
     """The text is written when the command has ended, as after `| head -1`."""
     reader, writer = os.pipe()
@@ -382,15 +370,16 @@ def test_options_of_a_resumed_run_replace_those_of_its_config(run, tmp_path):
     content["callbacks"] = {"tensorboard": "scalars", "video": 7}
     path.write_text(json.dumps(content))
     own = plan("train", "--resume", str(path.parent)).settings
-    for name in ("checkpoint", "callbacks", "fit"):
+    for name in ("checkpoint", "fit"):
         assert own[name] == content[name]
+    assert own["callbacks"] == {"tensorboard": "scalars"}  # earlier versions had videos
     words = "--checkpoint-every 30s --grace 0 --diagnose --tensorboard histograms"
-    words += " --video 3 --num-envs 3 --workers 2"
+    words += " --num-envs 3 --workers 2"
     path.write_text(json.dumps({**content, "engine": "host"}))
     other = plan("train", "--resume", str(path.parent), *words.split()).settings
     every = {"every_seconds": 30.0, "every_updates": None}
     assert other["checkpoint"] == {**every, "grace_seconds": 0.0}
-    kinds = {"diagnose": True, "tensorboard": "histograms", "video": 3}
+    kinds = {"diagnose": True, "tensorboard": "histograms"}
     assert other["callbacks"] == kinds
     assert other["fit"] == {**own["fit"], "num_envs": 3, "workers": 2}
     assert other["agent"] == content["agent"]
@@ -598,15 +587,13 @@ def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_training_records_videos_and_writes_events(tmp_path, capsys):
-    more = ["--video", "2", "--tensorboard", "histograms", "--diagnose"]
+def test_training_writes_events(tmp_path, capsys):
+    more = ["--tensorboard", "histograms", "--diagnose"]
     assert train(tmp_path / "run", *more) == 0
     assert "Diagnostics: " in capsys.readouterr().out
-    names = [path.stem for path in sorted((tmp_path / "run" / "videos").iterdir())]
-    assert names == ["update_000000", "update_000002"]
     assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 1
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    expected = {"diagnose": True, "tensorboard": "histograms", "video": 2}
+    expected = {"diagnose": True, "tensorboard": "histograms"}
     assert config["callbacks"] == expected
     assert cli.main(["plot", str(tmp_path / "run")]) == 0
     assert (tmp_path / "run" / "curve.png").read_bytes().startswith(b"\x89PNG")

@@ -13,7 +13,6 @@ from tf_reinforce.callbacks import evaluation
 from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import loop
 from tf_reinforce.experiments import tuning_trial
-from tf_reinforce.experiments import video_recorder
 
 
 def curve(updates_per_call, target):
@@ -37,15 +36,13 @@ def test_curve_does_not_depend_on_the_updates_per_call(target):
     assert len({x for x in expected if math.isfinite(x)}) > 1
 
 
-def test_evaluations_and_videos_are_due_after_multiples_of_every(tmp_path):
+def test_evaluations_are_due_after_multiples_of_every():
     """Also in a training that continues between two multiples."""
     evaluate = evaluation.EvaluationCallback(
         "CartPole-v1", {}, 0, None, every=3, target=None
     )
-    record = video_recorder.VideoRecorder("CartPole-v1", tmp_path, every=3)
-    for callback in (evaluate, record):
-        due = [epoch + callback.updates_until_due(epoch) for epoch in range(7)]
-        assert due == [3, 3, 3, 6, 6, 6, 9]
+    due = [epoch + evaluate.updates_until_due(epoch) for epoch in range(7)]
+    assert due == [3, 3, 3, 6, 6, 6, 9]
     # Each update may reach the target, and its agent is evaluated then.
     evaluate = evaluation.EvaluationCallback(
         "CartPole-v1", {}, 0, None, every=3, target=9.0

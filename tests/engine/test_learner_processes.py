@@ -19,7 +19,6 @@ from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import loop
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import tuning_trial
-from tf_reinforce.experiments import video_recorder
 from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.sequences import training
 
@@ -89,7 +88,7 @@ CHIEF_ONLY = {
     *(keras.callbacks.OrbaxCheckpoint, keras.callbacks.RemoteMonitor),
     *(keras.callbacks.TensorBoard, tfr.callbacks.TensorBoardLogger),
     *(tfr.callbacks.Diagnostics, tfr.callbacks.EpisodeLogger),
-    *(tfr.callbacks.ProgressLine, video_recorder.VideoRecorder),
+    tfr.callbacks.ProgressLine,
 }
 
 

@@ -61,7 +61,6 @@ ACCEPTED = {
     "callbacks": {
         "diagnose": FLAG,
         "tensorboard": ["scalars", "histograms"],
-        "video": COUNT,
     },
 }
 SETTINGS = [(table, name) for table, names in ACCEPTED.items() for name in names]

@@ -26,7 +26,7 @@ SETTINGS = {
     **{name: ("callbacks", name) for name in config.TABLES["callbacks"]},
 }
 # Options that may be used without a value: the value that they then have.
-_CONSTANTS = {"preset": "", "tensorboard": "scalars", "video": 100}
+_CONSTANTS = {"preset": "", "tensorboard": "scalars"}
 
 
 def flag(name):

@@ -183,13 +183,6 @@ def make_callbacks(env, settings, directory):
     if (kind := table.get("tensorboard")) is not None:
         folder, has_histograms = directory / "tensorboard", kind == "histograms"
         result.append(callbacks.TensorBoardLogger(folder, histograms=has_histograms))
-    if (every := table.get("video")) is not None:
-        from tf_reinforce.experiments import video_recorder
-
-        limit = settings["evaluation"].get("max_episode_steps")
-        more = dict(env_kwargs=settings["env_kwargs"], max_episode_steps=limit)
-        folder = directory / "videos"
-        result.append(video_recorder.VideoRecorder(env, folder, every, **more))
     return result
 
 

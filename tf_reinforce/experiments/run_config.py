@@ -181,7 +181,7 @@ def read_training(directory, env_kwargs=None, fit=None):
             f"{directory} contains no training to continue: there is no file {path}. "
             "Start a training with `tf-reinforce train ENV --run-dir DIR`."
         )
-    content.setdefault("callbacks", {})
+    content.setdefault("callbacks", {}).pop("video", None)  # of an earlier version
     seed_key = "seeds" if "seeds" in content else "seed"
     required = "env", "engine", seed_key, "env_kwargs", *options.TABLES
     content = schema.check_table(str(path), _HINTS, content, required=required)

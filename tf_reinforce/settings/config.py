@@ -460,12 +460,10 @@ class CallbackSettings(typing.TypedDict, total=False):
         diagnose: Print advice if the policy does not learn (docs/diagnostics.md).
         tensorboard: Write logs for TensorBoard to RUN/tensorboard; histograms: also of
             weights and actions.
-        video: Record a video to RUN/videos before training and every N updates (100).
     """
 
     diagnose: bool
     tensorboard: Literal["scalars", "histograms"]
-    video: Count
 
 
 # The classes of the tables of a run, of which a preset has the first three.
