@@ -127,9 +127,9 @@ class Marked(envs.Corridor):
 def test_observed_mask_of_wrong_size_raises(mask):
     env, layout = Marked(mask), heads.MultiCategorical([2, 3]).mask_layout
     path = action_masks.MaskPath("observation/legal")
-    in_graph = legal_actions.MaskInGraph(env, path, layout)
+    reader = action_masks.MaskReader(path, layout)
     with pytest.raises(ValueError, match=r"parts of \[5\] entries.*Received: \["):
-        in_graph.flat(None, env.observation(None), 7)
+        legal_actions.flat_masks(reader, env, None, env.observation(None), 7)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,9 @@ def test_flat_masks_equal_those_of_the_host_engine(head, dtype):
         numbers += [0.5]
     rows = np.array([[number, 1, 0] for number in numbers], dtype)
     env, path = Marked(rows), action_masks.MaskPath("observation/legal")
-    in_graph = legal_actions.MaskInGraph(env, path, head.mask_layout)
-    flat = in_graph.flat(None, env.observation(None), len(rows)).numpy()
+    reader = action_masks.MaskReader(path, head.mask_layout)
+    inputs = env, None, env.observation(None), len(rows)
+    flat = legal_actions.flat_masks(reader, *inputs).numpy()
     for row, ours in zip(rows, flat, strict=True):
         try:
             expected = head.flatten_mask(row).tolist()
@@ -181,9 +182,7 @@ def test_part_without_mask_allows_all_its_actions():
 def test_legality_in_the_graph_equals_the_numpy_definition(head):
     """Over all masks of three entries from 0 to 2."""
     masks = np.stack(np.meshgrid(*[[0, 1, 2]] * 3), -1).reshape(-1, 3).astype("int8")
-    path = action_masks.MaskPath(PATH)
-    in_graph = legal_actions.MaskInGraph(envs.Corridor(3), path, head.mask_layout)
-    ours = in_graph.has_legal_action(tf.constant(masks))
+    ours = legal_actions.has_legal_action(head.mask_layout, tf.constant(masks))
     np.testing.assert_array_equal(ours, head.has_legal_action(masks))
 
 

@@ -9,6 +9,9 @@ different: an entry of 0 or 1 is the only legal value of the flag, and 2 allows 
 values.
 """
 
+import functools
+from typing import NamedTuple
+
 import numpy as np
 
 from tf_reinforce.data import spaces
@@ -24,14 +27,22 @@ class MaskLayout:
         size: Int, `M`, the entries of a flat mask; zero if the head takes no masks.
         sizes: Tuple of ints, the categories of each choice. All choices must be legal.
         is_flags: Bool, whether each entry is the mask of a flag.
+
+    Attributes:
+        largest: Int, the value of an entry that allows the most.
+        parts: List with the layout itself; with those of all parts for nested actions.
+        groups: List of `(entries, least, most)`. A mask allows an action if, in each
+            group of consecutive entries, one is between `least` and `most`. A group is a
+            choice, whose `least` is 1, or a flag.
     """
 
     def __init__(self, owner, size, sizes=(), is_flags=False):
         self.owner, self.size, self.sizes = owner, size, tuple(sizes)
         self.is_flags = is_flags
         self.largest = FREE if is_flags else 1
-        ends = np.cumsum(self.sizes, dtype=int).tolist()
-        self._choices = list(zip([0, *ends], ends))
+        self.parts = [self]
+        others = size - sum(self.sizes)
+        self.groups = [(n, 1, 127) for n in self.sizes] + [(1, 0, self.largest)] * others
 
     def flatten(self, mask):
         """Returns an environment's mask as a flat array `[M]` int8.
@@ -61,58 +72,32 @@ class MaskLayout:
 
     def has_legal_action(self, masks):
         """Returns `[...]` bool, whether each flat mask `[..., M]` allows an action."""
-        if not self.sizes:
-            return np.isin(masks, range(self.largest + 1)).all(axis=-1)
-        starts = [first for first, _ in self._choices]
-        return np.logical_or.reduceat(masks != 0, starts, axis=-1).all(axis=-1)
+        starts, least, most = self._bounds
+        legal = (masks >= least) & (masks <= most)
+        return np.logical_or.reduceat(legal, starts, axis=-1).all(axis=-1)
 
-    def parts(self):
-        """Returns the layouts of all parts, in the order of the flat mask."""
-        return [self]
-
-    def choices(self):
-        """Returns the entries `(first, end)` of each choice among categories.
-
-        A mask allows an action only if each choice has an entry that is not zero.
-        """
-        return self._choices
+    @functools.cached_property
+    def _bounds(self):
+        """Returns where each group starts, and `least` and `most` of each entry."""
+        sizes, *bounds = np.array(self.groups, int).reshape(-1, 3).T
+        return np.cumsum(sizes) - sizes, *np.repeat(np.int8(bounds), sizes, axis=1)
 
 
-class NestedLayout:
+class NestedLayout(MaskLayout):
     """Masks for nested actions: the flat masks of all parts in a row.
 
     Args:
-        owner: String, the head's name in error messages.
         layouts: Nested dicts and tuples of `MaskLayout`s.
     """
 
-    def __init__(self, owner, layouts):
-        self.owner, self._layouts = owner, layouts
-        self._leaves = spaces.flatten(layouts)
-        self.size = sum(leaf.size for leaf in self._leaves)
-        self._starts = np.cumsum([0, *(leaf.size for leaf in self._leaves[:-1])]).tolist()
+    def __init__(self, layouts):
+        self._layouts, self.parts = layouts, spaces.flatten(layouts)
+        self.size = sum(part.size for part in self.parts)
+        self.groups = [group for part in self.parts for group in part.groups]
 
     def flatten(self, mask):
         """Returns nested masks, of which `None` allows all actions, as `[M]` int8."""
         return np.concatenate(_flatten_nested(self._layouts, mask))
-
-    def has_legal_action(self, masks):
-        """Returns `[...]` bool, whether each flat mask `[..., M]` allows an action."""
-        parts = np.split(masks, self._starts[1:], axis=-1)
-        pairs = zip(self._leaves, parts, strict=True)
-        return np.all([leaf.has_legal_action(part) for leaf, part in pairs], axis=0)
-
-    def parts(self):
-        """Returns the layouts of all parts, in the order of the flat mask."""
-        return self._leaves
-
-    def choices(self):
-        """Returns the entries of each choice, as `MaskLayout.choices` does."""
-        return [
-            (start + first, start + end)
-            for start, leaf in zip(self._starts, self._leaves, strict=True)
-            for first, end in leaf.choices()
-        ]
 
 
 def _split(mask):
@@ -196,8 +181,7 @@ class MaskPath:
                 self.lookup(observation_spec, None)
         except KeyError:
             raise ValueError(
-                "`action_mask` must name a part of the observation. "
-                "Received: "
+                "`action_mask` must name a part of the observation. Received: "
                 f"action_mask={self.where!r} for observations {observation_spec}"
             ) from None
 
@@ -224,17 +208,11 @@ def _env_info(env_index, infos):
     return {key: _env_info(env_index, infos[key]) for key in keys}
 
 
-class MaskReader:
-    """Reads action masks from what environments return, and flattens them.
+class MaskReader(NamedTuple):
+    """Reads action masks from what environments return, and flattens them."""
 
-    Args:
-        path: `MaskPath`.
-        layout: `MaskLayout`.
-    """
-
-    def __init__(self, path, layout):
-        self._path = path
-        self.layout = layout
+    path: MaskPath
+    layout: MaskLayout
 
     def read(self, observation, info):
         """Returns `[M]` int8, the mask of one environment.
@@ -243,9 +221,8 @@ class MaskReader:
             KeyError: If the environment returned none.
             ValueError: If the head does not accept it.
         """
-        return self.layout.flatten(self._path.lookup(observation, info))
+        return self.layout.flatten(self.path.lookup(observation, info))
 
     def read_env(self, env_index, observations, infos):
         """Returns `[M]` int8, the mask of one environment of a `VectorEnv`."""
-        mask = self._path.lookup_env(env_index, observations, infos)
-        return self.layout.flatten(mask)
+        return self.layout.flatten(self.path.lookup_env(env_index, observations, infos))

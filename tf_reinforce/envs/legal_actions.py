@@ -9,58 +9,54 @@ from tf_reinforce.data import spaces
 _INVALID = -1  # instead of an entry that the host engine does not accept
 
 
-class MaskInGraph:
-    """The action masks of a tensor environment, as flat tensors.
+def flat_masks(reader, env, state, observation, count):
+    """Returns `[B, M]` int8, the masks of B states, as `reader` would read them.
+
+    An entry that is not accepted there becomes -1.
 
     Args:
+        reader: `action_masks.MaskReader`, with `"info/action_mask"` for the environment's
+            method `action_mask`, or with a part of the observation.
         env: `TensorEnv` with action masks.
-        path: `action_masks.MaskPath`: `"info/action_mask"` for the environment's method
-            `action_mask`, or a part of the observation.
-        layout: `action_masks.MaskLayout` of the head, with M entries.
+        state: The states of the environment.
+        observation: Their observations.
+        count: Int, B.
+
+    Raises:
+        ValueError: If there is no mask of M entries at the reader's path.
     """
+    mask = {"action_mask": env.action_mask(state)}
+    layouts, parts = reader.layout.parts, [None]
+    with contextlib.suppress(KeyError):
+        parts = spaces.flatten(reader.path.lookup(observation, mask))
+    flat = [None if part is None else tf.reshape(part, [count, -1]) for part in parts]
+    expected = [layout.size for layout in layouts]
+    sizes = [None if part is None else part.shape[1] for part in flat]
+    has_mask = len(sizes) == len(expected) and sizes != [None]
+    if not (has_mask and all(x in (None, y) for x, y in zip(sizes, expected))):
+        raise ValueError(
+            "`action_mask` must be the place of a mask, with parts of "
+            f"{expected} entries, in {env!r}: a part of the observation, or "
+            "'info/action_mask' if its method `action_mask` returns one. Received: "
+            f"{sizes} entries at action_mask={reader.path.where!r}"
+        )
+    pairs = zip(layouts, flat, strict=True)
+    return tf.concat([_flat_part(*pair, count) for pair in pairs], axis=1)
 
-    def __init__(self, env, path, layout):
-        self.env = env
-        self.size = layout.size  # M
-        self._path, self._layout = path, layout
 
-    def flat(self, state, observation, count):
-        """Returns `[B, M]` int8, the masks of B states, as `MaskLayout.flatten` would.
+def has_legal_action(layout, masks):
+    """Returns `[...]` bool, whether masks of `flat_masks` are valid and allow an action.
 
-        An entry that is not accepted there becomes -1.
-
-        Args:
-            state: The states of the environment.
-            observation: Their observations.
-            count: Int, B.
-
-        Raises:
-            ValueError: If there is no mask of M entries at the path.
-        """
-        mask = {"action_mask": self.env.action_mask(state)}
-        layouts, parts = self._layout.parts(), [None]
-        with contextlib.suppress(KeyError):
-            parts = spaces.flatten(self._path.lookup(observation, mask))
-        flat = [None if part is None else tf.reshape(part, [count, -1]) for part in parts]
-        expected = [layout.size for layout in layouts]
-        sizes = [None if part is None else part.shape[1] for part in flat]
-        has_mask = len(sizes) == len(expected) and sizes != [None]
-        if not (has_mask and all(x in (None, y) for x, y in zip(sizes, expected))):
-            raise ValueError(
-                "`action_mask` must be the place of a mask, with parts of "
-                f"{expected} entries, in {self.env!r}: a part of the observation, or "
-                "'info/action_mask' if its method `action_mask` returns one. Received: "
-                f"{sizes} entries at action_mask={self._path.where!r}"
-            )
-        pairs = zip(layouts, flat, strict=True)
-        return tf.concat([_flat_part(*pair, count) for pair in pairs], axis=1)
-
-    def has_legal_action(self, masks):
-        """Returns `[B]` bool, whether each flat mask is valid and allows an action."""
-        valid = tf.reduce_all(masks != _INVALID, axis=1)
-        for first, end in self._layout.choices():
-            valid &= tf.reduce_any(masks[:, first:end] > 0, axis=1)
-        return valid
+    Args:
+        layout: `action_masks.MaskLayout`.
+        masks: `[..., M]` int8 tensor.
+    """
+    valid, first = tf.reduce_all(masks != _INVALID, axis=-1), 0
+    for size, least, _ in layout.groups:
+        if least:  # valid flags are legal
+            valid &= tf.reduce_any(masks[..., first : first + size] > 0, axis=-1)
+        first += size
+    return valid
 
 
 def _flat_part(layout, part, count):

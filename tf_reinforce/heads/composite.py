@@ -127,9 +127,9 @@ class Composite(base.Head):
         return tf.concat(parts, axis=-1)
 
     @property
-    def mask_layout(self) -> action_masks.NestedLayout:  # type: ignore[override]
+    def mask_layout(self) -> action_masks.NestedLayout:
         layouts = keras.tree.map_structure(lambda head: head.mask_layout, self.heads)
-        return action_masks.NestedLayout(repr(self), layouts)
+        return action_masks.NestedLayout(layouts)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         parts = zip(self.leaves, keras.tree.flatten(actions), self._split_mask(mask))

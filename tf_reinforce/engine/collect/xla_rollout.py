@@ -121,7 +121,7 @@ class Rollout:
             variables.
 
     Attributes:
-        masks: `legal_actions.MaskInGraph`, or `None` without action masks.
+        mask_reader: `action_masks.MaskReader`, or `None` without action masks.
         num_agents: Int, `K`.
         num_shards: Int, the number of shards.
 
@@ -147,11 +147,7 @@ class Rollout:
             )
         self.batched_env = batched_env
         self.actor = actor
-        self.masks = None
-        if actor.mask_source is not None:
-            self.masks = legal_actions.MaskInGraph(
-                batched_env.env, actor.mask_source, actor.head.mask_layout
-            )
+        self.mask_reader = actor.mask_reader()
         self.count = count
         self.deterministic = deterministic
         self.group_size = group_size
@@ -266,7 +262,8 @@ class Rollout:
         ]
         valid = finite & valid & tf.math.is_finite(reward)
         if carry.mask:
-            valid &= self.masks.has_legal_action(*carry.mask)
+            layout = self.mask_reader.layout
+            valid &= legal_actions.has_legal_action(layout, *carry.mask)
         return _Carry(
             step=carry.step + 1,
             env_state=state,
@@ -286,8 +283,8 @@ class Rollout:
         actor, limit = self.actor, self.batched_env.max_episode_steps
         observation = keras.tree.flatten(actor.observation_spec)
         row = [*keras.tree.flatten(actor.action_spec), tf.TensorSpec((), tf.float64)]
-        if self.masks is not None:
-            row.append(tf.TensorSpec((self.masks.size,), tf.int8))
+        if self.mask_reader is not None:
+            row.append(tf.TensorSpec((actor.mask_size,), tf.int8))
         pairs = [(x, limit + 1) for x in observation] + [(x, limit) for x in row]
         count = self.episodes_per_shard
         return [
@@ -348,17 +345,18 @@ class Rollout:
 
         The masks are a list of one tensor, or `[]` without masks.
         """
-        observation = self.batched_env.env.observation(state)
+        env, count = self.batched_env.env, self.episodes_per_shard
+        observation = env.observation(state)
         cast = keras.tree.map_structure(
             lambda leaf, tensor: tf.cast(tensor, leaf.dtype),
             self.actor.observation_spec,
             observation,
         )
-        valid = checks.is_valid_observation(self.batched_env.env, observation)
-        if self.masks is None:
+        valid = checks.is_valid_observation(env, observation)
+        if self.mask_reader is None:
             return cast, [], valid
-        mask = self.masks.flat(state, observation, self.episodes_per_shard)
-        return cast, [mask], valid
+        inputs = self.mask_reader, env, state, observation, count
+        return cast, [legal_actions.flat_masks(*inputs)], valid
 
     def _env_noise(self, spec, keys, numbers, step):
         """Returns the environments' noise; `group_size` consecutive episodes share it."""
@@ -453,9 +451,9 @@ def check_result(rollout, result):
         for x, leaf in zip(observations, leaves, strict=True)
     ]
     columns.append(("reward", episodes.rewards, *_is_valid(episodes.rewards)))
-    if rollout.masks is not None:  # first: without a legal action, states are arbitrary
-        masks = tf.reshape(episodes.masks, [-1, episodes.masks.shape[-1]])
-        valid = rollout.masks.has_legal_action(masks).numpy().reshape(rows, -1)
+    if rollout.mask_reader is not None:  # first: else, states are arbitrary
+        inputs = rollout.mask_reader.layout, tf.constant(episodes.masks)
+        valid = legal_actions.has_legal_action(*inputs).numpy()
         problem = "has no legal action, or an invalid entry, which is shown as -1"
         columns.insert(0, ("action mask", episodes.masks, valid, problem))
     is_step = np.arange(rows + 1)[:, None] <= episodes.lengths
