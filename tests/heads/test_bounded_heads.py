@@ -16,6 +16,7 @@ from toy_heads import revived
 from tf_reinforce import heads
 from tf_reinforce.engine.collect import environments
 from tf_reinforce.heads import beta as beta_module
+from tf_reinforce.heads import gaussian
 from tf_reinforce.policies import actor as deciding
 
 WIDEST = math.log(100.0)
@@ -50,7 +51,9 @@ def log_tail(z):
 # Every head for a Box
 
 KIND = pytest.mark.parametrize("kind", parts.BOX_HEADS)
-GAUSSIAN = [x for x in parts.BOX_HEADS if "Gaussian" in x]
+GAUSSIAN = [
+    x for x in parts.BOX_HEADS if issubclass(parts.HEADS[x].kind, gaussian.GaussianHead)
+]
 
 
 def make(kind, size, low, high, **options):

@@ -43,14 +43,16 @@ def test_each_baseline_without_arguments_has_a_name():
     classes = [x for x in classes if issubclass(x, baselines.Baseline)]
     others = {baselines.Baseline, baselines.Zero, baselines.Value}
     names = {x.__name__ for x in set(classes) - others}
-    assert names == set(config.BASELINES.values()), "Complete `BASELINES`."
+    assert names == set(config.BASELINES.values()), (
+        "Complete BASELINES in settings/config.py."
+    )
 
 
 def test_each_head_for_a_box_can_be_chosen_by_name():
     classes = [getattr(heads, name) for name in heads.__all__]
     classes = [x for x in classes if inspect.isclass(x) and issubclass(x, box.BoxHead)]
     names = {x.__name__ for x in classes}
-    assert names == set(config.BOX_HEADS), "Complete `BOX_HEADS`."
+    assert names == set(config.BOX_HEADS), "Complete BOX_HEADS in settings/config.py."
 
 
 @pytest.mark.parametrize("name", config.BOX_HEADS)
