@@ -69,7 +69,7 @@ def run_loop(
     """
     epochs, steps, epoch = options.epochs, options.steps, settings["initial_epoch"]
     agent.stop_training, strategy = False, agent._distribute_strategy
-    processes = learner_processes.get(strategy)
+    processes = None if strategy is None else learner_processes.get(strategy)
     callbacks = CallbackList(agent, processes, callbacks, epochs, steps, verbose)
     optimizer, made = _optimizer_steps(agent)
     progress, record = recorder.Progress(epoch, agent.env_steps, made), _Unrecorded()
@@ -84,7 +84,8 @@ def run_loop(
     progress.epoch, agent._initial_epoch = agent._initial_epoch or progress.epoch, None
     callbacks.facts = {"number of epochs": progress.epoch}
 
-    with processes.explain_lost(), record.stop, callbacks.notified_of_errors():
+    explained = processes.explain_lost() if processes else contextlib.nullcontext()
+    with explained, record.stop, callbacks.notified_of_errors():
         while not _has_ended(agent, processes, record, callbacks) and (
             progress.epoch < epochs if end is None else agent.env_steps < end
         ):
@@ -131,10 +132,11 @@ def _optimizer_steps(agent):
 
 def _has_ended(agent, processes, record, callbacks):
     """Returns whether a callback or a signal of any process has ended the training."""
-    agent.stop_training, signal = processes.agree_on_end(
-        agent.stop_training, record.signal, lambda: callbacks.facts
-    )
-    record.interrupt(signal)
+    if processes is not None:
+        agent.stop_training, signal = processes.agree_on_end(
+            agent.stop_training, record.signal, lambda: callbacks.facts
+        )
+        record.interrupt(signal)
     return agent.stop_training or record.signal != 0
 
 
@@ -143,7 +145,7 @@ class CallbackList(keras.callbacks.CallbackList):
 
     Args:
         agent, callbacks, verbose: As in `run_loop`.
-        processes: Result of `learner_processes.get`.
+        processes: Result of `learner_processes.get`, or `None` without a strategy.
         epochs, steps: Ints, the budget, one of them `None`.
 
     Attributes:
@@ -159,7 +161,7 @@ class CallbackList(keras.callbacks.CallbackList):
                 "SwapEMAWeights(swap_on_epoch=True) needs `epochs` instead of `steps`. "
                 f"Received: steps={steps}"
             )
-        own = list(processes.own_callbacks(callbacks))
+        own = list(processes.own_callbacks(callbacks) if processes else callbacks)
         for callback in own:
             if getattr(callback, "mode", None) == "auto":
                 for mode, applies in (("max", _MAXIMIZED), ("min", _MINIMIZED)):
