@@ -89,15 +89,17 @@ def test_two_end_tokens_end_completions():
 
 
 def ask_again(prompts, completion_ids):
-    """Replies with two tokens to completions that begin with the word."""
-    return [[0, 1] if ids[0] == 1 else None for ids in completion_ids]
+    """Replies with a word to completions that begin with a word."""
+    return [[1] if ids[0] == 1 else None for ids in completion_ids]
 
 
 @pytest.mark.parametrize("kl_coef", [sweeps.rare(0.0), 0.3])
 def test_replies_are_not_scored(kl_coef):
-    """Word and end token, two tokens of the reply, and one more token."""
+    """Word and end token, the reply, and one more token."""
     model = make(reply=ask_again, max_turns=2, max_completion_length=4, kl_coef=kl_coef)
     check(model, [[1, 0]])
+    ids = model.sample([[1, 0]] * 50).columns["completion_ids"]
+    assert any(x[:3] == [1, END, 1] and len(x) == 4 for x in ids)
 
 
 def test_weights_of_lora_receive_the_gradient():

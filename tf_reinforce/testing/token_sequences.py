@@ -4,6 +4,7 @@ import functools
 import itertools
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -58,8 +59,10 @@ def check_sequence_gradient(
         log_probs = tf.reduce_sum(policy.log_probs(completions)[0], axis=1)
         values = tf.constant(rewards, log_probs.dtype)
         if options.kl_coef:
-            weights = [x.value for x in model.reference_weights]
-            reference = policy.log_probs(completions, weights)[0]
+            # In another way than that of the estimator, which must not check itself.
+            pairs = zip(model.trainable_variables, model.reference_weights, strict=True)
+            with keras.StatelessScope([(v, x.value) for v, x in pairs]):
+                reference = policy.log_probs(completions)[0]
             values -= options.kl_coef * (log_probs - tf.reduce_sum(reference, axis=1))
         loss = -tf.reduce_sum(tf.exp(log_probs) * values) / num_prompts
     exact = expectations.flat(losses.gradients(tape, loss, model.trainable_variables))
