@@ -148,17 +148,6 @@ def test_compile_accepts_keras_defaults_and_saves_them(tmp_path):
     assert loaded.jit_compile is False
 
 
-def test_repr_shows_parts_and_counters():
-    agent = clock_agent(baseline="mean")
-    parts = f"policy=<Sequential '{agent.policy.name}'>, head=Categorical(2, start=0)"
-    parts += ", baseline=Mean"
-    assert repr(agent) == f"<Reinforce({parts}): not built>"
-    fit(agent, epochs=1, episodes_per_epoch=3)
-    end = f": 1 updates, 3 episodes, {agent.env_steps} steps>"
-    assert repr(agent) == f"<Reinforce({parts}){end}"
-    assert "head=None" in repr(tfr.Reinforce(dense()))
-
-
 # Training
 
 

@@ -325,18 +325,6 @@ def test_config_is_the_first_file_of_a_run(tmp_path, monkeypatch):
     assert text == "tf-reinforce train CartPole-v1\n"
 
 
-def test_versions_of_a_run_contain_the_git_commit(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    identity = ["-c", "user.name=a", "-c", "user.email=a"]
-    for command in (["init"], [*identity, "commit", "--allow-empty", "-m", "first"]):
-        subprocess.run(["git", *command], check=True, capture_output=True)
-    command = ["git", "rev-parse", "HEAD"]
-    commit = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert version.of_run()["git_commit"] == commit.strip()
-    monkeypatch.setenv("PATH", "")
-    assert version.of_run()["git_commit"] is None
-
-
 @pytest.mark.parametrize("cores", [0, 0.5])
 def test_config_names_no_cluster_and_the_resume_command_does(cores, tmp_path):
     workers = tfr.collect.RayWorkers(3, "host:6379", num_cpus_per_worker=cores)
@@ -478,7 +466,7 @@ def test_command_that_ctrl_c_ends_at_any_stage_can_be_repeated_or_continued(
     arguments += ["--run-dir", str(run), "--eval-episodes", "2"]
     with monkeypatch.context() as patch:
         interrupt = lambda: signal.raise_signal(signal.SIGINT)  # noqa: E731
-        patch.setattr(version, "of_run", interrupt)
+        patch.setattr(version, "installed", interrupt)
         assert cli.main(arguments) == 130
     assert "tf-reinforce: interrupted\n" in capsys.readouterr().err
     assert not run.exists()
@@ -636,9 +624,8 @@ def test_completion_script_completes_commands(tmp_path, capsys):
 @pytest.mark.parametrize(
     "words, printed",
     [
-        ("tain CartPole-v1", "tf-reinforce: error: .*Did you mean 'train'?"),
-        ("train --tensorbord", "tf-reinforce train: .*Did you mean '--tensorboard'?"),
-        ("train --engine hots", "invalid choice: 'hots'.* Did you mean 'host'?"),
+        ("tain CartPole-v1", "tf-reinforce: error: .*'tain'.*train.* --help"),
+        ("train --engine hots", "invalid choice: 'hots'.*host.* tf-reinforce train"),
         ("train E --zzz 0", "--zzz 0. Help: tf-reinforce train --help"),
         ("export run", "are required: --out. Help: tf-reinforce export --help"),
         ("", "tf-reinforce: error: .*required: COMMAND. Help: tf-reinforce --help"),

@@ -49,8 +49,7 @@ def __getattr__(name):
     return getattr(module, name, module)
 
 
-def __dir__():
-    return __all__
+__dir__ = __all__.copy  # what tab completion shows
 
 
 # `keras.saving.load_model` loads only classes that have been registered with Keras, which

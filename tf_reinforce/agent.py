@@ -256,7 +256,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         arguments = {"hidden": hidden, "learning_rate": learning_rate, **kwargs}
         with make_envs.open_envs(env, 1, env_kwargs=env_kwargs) as envs:
             env_spaces = envs.observation_space, envs.action_space
-            has_quantities = spaces.has_quantities(envs.observation_space)
+            parts = spaces.flatten(spaces.to_nest(envs.observation_space))
+            has_quantities = any(map(spaces.is_quantity, parts))
             options, fit = default_settings.merge(preset, arguments, envs, has_quantities)
         spaces.check_action_space(env_spaces[1])
         options, rates = building.parts_of_settings(options, *env_spaces, seed)
@@ -738,14 +739,6 @@ class Reinforce(compilation.FixedArguments, keras.Model):
     def jit_compile(self, value: bool | str) -> None:
         validation.one_of("jit_compile", value, config.JIT_COMPILE)
         self._jit_compile = value if value == "auto" else bool(value)
-
-    def __repr__(self) -> str:
-        """Shows the parts, and how much the agent has been trained."""
-        parts = f"policy=<{type(self.policy).__name__} {self.policy.name!r}>, "
-        parts += f"head={self.head!r}, baseline={type(self.baseline).__name__}"
-        state = "{} updates, {} episodes, {} steps".format(*self._counted())
-        state = state if self.built else "not built"
-        return f"<{type(self).__name__}({parts}): {state}>"
 
     predict = locks.in_usable_process(keras.Model.predict)
 

@@ -151,5 +151,5 @@ def test_earlier_run_with_the_name_of_the_value_baseline_keeps_its_settings(tmp_
     content = json.loads(path.read_text())
     content["agent"]["baseline"] = "value"
     path.write_text(json.dumps(content))
-    found = run_config.read_training(tmp_path)["agent"]["baseline"]
+    found = run_config.read_training(tmp_path, {}, {})["agent"]["baseline"]
     assert found == {"kind": "value"}

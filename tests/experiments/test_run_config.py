@@ -32,7 +32,9 @@ def read(tmp_path):
     def read_changed(table, values, **explicit):
         content = {**SETTINGS, table: values}
         (tmp_path / "config.json").write_text(json.dumps(content))
-        return run_config.read_training(tmp_path, **explicit)
+        return run_config.read_training(
+            tmp_path, **{"env_kwargs": {}, "fit": {}, **explicit}
+        )
 
     return read_changed
 
@@ -78,7 +80,7 @@ def test_commands_for_a_run_have_the_time_limit_of_its_evaluation(evaluation, tm
     fit = {"epochs": 1, "max_episode_steps": 5}
     config = {**SETTINGS, "fit": fit, "evaluation": evaluation}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    env, options = run_config.read_env(tmp_path)
+    env, options = run_config.read_env(tmp_path, {})
     expected = runs.evaluation_options(config)
     assert env == "CartPole-v1"
     assert options == {name: expected[name] for name in options}

@@ -20,12 +20,6 @@ from tf_reinforce.experiments import tuning
 from tf_reinforce.support import version
 
 
-@pytest.fixture(autouse=True)
-def no_git(monkeypatch):
-    """Leaves the trainings as the only processes that start."""
-    monkeypatch.setattr(version, "_git_commit", lambda: None)
-
-
 def prepared(folder, seeds, **config):
     config = {"env": "CartPole-v1", **config}
     seed_processes.prepare(folder, config, seeds, "a command")

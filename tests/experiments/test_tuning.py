@@ -100,15 +100,11 @@ def test_failed_trials_are_stored_with_their_message(fast, tmp_path):
     assert search(tmp_path, 4) == (found, best)  # failed trials are not tried again
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("it is broken"), ZeroDivisionError("it is broken")]
-)
-def test_five_failed_trials_or_a_bug_end_a_search(error, fast, tmp_path):
-    fast.update(dict.fromkeys(range(20), error))
-    with pytest.raises(type(error), match="it is broken"):
+def test_bug_ends_a_search(fast, tmp_path):
+    fast[0] = ZeroDivisionError("it is broken")
+    with pytest.raises(ZeroDivisionError, match="it is broken"):
         search(tmp_path, 20)
-    with tuning.open_search(tmp_path, config()) as running:
-        assert len(running.finished()) == (5 if isinstance(error, ValueError) else 0)
+    assert search(tmp_path, 0) == ([], None)
 
 
 def test_search_continues_after_an_incomplete_line_and_with_a_lock(fast, tmp_path):
@@ -139,16 +135,13 @@ def test_folder_of_something_else_is_refused_and_unchanged(fast, tmp_path):
     assert sorted((x.name, x.read_bytes()) for x in new.iterdir()) == before
 
 
-def test_first_trial_has_the_settings_and_sampler_and_seed_change_the_others(
-    fast, tmp_path
-):
+def test_first_trial_has_the_settings_and_the_seed_changes_the_others(fast, tmp_path):
     def parameters(folder, **changes):
         return [x[3] for x in search(tmp_path / folder, 11, prune=False, **changes)[0]]
 
-    tpe, drawn = parameters("tpe"), parameters("random", sampler="random")
-    assert tpe[0] == drawn[0] == {"agent.learning_rate": 0.01, "agent.hidden": "[8]"}
-    assert tpe[3:8] == drawn[3:8] and tpe[8:] != drawn[8:]
-    assert parameters("seed", seed=1)[3:] != tpe[3:]
+    first = parameters("first")
+    assert first[0] == {"agent.learning_rate": 0.01, "agent.hidden": "[8]"}
+    assert parameters("seed", seed=1)[3:] != first[3:]
 
 
 def test_confirmed_trial_with_the_best_mean_is_the_best(fast, tmp_path, monkeypatch):

@@ -158,7 +158,9 @@ def test_format_that_cannot_express_the_policy_keeps_the_earlier_export(tmp_path
     refused_agent().export(path, format="onnx")
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     assert set(before) > {"act.onnx", "distribution.onnx", "sample.onnx", "policy.json"}
-    expected = r"(?s)Received: format='onnx'.*Categorical\(2.*Use format='tf_saved_model'"
+    expected = (
+        r"(?s)Received: format='onnx'.*Categorical\(size=2.*Use format='tf_saved_model'"
+    )
     with pytest.raises(ValueError, match=expected):
         refused_agent(layer=MatrixInverse()).export(path, format="onnx")
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before

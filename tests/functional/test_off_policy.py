@@ -35,7 +35,8 @@ def test_top_k_multipliers_are_derivatives_of_the_probability_of_the_set(k):
 
 def test_estimates_equal_loops_over_the_log():
     total = sum(w * r for w, r in zip(WEIGHTS, REWARDS))
-    ips = off_policy.ips(WEIGHTS, REWARDS)
+    zeros = np.zeros(6)
+    ips = off_policy.doubly_robust(WEIGHTS, REWARDS, zeros, zeros)
     np.testing.assert_allclose(np.mean(ips), total / 6, rtol=1e-12)
     snips = off_policy.snips(tf.constant(WEIGHTS), tf.constant(REWARDS))
     np.testing.assert_allclose(np.mean(snips), total / sum(WEIGHTS), rtol=1e-12)
@@ -75,6 +76,6 @@ def test_no_gradient_flows_through_weights_and_multipliers():
 
 def test_arrays_of_different_shapes_are_refused():
     with pytest.raises(ValueError, match="same shape"):
-        off_policy.ips(np.ones(3), np.ones([3, 1]))
+        off_policy.snips(np.ones(3), np.ones([3, 1]))
     with pytest.raises(ValueError, match="same shape"):
         off_policy.importance_weights(LOG_PROBS, np.ones(5))

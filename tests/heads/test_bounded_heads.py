@@ -514,7 +514,8 @@ def test_litert_actions_for_huge_outputs_are_finite_and_inside_the_bounds(kind, 
     examples = [scales] if greedy else [scales, noise]
     program = environments.ActingProgram(actor, examples, greedy)
     assert program.runtime == "litert"
-    (raw,), (actions,), _, finite = program.for_batch(len(scales))([scales, noise])
+    act = program.for_batch(len(scales), environments.finite_weights(head.variables))
+    (raw,), (actions,), _, finite = act([scales, noise])
     assert (
         np.isfinite(raw).all()
         and (actions >= -1).all()

@@ -323,7 +323,8 @@ def test_litert_samples_under_mask_are_legal_and_equal_keras_samples(name):
     noise = [rng.random((count, *n.shape), "float32") for n in policy.noise_specs]
     program = environments.ActingProgram(policy, [rows, flags, *noise], False)
     assert program.runtime == "litert"
-    raw, *_ = program.for_batch(count)([rows, flags, *noise])
+    weights = environments.finite_weights(head.variables)
+    raw, *_ = program.for_batch(count, weights)([rows, flags, *noise])
     outputs = head.mask_outputs(tf.constant(1.5 * rows), tf.constant(flags))
     for ours, theirs in zip(
         raw, keras.tree.flatten(policy.select_actions(outputs, noise))

@@ -12,6 +12,7 @@ import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
+from tf_reinforce.engine.collect import environments
 from tf_reinforce.policies import default_policy
 
 Box, Discrete = gym.spaces.Box, gym.spaces.Discrete
@@ -170,18 +171,19 @@ def test_litert_actions_equal_keras_for_any_batch_size(name):
     agent = tfr.Reinforce.for_env(lambda: toys.Observing(space), hidden=(8,))
     made = toys.acting_program(agent, space)
     assert made.runtime == "litert"
+    weights = environments.finite_weights(agent.trainer.actor.variables)
     rng = np.random.default_rng(3)
     flat = keras.tree.flatten(spaces.sample_observations(space, "float32", 10, rng))
     noise = rng.random((10, 2), "float32")
     outputs = []
     for count in (1, 2, 3, 5):
-        act = made.for_batch(count)
+        act = made.for_batch(count, weights)
         raw = [
             act([x[i : i + count] for x in (*flat, noise)])[0][0]
             for i in range(0, 11 - count, count)
         ]
         outputs.append(np.concatenate(raw)[:9])
-    (whole,), *_ = made.for_batch(10)([*flat, noise])
+    (whole,), *_ = made.for_batch(10, weights)([*flat, noise])
     for found in outputs:
         np.testing.assert_array_equal(found, whole[: len(found)])
     nested = keras.tree.pack_sequence_as(spaces.to_nest(space), flat)

@@ -34,7 +34,7 @@ def test_processes_are_numbered_from_the_chief_on():
     for kind, index, number in [("chief", 0, 0), ("worker", 0, 1), ("worker", "1", 2)]:
         environ = {"TF_CONFIG": tf_config(cluster, kind, index)}
         found = startup.learner_cluster(environ)
-        assert found.hosts == ("a:1", "b:1", "c:1") and found.number == number
+        assert found == (("a:1", "b:1", "c:1"), number)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,9 @@ def acting_program(agent, observation_space, deterministic=False):
     """Returns a new acting program of an agent."""
     actor = agent.trainer.actor
     inputs = environments.example_inputs(actor, observation_space, deterministic)
-    return environments.ActingProgram(actor, inputs, deterministic)
+    program = environments.ActingProgram(actor, inputs, deterministic)
+    program.variables = actor.variables
+    return program
 
 
 def set_options(estimator, **options):

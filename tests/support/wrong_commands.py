@@ -153,7 +153,6 @@ def _tune_commands():
     yield Command(("tune", "NoSuch-v0"), "env", "NoSuch")
     yield Command((*tune, "--epochs", "3"), "--epochs", "3")
     yield from options(tune, "--run-dir", "full", "mine.txt", name="folder")
-    yield from options(tune, "--sampler", "grid")
     yield from options(tune, "--confirm", "-1", name="confirm")
     yield from options(tune, "--gamma", "2", "nan", name="gamma")
     yield Command((*tune, "--preset", "Pendulum-v1"), "preset", "Pendulum-v1")

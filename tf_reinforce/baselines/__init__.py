@@ -30,9 +30,7 @@ __all__ = [
     "get",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy  # what tab completion shows
 
 
 def get(identifier: str | Baseline | None) -> Baseline:

@@ -187,6 +187,8 @@ class LeaveOneOut(Baseline):
         free! https://openreview.net/forum?id=r1lgTGL5DE
     """
 
+    argument_names = ("group_size",)
+
     def __init__(self, group_size: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if group_size is not None:
@@ -211,9 +213,6 @@ class LeaveOneOut(Baseline):
         sums = tf.reduce_sum(grouped, axis=2, keepdims=True) - grouped
         means = tf.reshape(tf.math.divide_no_nan(sums, others), [steps, episodes])
         return tf.where(valid, means, 0.0)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "group_size": self.group_size}
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -269,6 +268,8 @@ class MovingAverage(Baseline):
     [[4.0]]
     """
 
+    argument_names: tuple[str, ...] = ("decay",)
+
     def __init__(self, decay: float = 0.9, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.decay = validation.within("decay", decay, 0, 1)
@@ -299,9 +300,6 @@ class MovingAverage(Baseline):
         decay = tf.where(weights > 0, tf.constant(self.decay, weights.dtype), 1.0)
         self.sums.assign(decay * self.sums + means)
         self.shares.assign(decay * self.shares + weights)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "decay": self.decay}
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -334,6 +332,8 @@ class TimeStep(MovingAverage):
     [[7.0], [3.0], [3.0]]
     """
 
+    argument_names = ("horizon", "decay")
+
     def __init__(self, horizon: int = 1000, decay: float = 0.9, **kwargs: Any) -> None:
         super().__init__(decay, **kwargs)
         self.horizon = validation.size("horizon", horizon)
@@ -358,6 +358,3 @@ class TimeStep(MovingAverage):
         sums = tf.math.unsorted_segment_sum(returns, indices, self.horizon)
         means = tf.math.divide_no_nan(tf.cast(sums, tf.float64), counts)
         self._add_means(means, tf.cast(counts > 0, tf.float64))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "horizon": self.horizon}

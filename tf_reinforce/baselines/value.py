@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_reinforce.baselines import base
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
+from tf_reinforce.functional import shapes
 from tf_reinforce.support import compilation
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
@@ -106,10 +107,7 @@ class Value(base.Baseline):
 
     def values(self, observations: Any) -> tf.Tensor:
         """Returns the values `[N]` of `N` observations; gradients flow to the model."""
-
-        def call_model(observations: Any) -> tf.Tensor:
-            return self.model(observations, training=False)
-
+        call_model = functools.partial(self.model, training=False)
         values = minibatches.call_on_rows(call_model, observations)
         if values.shape.rank != 2 or values.shape[-1] != 1:
             raise ValueError(
@@ -223,8 +221,7 @@ class Value(base.Baseline):
         If not, `refuses=True` makes the weights NaN; otherwise nothing happens.
         """
         _, gradients = self.gradients(baseline_batch)
-        finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients]
-        finite = tf.reduce_all(finite)
+        finite = shapes.all_finite(gradients)
         tf.cond(finite, lambda: self._step(gradients), lambda: 0)
         tf.cond(~finite & refuses, self._refuse, lambda: 0)
 

@@ -18,6 +18,4 @@ __all__ = [
     "TensorBoardLogger",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy  # what tab completion shows

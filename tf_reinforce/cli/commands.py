@@ -146,8 +146,6 @@ def export(
         cli_options.expect_none("without --check", **more)
     env = env and plans.find_env(env)
     files.expect_replaceable_folder(out)
-    if format == "tf_saved_model":
-        files.expect_no_pattern(out)
     agent = load(run, max_bytes)
     agent.export(out, format=format)
     names = ", log_prob" if format == "tf_saved_model" else ""

@@ -15,12 +15,11 @@ from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import train
 from tf_reinforce.cli import tune
 from tf_reinforce.support import locks
-from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports an error in one line, with the most similar option or command."""
+    """Reports an error in one line."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, allow_abbrev=False, **kwargs)
@@ -36,12 +35,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Prints an error message, and exits with code 2."""
-        names = [str(x) for action in self._actions for x in action.choices or ()]
-        names += self._option_string_actions
-        received = re.search(r"(?:arguments: |invalid choice: ')([\w-]+)", message)
-        hint = received and validation.similar(received[1].replace("_", "-"), names)
-        hint = hint or f" Help: {self.prog} --help"
-        self.exit(2, f"{self.prog}: error: {message.rstrip('.')}.{hint}\n")
+        help = f"Help: {self.prog} --help"
+        self.exit(2, f"{self.prog}: error: {message.rstrip('.')}. {help}\n")
 
 
 def make_parser():

@@ -62,7 +62,7 @@ def train(options: TrainOptions):
     writes files and prints.
     """
     cluster = startup.learner_cluster(os.environ)
-    if cluster is None or cluster.number == 0:
+    if cluster is None or cluster[1] == 0:
         return _train(options, cluster)
     options.run_dir = None
     with open(os.devnull, "w") as file, contextlib.redirect_stdout(file):
@@ -113,7 +113,7 @@ def _train(options, cluster):
 
 def _strategy(options, cluster):
     """Returns the strategy of learner processes, before any other call of TensorFlow."""
-    count = len(cluster.hosts)
+    count = len(cluster[0])
     if options.seeds is not None:
         raise ValueError(
             "`--seeds` trains in one process, without TF_CONFIG. Received: "
@@ -134,7 +134,7 @@ def _train_agent(options, plan, strategy, twin, cluster):
     from tf_reinforce.engine import learner_processes
     from tf_reinforce.experiments import runs
 
-    settings, env, is_chief = plan.settings, plan.env, not (cluster and cluster.number)
+    settings, env, is_chief = plan.settings, plan.env, not (cluster and cluster[1])
     with (
         learner_processes.get(strategy).explain_lost(),
         learner_processes.scope(strategy),

@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 import shlex
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
@@ -39,7 +39,6 @@ class TuneOptions(cli_options.TaskOptions):
             return: mean return at the end of the budget; or a key of log.csv, whose mean
             over the last tenth counts (steps if there is a target, else return).
         minimize: Smaller values of the objective are better.
-        sampler: How to draw settings.
         prune: End trials that are below the median.
         run_dir: Folder of the search (runs/ENV/DATE_tune); a search in it continues.
     """
@@ -53,7 +52,6 @@ class TuneOptions(cli_options.TaskOptions):
     confirm: Annotated[int, schema.Range(0)] = 7
     objective: str | None = None
     minimize: bool = False
-    sampler: Literal["tpe", "random"] = "tpe"
     prune: bool = True
     run_dir: str | None = None
 
@@ -80,7 +78,6 @@ def tune(options: TuneOptions):
         seed=plan.seed,
         seeds=options.trainings,
         confirm=options.confirm,
-        sampler=options.sampler,
         prune=options.prune,
     )
     directory = options.run_dir or runs.default_directory(plan.env, "tune")

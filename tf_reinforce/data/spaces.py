@@ -340,11 +340,6 @@ def is_quantity(space):
     return space.dtype.kind == "f" or not (is_image or is_flags)
 
 
-def has_quantities(space):
-    """Returns whether a space has a part that `is_quantity`."""
-    return any(map(is_quantity, flatten(to_nest(space))))
-
-
 def category_bounds(space):
     """Returns the lowest and the highest category of a space, or `None` for a `Box`.
 

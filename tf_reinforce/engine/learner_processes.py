@@ -78,7 +78,7 @@ def learner_strategy() -> tf.distribute.Strategy:
         return tf.distribute.MultiWorkerMirroredStrategy()
     except tf.errors.OpError as error:
         raise OSError(
-            f"Process {cluster.number} cannot connect to the others of {cluster.hosts}. "
+            f"Process {cluster[1]} cannot connect to the others of {cluster[0]}. "
             f"Start all of them, each at an unused port ({error.message})."
         ) from error
 

@@ -30,17 +30,7 @@ _EVERY_UPDATE = (
 
 
 def run_loop(
-    agent,
-    envs,
-    seed,
-    options,
-    callbacks,
-    *,
-    validate,
-    freq,
-    verbose,
-    folder,
-    settings,
+    agent, envs, seed, options, callbacks, *, validate, freq, verbose, folder, settings
 ):
     """Makes updates until the budget is spent, and calls the callbacks.
 

@@ -85,7 +85,7 @@ def write(directory, content, command=None, versions=None):
     if not config_path.exists():
         write_json(config_path, {**content, "fit": fit, **version.stamp()})
     if not versions_path.exists():
-        write_json(versions_path, versions or version.of_run())
+        write_json(versions_path, versions or version.installed())
     if command is not None and not command_path.exists():
         with files.atomic_write(command_path) as temporary:
             # Arguments of a command may be bytes that are not text.
@@ -125,7 +125,7 @@ def read_json(path):
     return content
 
 
-def read_env(run, env_kwargs=None):
+def read_env(run, env_kwargs):
     """Returns the environment id and the evaluation options of a run.
 
     The file may come from an untrusted source, so some of its content is not used. An id
@@ -153,7 +153,7 @@ def read_env(run, env_kwargs=None):
     return env, {"env_kwargs": env_kwargs, "max_episode_steps": limit}
 
 
-def read_training(directory, env_kwargs=None, fit=None):
+def read_training(directory, env_kwargs, fit):
     """Returns all settings of a training in `config.json`, checked.
 
     The file may come from an untrusted source. Environment arguments must therefore be
@@ -190,7 +190,6 @@ def read_training(directory, env_kwargs=None, fit=None):
     if content["agent"]["baseline"] == "value":
         # `Reinforce.for_env` would choose other settings than those in the file.
         content["agent"]["baseline"] = {"kind": "value"}
-    fit = fit or {}
     merged = toml_files.merge_env_kwargs(path, content["env_kwargs"], env_kwargs)
     passed = {name: x for name, x in fit.items() if name not in MAY_DIFFER}
     passed["env_kwargs"] = merged

@@ -36,7 +36,7 @@ def prepare(directory, config, seeds, command=None):
     """
     files.expect_empty_folder(directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
-    versions = version.of_run()
+    versions = version.installed()
     with files.atomic_folder(directory) as temporary:
         for seed in seeds:
             folder = pathlib.Path(temporary) / f"seed_{seed}"

@@ -34,7 +34,6 @@ _NUM_RANDOM = 8  # trials before the sampler learns from earlier trials
 _NUM_UNPRUNED = 4  # complete trials before the pruner ends trials
 _WARMUP = 10  # no trial is pruned in the first 1 / 10 of its first training
 _CONFIRMED = "confirmed {}"  # attribute of the study: a trial's values
-_MAX_FAILURES = 5  # in a row, before the search ends
 _MAX_TRIES = 5  # of a trial whose process dies or is interrupted
 # Trials of one process. Of each, TensorFlow keeps about 25 MB of programs.
 _MAX_TRIALS = 25
@@ -71,7 +70,7 @@ def open_search(directory, config):
     else:
         files.expect_empty_folder(directory)
     with locks.FolderLock(directory):
-        versions = {**version.of_run(), "optuna": optuna.__version__}
+        versions = {**version.installed(), "optuna": optuna.__version__}
         run_config.write(directory, content, versions=versions)
         _repair(directory)
         search = Search(directory, config)
@@ -136,8 +135,6 @@ class Search:
         seed = int(seeding.generator(self.config.seed, "tuning", index).integers(2**32))
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_NUM_RANDOM)
         start = search_space.start_trials(self.config.space, self.config.settings)
-        if self.config.sampler == "random":
-            sampler, start = optuna.samplers.RandomSampler(seed=seed), start[:1]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             fixed = start[index] if index < len(start) else {}
@@ -239,16 +236,6 @@ class Search:
             trial.set_user_attr(ERROR, _failure(error))
             self.study.tell(trial, state=_STATES.FAIL)
 
-    def check_failures(self):
-        """Raises `ValueError` if the last trials have all failed."""
-        trials = [*self.finished().values()][-_MAX_FAILURES:]
-        errors = [x.user_attrs[ERROR] for x in trials if ERROR in x.user_attrs]
-        if len(errors) == _MAX_FAILURES:
-            raise ValueError(
-                f"The last {_MAX_FAILURES} trials have failed. Correct the environment, "
-                f"the settings or the ranges. The last error: {errors[-1]}"
-            )
-
 
 def _failure(error):
     """Describes an error in one line."""
@@ -266,7 +253,7 @@ def run_trials(search, num_trials, jobs, notify):
         notify: Function that is called with the index of each finished trial.
 
     Raises:
-        ValueError: If the last trials have all failed, or child processes die.
+        ValueError: If child processes die.
     """
     missing = search.missing(num_trials)
     if len(missing) <= (_MAX_TRIALS if jobs == 1 else 1):
@@ -274,7 +261,6 @@ def run_trials(search, num_trials, jobs, notify):
         for index in missing:
             search.run_trial(index)
             notify(index)
-            search.check_failures()
     while missing := search.missing(num_trials)[: jobs * _MAX_TRIALS]:
         try:
             _run_in_processes(search, missing, min(jobs, len(missing)), notify)
@@ -311,7 +297,6 @@ def _run_in_processes(search, indices, jobs, notify):
             for future in concurrent.futures.as_completed(futures):
                 future.result()
                 notify(futures[future])
-                search.check_failures()
         except BaseException:  # also Ctrl-C: end the running trials
             for child in multiprocessing.active_children():
                 child.kill()

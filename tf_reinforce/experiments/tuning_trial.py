@@ -52,7 +52,6 @@ class SearchConfig:
         seed: Int, from which all random numbers of the search are derived.
         seeds: Int, the number of trainings per trial.
         confirm: Int, the number of further trainings for each of the best trials.
-        sampler: `"tpe"` or `"random"`.
         prune: Bool, whether trials end early if they are worse than the median.
     """
 
@@ -66,7 +65,6 @@ class SearchConfig:
     seed: int = 0
     seeds: int = 3
     confirm: int = 7
-    sampler: str = "tpe"
     prune: bool = True
 
     @property

@@ -121,12 +121,9 @@ class LivePolicy:
                     observation, *inputs[num_seeds:]
                 )
                 values = *parameters.values(), *(v.value for v in self.actor.variables)
-                finite = [
-                    tf.reduce_all(tf.math.is_finite(tensor))
-                    for tensor in map(tf.convert_to_tensor, values)
-                    if tensor.dtype.is_floating
-                ]
-                return self.functions[name](observation, *inputs), tf.reduce_all(finite)
+                tensors = map(tf.convert_to_tensor, values)
+                finite = shapes.all_finite([x for x in tensors if x.dtype.is_floating])
+                return self.functions[name](observation, *inputs), finite
 
             signature = self.functions[name].input_signature
             graph = tf.function(checked, input_signature=signature, autograph=False)

@@ -43,9 +43,7 @@ __all__ = [
     "tanh_gaussian",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy  # what tab completion shows
 
 
 _POSSIBLE = "must not have a probability of zero, or a probability too small for its type"

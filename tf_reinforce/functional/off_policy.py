@@ -56,28 +56,6 @@ def top_k_multipliers(log_probs, k):
     return tf.stop_gradient(k * others ** (k - 1))
 
 
-def ips(weights, rewards):
-    """Returns the terms of inverse propensity scoring; their mean estimates the value.
-
-        V = 1/N Σₙ wₙ rₙ
-
-    Without clipping, the estimate is unbiased if the logging policy can choose whatever
-    the policy can.
-
-    Args:
-        weights: `[N]` float, the importance weights.
-        rewards: `[N]` float.
-
-    Returns:
-        `[N]` float, wₙ rₙ.
-
-    Reference:
-        Horvitz & Thompson (1952). doi:10.1080/01621459.1952.10483446
-    """
-    shapes.expect([(weights, "N"), (rewards, "N")])
-    return weights * rewards
-
-
 def snips(weights, rewards):
     """Returns the linear terms of self-normalized inverse propensity scoring.
 
@@ -108,6 +86,10 @@ def doubly_robust(weights, rewards, predictions, expected_predictions):
     """Returns the terms of the doubly robust estimator; their mean estimates the value.
 
         V = 1/N Σₙ [Σₐ π(a|xₙ) q(xₙ, a) + wₙ (rₙ - q(xₙ, aₙ))]
+
+    With predictions of zero, this is inverse propensity scoring (Horvitz & Thompson,
+    1952), V = 1/N Σₙ wₙ rₙ, which needs a logging policy that can choose whatever the
+    policy can.
 
     The estimate is unbiased if the propensities are right and the weights are not
     clipped. It is also unbiased if the predictions q are the expected rewards.

@@ -13,9 +13,7 @@ __all__ = [
     "lambda_returns",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy  # what tab completion shows
 
 
 def lambda_returns(

@@ -1,4 +1,4 @@
-"""Checks of shapes and of masked entries."""
+"""Checks of shapes, masked entries and numbers that are not finite."""
 
 import numpy as np
 import tensorflow as tf
@@ -62,3 +62,9 @@ def unmasked(name, values):
     except ValueError as error:
         text = f"`{name}` must be an array. Received: {repr(values)[:200]} ({error})"
         raise ValueError(text) from None
+
+
+def all_finite(tensors):
+    """Returns whether all numbers of a list of tensors are finite, a scalar bool."""
+    finite = [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
+    return tf.reduce_all(finite) if finite else tf.constant(True)

@@ -35,9 +35,7 @@ __all__ = [
     "for_space",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy  # what tab completion shows
 
 
 def for_space(space: gym.Space, **kwargs: Any) -> Head:
@@ -60,7 +58,7 @@ def for_space(space: gym.Space, **kwargs: Any) -> Head:
     Example:
 
     >>> for_space(gym.spaces.Discrete(4))
-    Categorical(4, start=0)
+    Categorical(size=4, start=0)
     """
     spaces.check_action_space(space)
     nest = spaces.to_nest(space)

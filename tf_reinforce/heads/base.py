@@ -52,7 +52,7 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         support: `Support`, the range of real raw actions. `None` means that they may be
             any real numbers, and a sample is a smooth function of the noise.
         argument_names: Tuple of the constructor arguments, attributes of the same name,
-            that `get_config` returns.
+            that `get_config` and `repr` show.
 
     In a `Composite`, `noise` is nested, and `action_shape`, `action_dtype` and `support`
     belong to the heads inside; `action_spec` describes the raw action of every head.
@@ -65,12 +65,10 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     mask_size: int = 0
     choices: tuple[int, ...] = ()
     support: Support | None = None
-    argument_names: tuple[str, ...] = ()
 
-    def get_config(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in self.argument_names}
-        plain = {k: list(x) if isinstance(x, tuple) else x for k, x in values.items()}
-        return {**super().get_config(), **plain}
+    def __repr__(self) -> str:
+        pairs = (f"{name}={getattr(self, name)}" for name in self.argument_names)
+        return f"{type(self).__name__}({', '.join(pairs)})"
 
     def action_spec(self, dtype: Any) -> Any:
         """Returns the spec of one raw action, a `tf.TensorSpec` or a structure of them.

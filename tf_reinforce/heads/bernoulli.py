@@ -107,9 +107,6 @@ class Bernoulli(base.Head):
     def is_valid(self, actions: Any) -> Any:
         return (actions == 0) | (actions == 1)
 
-    def __repr__(self) -> str:
-        return f"Bernoulli({self.n})"
-
 
 def _sigmoid(logits: Any) -> Any:
     """Returns the sigmoid of logits, clipped to ±1e4, where it is 0 or 1 in any type.

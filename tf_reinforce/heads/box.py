@@ -139,11 +139,6 @@ class BoxHead(base.Head):
         inside = (_exact(self.low) >= low) & (_exact(self.high) <= high)
         return bool(np.all(inside))
 
-    def __repr__(self) -> str:
-        integer = ", integer=True" if self.integer else ""
-        name = type(self).__name__
-        return f"{name}({self.size}, low={self.low}, high={self.high}{integer})"
-
 
 def _is_finite(value: Any) -> Any:
     return isinstance(value, int) or math.isfinite(value)

@@ -103,9 +103,6 @@ class Categorical(LogitsHead):
     def is_valid(self, actions: Any) -> Any:
         return (actions >= 0) & (actions < self.size)
 
-    def __repr__(self) -> str:
-        return f"Categorical({self.size}, start={self.start})"
-
 
 def mask_logits(logits: Any, illegal: Any) -> Any:
     """Returns finite logits that give illegal actions the probability 0.

@@ -125,6 +125,3 @@ class MultiCategorical(categorical.LogitsHead):
         indices = np.flatnonzero(~self._is_padding)
         shape = tf.concat([tf.shape(block)[:-2], [self._is_padding.size]], axis=0)
         return tf.gather(tf.reshape(block, shape), indices, axis=-1)
-
-    def __repr__(self) -> str:
-        return f"MultiCategorical({list(self.sizes)}, start={self.start})"

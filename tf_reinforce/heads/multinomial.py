@@ -102,9 +102,6 @@ class Multinomial(categorical.LogitsHead):
         correct_sum = np.sum(actions, axis=-1, keepdims=True) == self.trials
         return (actions >= 0) & correct_sum
 
-    def __repr__(self) -> str:
-        return f"Multinomial({self.categories}, trials={self.trials})"
-
 
 class _MultinomialWithEntropy(tfp.distributions.Multinomial):
     """TFP's Multinomial with an entropy, integer counts, and -∞ for invalid ones.

@@ -14,9 +14,7 @@ __all__ = [
     "RunningScale",
 ]
 
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy  # what tab completion shows
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -55,6 +53,8 @@ class RunningNormalization(compilation.FixedArguments, keras.layers.Layer):
         Chan, Golub & LeVeque (1983), Algorithms for computing the sample variance.
         doi:10.1080/00031305.1983.10483115
     """
+
+    argument_names = ("epsilon", "clip")
 
     def __init__(
         self, *, epsilon: float = 1e-8, clip: float = 10.0, **kwargs: Any
@@ -166,9 +166,6 @@ class RunningNormalization(compilation.FixedArguments, keras.layers.Layer):
     def compute_output_shape(self, observations_shape: Any) -> Any:
         return observations_shape
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "epsilon": self.epsilon, "clip": self.clip}
-
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class RunningScale(compilation.FixedArguments, keras.layers.Layer):
@@ -197,6 +194,8 @@ class RunningScale(compilation.FixedArguments, keras.layers.Layer):
     >>> layer(tf.constant([1.5, 6.0]), samples=None).numpy().round(6).tolist()
     [0.5, 2.0]
     """
+
+    argument_names = ("centered", "epsilon")
 
     def __init__(
         self, *, centered: bool = False, epsilon: float = 1e-8, **kwargs: Any
@@ -259,10 +258,6 @@ class RunningScale(compilation.FixedArguments, keras.layers.Layer):
         variance = tf.math.divide_no_nan(squares, count)
         scale = tf.sqrt(variance if self.centered else variance + mean * mean)
         return tf.where(scale > self.epsilon * tf.abs(mean), scale, 1.0)
-
-    def get_config(self) -> dict[str, Any]:
-        config = {"centered": self.centered, "epsilon": self.epsilon}
-        return {**super().get_config(), **config}
 
 
 def _largest_float(shape: Any, dtype: Any) -> Any:

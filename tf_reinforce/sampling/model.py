@@ -447,8 +447,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
         With several steps in one call, the first invalid step prevents all later steps.
         """
-        are_finite = [tf.reduce_all(tf.math.is_finite(x)) for x in values]
-        self._is_finite.assign(self._is_finite & tf.reduce_all(are_finite))
+        self._is_finite.assign(self._is_finite & shapes.all_finite(values))
         return self._is_finite.read_value()
 
     def _make_function(self, step_function):

@@ -32,6 +32,7 @@ class Encoding:
 
     def __init__(self, causal_lm, max_completion_length, stop_token_ids="auto"):
         self.preprocessor = getattr(causal_lm, "preprocessor", None)
+        self._tokenizer = getattr(self.preprocessor, "tokenizer", None)
         backbone = getattr(causal_lm, "backbone", None)
         self.vocabulary_size = getattr(backbone, "vocabulary_size", None)
         self.max_completion_length = max_completion_length
@@ -54,10 +55,6 @@ class Encoding:
                 "A prompt and `max_completion_length` must fit the longest sequence of "
                 f"the model, {self.max_length}. Received: {max_completion_length}"
             )
-
-    @property
-    def _tokenizer(self):
-        return getattr(self.preprocessor, "tokenizer", None)
 
     @property
     def pad_token_id(self):

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tf_reinforce import baselines
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
+from tf_reinforce.functional import shapes
 from tf_reinforce.sequences import language_model
 from tf_reinforce.settings import schema
 
@@ -228,7 +229,7 @@ class SequenceEstimator:
         else:
             is_finite, metrics = self._step(batch, uses_ratios=False)
         variables = [*self.variables, *self.optimizer.variables]
-        is_finite &= _all_finite([v.value for v in variables if "float" in v.dtype])
+        is_finite &= shapes.all_finite([v.value for v in variables if "float" in v.dtype])
         metrics = [*metrics, tf.reduce_mean(batch.kl)]
         return tf.stack([tf.cast(x, tf.float64) for x in (is_finite, *metrics)])
 
@@ -255,7 +256,7 @@ class SequenceEstimator:
         self.optimizer.apply(gradients, self.variables)
         # An optimizer with loss scaling itself skips a step that overflows.
         skips = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-        is_finite = _all_finite([metrics[0], *([] if skips else gradients)])
+        is_finite = shapes.all_finite([metrics[0], *([] if skips else gradients)])
         return is_finite, [*metrics, norm / scale]
 
     def _minibatch_steps(self, batch, permutations):
@@ -279,10 +280,6 @@ class SequenceEstimator:
         means = [x / tf.cast(steps, x.dtype) for x in sums]
         # Entropy and difference describe the policy that has sampled the completions.
         return are_finite, [means[0], first[1], first[2], means[3]]
-
-
-def _all_finite(tensors):
-    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in tensors])
 
 
 def _sum(tokens):

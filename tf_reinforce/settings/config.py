@@ -277,11 +277,6 @@ class RayWorkers:
         return module.RayLauncher(self, step_timeout)
 
 
-def number_of_workers(workers):
-    """Returns the number of workers that `fit`'s `workers` asks for."""
-    return workers.num_workers if isinstance(workers, RayWorkers) else workers
-
-
 @dataclasses.dataclass(frozen=True)
 class EnvSettings:
     """What environments receive before each update's episodes.
@@ -365,7 +360,8 @@ class FitOptions:
                     f"Give either `{names[0]}` or `{names[1]}`. Received: "
                     f"{names[0]}={first!r}, {names[1]}={second!r}"
                 )
-        episodes, count = self.episodes_per_epoch, number_of_workers(self.workers)
+        count = getattr(self.workers, "num_workers", self.workers)
+        episodes = self.episodes_per_epoch
         if episodes is not None and count > episodes:
             raise ValueError(
                 "`workers` must be at most `episodes_per_epoch`, because only one worker "

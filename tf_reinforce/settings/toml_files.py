@@ -189,13 +189,12 @@ def merge_env_kwargs(source, in_file, explicit):
     Args:
         source: Start of the error message, which names the file.
         in_file: Dict from the file.
-        explicit: Dict from the user, or `None`.
+        explicit: Dict from the user.
 
     Raises:
         ValueError: If an argument that only the file has is neither a finite number nor a
             bool.
     """
-    explicit = explicit or {}
     others = {name: value for name, value in in_file.items() if name not in explicit}
     check_env_kwargs(source, others)
     return {**others, **explicit}

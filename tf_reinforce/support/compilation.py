@@ -126,9 +126,19 @@ class FixedArguments:
     Traced programs contain the arguments as constants. If an argument could change,
     programs that were traced before would go on with the old value, and others would use
     the new one. Weights and the attributes `trainable` and `optimizer` may change.
+
+    Attributes:
+        argument_names: Tuple of the arguments, attributes of the same name, that
+            `get_config` returns; they need no conversion.
     """
 
     _fixed: frozenset[str] = frozenset()  # by default all constructor arguments
+    argument_names: tuple[str, ...] = ()
+
+    def get_config(self):
+        values = {name: getattr(self, name) for name in self.argument_names}
+        plain = {k: list(x) if isinstance(x, tuple) else x for k, x in values.items()}
+        return {**super().get_config(), **plain}
 
     def __setattr__(self, name, value):
         fixed = self._fixed or _fixed_arguments(type(self))

@@ -12,7 +12,6 @@ import re
 import sys
 import tempfile
 import threading
-from typing import NamedTuple
 
 from tf_reinforce.support import locks
 
@@ -125,23 +124,15 @@ def _flush():
         sys.stderr.flush()
 
 
-class LearnerCluster(NamedTuple):
-    """The processes that train one agent together.
-
-    Attributes:
-        hosts: Tuple of strings `"host:port"`, one for each process.
-        number: Int, this process' index in `hosts`. Process 0 is the chief.
-    """
-
-    hosts: tuple[str, ...]
-    number: int
-
-
 def learner_cluster(environ):
-    """Returns the cluster described by `TF_CONFIG`, or `None` for a single process.
+    """Returns the learner processes of `TF_CONFIG`, or `None` for a single process.
 
     TensorFlow could parse this variable too, but the command line needs it before
     TensorFlow is imported.
+
+    Returns:
+        Tuple of the processes' addresses `"host:port"`, and the index of this process
+        among them. Process 0 is the chief.
 
     Raises:
         ValueError: If `TF_CONFIG` is invalid, or has jobs other than chief and worker.
@@ -151,8 +142,8 @@ def learner_cluster(environ):
     >>> cluster = {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}
     >>> task = {"type": "worker", "index": 1}
     >>> environ = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
-    >>> learner_cluster(environ).number
-    1
+    >>> learner_cluster(environ)
+    (('10.0.0.1:2222', '10.0.0.2:2222'), 1)
     """
     text = environ.get("TF_CONFIG") or "{}"
     try:
@@ -174,4 +165,4 @@ def learner_cluster(environ):
             '{"type": "worker", "index": N}}, or unset; jobs: chief, worker. '
             f"Received: TF_CONFIG={text!r}"
         ) from error
-    return LearnerCluster(tuple(hosts.values()), number) if len(hosts) > 1 else None
+    return (tuple(hosts.values()), number) if len(hosts) > 1 else None

@@ -4,7 +4,6 @@ import copy
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -90,24 +89,6 @@ def installed():
             result[package] = None
     # The metadata of an editable installation may be those of an earlier version.
     return {**result, "tf-reinforce": VERSION}
-
-
-def of_run():
-    """Returns `installed()` and the Git commit of the current folder.
-
-    `git_commit` ends in `-dirty` if files differ from the commit, and is `None` outside
-    of a Git repository.
-    """
-    return {**installed(), "git_commit": _git_commit()}
-
-
-def _git_commit():
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--match="]
-    try:
-        described = subprocess.run(command, capture_output=True, timeout=5, text=True)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return described.stdout.strip() or None
 
 
 def flags():

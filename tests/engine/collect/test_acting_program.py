@@ -62,6 +62,7 @@ def program(model, head, *, deterministic=False, dtype="float32"):
     examples += [] if deterministic else [noise_of(head, 8, dtype)]
     actor = deciding.ActorPolicy(step, head, structure, dtype, variables)
     acting = environments.ActingProgram(actor, examples, deterministic)
+    acting.variables = variables
     return acting, structure
 
 
@@ -69,7 +70,9 @@ def act(acting, observations, noise):
     """Returns raw actions, actions for the environment, and whether outputs are
     finite.
     """
-    (raw,), (actions,), _, finite = acting.for_batch(len(noise))([observations, noise])
+    weights = environments.finite_weights(acting.variables)
+    select = acting.for_batch(len(noise), weights)
+    (raw,), (actions,), _, finite = select([observations, noise])
     return raw, actions, finite
 
 
@@ -277,6 +280,7 @@ def test_layer_that_litert_cannot_convert_acts_and_learns_in_tensorflow(layer, c
         agent.fit(toys.Bandit, epochs=1, num_envs=2, verbose=0)
     assert "through TensorFlow instead of LiteRT" in caplog.text
     program = agent.trainer.programs["acting", False]
+    program.variables = agent.trainer.actor.variables
     assert program.runtime == "tensorflow"
     before = policy.layers[-1].kernel.numpy()
     agent.fit(toys.Bandit, epochs=1, num_envs=2, verbose=0)

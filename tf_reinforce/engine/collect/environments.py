@@ -337,11 +337,10 @@ class ActingProgram:
 
     @locks.kept(at_once=False)  # Ctrl-C is no reason to leave LiteRT
     def __init__(self, actor, examples, deterministic):
-        self._variables = actor.variables
         self._concrete_function, self.layout = _trace(actor, deterministic)
         self._runners = threading.local()  # several threads must not share one
         self.runtime = "litert"
-        weights = finite_weights(self._variables)
+        weights = finite_weights(actor.variables)
         try:
             if actor.dtype == "float64":
                 raise ValueError("the policy computes in float64, and LiteRT does not")
@@ -353,13 +352,12 @@ class ActingProgram:
         except Exception as error:
             self._leave_litert(*str(error).strip().splitlines()[:1])
 
-    def for_batch(self, count, weights=None):
+    def for_batch(self, count, weights):
         """Returns a function that selects actions for a batch.
 
         Args:
             count: Positive int, the rows of the batch.
-            weights: List of arrays from `finite_weights`, by default the policy's current
-                weights.
+            weights: List of arrays from `finite_weights`.
 
         Returns:
             A function of a list of arrays `[count, …]`: observations, the action mask if
@@ -367,8 +365,6 @@ class ActingProgram:
             arrays, raw actions as sampled, actions for the environment and next recurrent
             states, and a bool, whether all policy outputs are finite.
         """
-        if weights is None:
-            weights = finite_weights(self._variables)
         runners, key = vars(self._runners), (self.runtime, count)
         if key not in runners:
             runners[key] = (

@@ -5,11 +5,12 @@ are computed afterwards from the returned episodes.
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import os
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -100,6 +101,7 @@ class _Carry(NamedTuple):
     arrays: list  # TensorArrays: observations, raw actions, rewards, action masks
 
 
+@dataclasses.dataclass(eq=False)
 class Rollout:
     """Runs `count` episodes of a tensor environment at once.
 
@@ -130,32 +132,25 @@ class Rollout:
             the environment has no time limit.
     """
 
-    def __init__(
-        self,
-        batched_env,
-        actor,
-        count,
-        deterministic=False,
-        group_size=1,
-        stacked_weights=None,
-    ):
-        if batched_env.max_episode_steps is None:
+    batched_env: BatchedTensorEnv
+    actor: Any
+    count: int
+    deterministic: bool = False
+    group_size: int = 1
+    stacked_weights: list | None = None
+
+    def __post_init__(self):
+        if self.batched_env.max_episode_steps is None:
             raise ValueError(
-                f"{batched_env.env!r} states no time limit, and the compiled engine "
+                f"{self.batched_env.env!r} states no time limit, and the compiled engine "
                 "waits until all episodes have ended. Set its attribute "
                 "`max_episode_steps`, or pass `max_episode_steps`."
             )
-        self.batched_env = batched_env
-        self.actor = actor
-        self.mask_reader = actor.mask_reader()
-        self.count = count
-        self.deterministic = deterministic
-        self.group_size = group_size
-        self.stacked_weights = stacked_weights
-        is_stacked = stacked_weights is not None
-        self.num_agents = stacked_weights[0].shape[0] if is_stacked else 1
-        self.num_shards = 1 if is_stacked else _num_shards(count, group_size)
-        self._variables = stacked_weights if is_stacked else actor.variables
+        self.mask_reader, stacked = self.actor.mask_reader(), self.stacked_weights
+        self.num_agents, self.num_shards = 1, _num_shards(self.count, self.group_size)
+        if stacked is not None:
+            self.num_agents, self.num_shards = stacked[0].shape[0], 1
+        self._variables = self.actor.variables if stacked is None else stacked
 
     def __call__(self, keys, weights=None):
         """Runs the episodes, and returns a `RolloutResult`.

@@ -579,12 +579,6 @@ class PolicyGradientEstimator:
             layer.vector_u.assign(vector)
             layer.kernel.assign(kernel)
 
-    @property
-    def layer_variables(self):
-        """Returns the variables that only `update_layers` changes."""
-        layers = self.updating_layers
-        return [v for layer in layers for v in layer.non_trainable_variables]
-
     def update_normalizer(self, episodes):
         """Updates the observation normalizer from all steps, even of dropped episodes."""
         if self.normalizer is not None:

@@ -6,6 +6,7 @@ import tensorflow as tf
 from tf_reinforce.data import minibatches
 from tf_reinforce.engine.update import estimator
 from tf_reinforce.functional import losses
+from tf_reinforce.functional import shapes
 from tf_reinforce.support import compilation
 from tf_reinforce.support import optimizers
 
@@ -50,12 +51,9 @@ class TrainStep:
         self.strategy = strategy
         self.passes = gradient_estimator.options.passes
         self.minibatch_size = gradient_estimator.options.minibatch_size
+        self._has_many_steps = self.passes > 1 or self.minibatch_size is not None
         # An optimizer with loss scaling itself skips a step that overflows.
         self._skips_overflow = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-
-    @property
-    def _has_many_steps(self):
-        return self.passes > 1 or self.minibatch_size is not None
 
     @property
     def num_permutations(self):
@@ -82,8 +80,8 @@ class TrainStep:
         make_steps = self._many_steps if self._has_many_steps else self._one_step
         finite, metrics, batch, baseline_step = make_steps(episodes, permutations)
         not_empty = tf.size(batch.returns) > 0
-        finite &= _all_finite(baseline_step.gradients) | ~not_empty
-        finite &= _all_finite(self.estimator.sums_of_squares(episodes, batch))
+        finite &= shapes.all_finite(baseline_step.gradients) | ~not_empty
+        finite &= shapes.all_finite(self.estimator.sums_of_squares(episodes, batch))
 
         def update_statistics():
             compiled = self.jit_compile_baseline
@@ -91,7 +89,7 @@ class TrainStep:
             self.estimator.update_layers()
 
         _run_if(finite & not_empty, update_statistics)
-        finite &= _all_finite([v for v in self.variables if "float" in v.dtype])
+        finite &= shapes.all_finite([v for v in self.variables if "float" in v.dtype])
         _run_if(~finite, lambda: self.restore(before))
         _run_if(finite, lambda: self.estimator.update_normalizer(episodes))
         metrics = self._metrics_or_empty(metrics, not_empty)
@@ -303,7 +301,7 @@ class TrainStep:
         )
 
     def _step_finite(self, loss, gradients):
-        return _all_finite([loss] if self._skips_overflow else [loss, *gradients])
+        return shapes.all_finite([loss] if self._skips_overflow else [loss, *gradients])
 
     def _apply(self, gradients):
         """Makes one gradient step with the optimizer.
@@ -319,7 +317,8 @@ class TrainStep:
         parts = [self.optimizer, self.estimator.baseline, *self.estimator.scales.values()]
         parts.append(getattr(self.estimator.baseline, "optimizer", None))
         others = [v for part in parts if part is not None for v in part.variables]
-        others += self.estimator.layer_variables
+        layers = self.estimator.updating_layers
+        others += [v for layer in layers for v in layer.non_trainable_variables]
         return [*self.estimator.variables, *others]
 
     def restore(self, before):
@@ -367,11 +366,6 @@ def _mean_over_shares(strategy, batch, function):
 def _terms(gradients, metrics):
     """Returns gradients and metrics as one list of tensors, to be summed."""
     return [*gradients, *(tf.cast(metrics[x], tf.float64) for x in estimator.METRICS)]
-
-
-def _all_finite(tensors):
-    finite = [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
-    return tf.reduce_all(finite) if finite else tf.constant(True)
 
 
 def _run_if(condition, function):

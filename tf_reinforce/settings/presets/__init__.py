@@ -23,6 +23,4 @@ from tf_reinforce.settings.toml_files import read
 
 __all__ = ["names", "read"]
 
-
-def __dir__() -> list[str]:
-    return __all__
+__dir__ = __all__.copy  # what tab completion shows
