@@ -4,6 +4,8 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,\
   $(shell $(p) -c 'import sys; print("$(p)" if (3,11) <= sys.version_info < (3,14) else "")' 2>/dev/null)))
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Compiling every module of TensorFlow takes longer than compiling those that are imported.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --editable
 ENV := CartPole-v1
 SEED := 0
 RUN := runs/$(ENV)/$(shell date +%Y-%m-%d_%H-%M-%S)
@@ -37,7 +39,7 @@ docs-search: docs
 	$(BIN)/python docs/check_search.py docs/_build/html
 
 slow: $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet --editable ".[dev,docs,mujoco,envpool,examples]"
+	$(INSTALL) ".[dev,docs,mujoco,envpool,examples]"
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 mutants: $(VENV)/installed-dev
@@ -45,7 +47,7 @@ mutants: $(VENV)/installed-dev
 
 # Each program writes its counts to stress/results/NAME.json, and fails if a count is bad.
 stress: $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet --editable ".[dev,mujoco]"
+	$(INSTALL) ".[dev,mujoco]"
 	@mkdir -p stress/results; failed=; \
 	for name in $(STRESS); do \
 	  echo "== $$name"; \
@@ -54,7 +56,7 @@ stress: $(VENV)/installed-dev
 	test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 bench: $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet --editable ".[dev,mujoco,plot]"
+	$(INSTALL) ".[dev,mujoco,plot]"
 	$(BIN)/python benchmarks/throughput.py
 	$(BIN)/python benchmarks/race.py all
 
@@ -84,13 +86,13 @@ $(VENV)/bin/python:
 	  echo "python3-venv, or the one of your Python)."; exit 1; }
 
 $(VENV)/installed: $(VENV)/bin/python setup.cfg pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable .
+	$(INSTALL) .
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python setup.cfg pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(INSTALL) ".[dev]"
 	touch $(VENV)/installed $@
 
 $(VENV)/installed-docs: $(VENV)/bin/python setup.cfg pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	$(INSTALL) ".[docs]"
 	touch $(VENV)/installed $@

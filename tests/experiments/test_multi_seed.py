@@ -160,7 +160,7 @@ def test_train_seeds_supports_weight_averages_and_trained_agents(tmp_path):
     assert [population.agent(seed).updates for seed in (0, 2)] == [3, 5]
 
 
-@pytest.fixture(params=["one_program", "two_programs"])
+@pytest.fixture(params=["one_program", sweeps.rare("two_programs")])
 def programs(request, monkeypatch):
     """Puts two seeds into one program, or each into its own."""
     if request.param == "two_programs":

@@ -201,7 +201,7 @@ def far_agent(env, dtype):
     return agent
 
 
-FAR = [(1.7e9, "float64"), (1e5, "int32"), sweeps.rare(1.7e9, "int64")]
+FAR = [(1.7e9, "float64"), sweeps.rare(1e5, "int32"), sweeps.rare(1.7e9, "int64")]
 
 
 OFFSETS = np.arange(-30.0, 30.0)[:, None]

@@ -6,6 +6,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 from recurrent_agents import policy
@@ -123,7 +124,7 @@ def objective(weights, legal, gamma):
 
 @pytest.mark.parametrize(
     "baseline, size, legal",
-    [(None, 1, FREE), ("leave_one_out", 2, RULED)],
+    [sweeps.rare(None, 1, FREE), ("leave_one_out", 2, RULED)],
     ids=["alone", "masked_pairs"],
 )
 def test_expected_recurrent_update_is_the_gradient(baseline, size, legal):

@@ -137,7 +137,7 @@ def updated(make, episodes):
     return gradients, by_episode, [others, agent(inputs)]
 
 
-AGENTS = [masked_agent, nested_agent, sweeps.rare(recurrent_agent)]
+AGENTS = [masked_agent, *map(sweeps.rare, [nested_agent, recurrent_agent])]
 
 
 @pytest.mark.parametrize("make", AGENTS)

@@ -7,6 +7,7 @@ number of examples.
 import keras
 import numpy as np
 import pytest
+import sweeps
 
 import tf_reinforce as tfr
 from tf_reinforce import heads
@@ -88,7 +89,7 @@ def assert_logs(logs, expected, **tolerance):
 LARGE = 2.0**30
 
 
-@pytest.mark.parametrize("samples, constant", [(1, 0.0), (3, LARGE)])
+@pytest.mark.parametrize("samples, constant", [sweeps.rare(1, 0.0), (3, LARGE)])
 def test_logs_of_rewards_and_weights_of_examples(samples, constant):
     network, recorded = Network(), []
     targets, weights = numbers(COUNT, seed=5), 1.0 + np.arange(COUNT)

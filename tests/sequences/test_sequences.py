@@ -62,10 +62,7 @@ def test_training_raises_the_reward():
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"run_eagerly": True},
-        pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
-    ],
+    [sweeps.rare({"run_eagerly": True}), sweeps.rare({"jit_compile": True})],
 )
 def test_eager_and_xla_updates_agree_with_graphs(options):
     def train(mode):
@@ -355,7 +352,10 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("name", FAILURES)
+OFTEN = ["nan", "raises", "infinite gradient", "later steps", "interrupted", "first step"]
+
+
+@pytest.mark.parametrize("name", sweeps.some(FAILURES, always=OFTEN))
 def test_failed_update_changes_no_weight(name):
     options, error, message = FAILURES[name]
     options = dict(options)

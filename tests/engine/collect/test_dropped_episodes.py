@@ -1,8 +1,10 @@
 """Tests that episodes with faults are replaced, counted and bounded."""
 
 import itertools
+import sys
 import warnings
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ import toys
 import tf_reinforce as tfr
 from tf_reinforce import baselines
 from tf_reinforce.data import seeding
+
+# Workers import no module of tests, which would import TensorFlow.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 DROP = {"on_bad_env": "drop_episode"}
 RESTART = {"on_env_error": "restart"}

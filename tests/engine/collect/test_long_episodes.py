@@ -1,11 +1,17 @@
 """Tests episodes that are much longer than the blocks in which steps are stored."""
 
+import sys
+
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
 import sweeps
 
 import tf_reinforce as tfr
+
+# Workers import no module of tests, which would import TensorFlow.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LENGTHS = (700, 1, 255, 300, 512, 256, 257, 31, 64)
 

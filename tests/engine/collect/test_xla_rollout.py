@@ -290,7 +290,7 @@ def linear():
     return agent, env, rewinding(agent, env)
 
 
-@pytest.mark.parametrize("budget", [{"epochs": 8}, {"steps": 600}], ids=str)
+@pytest.mark.parametrize("budget", [{"epochs": 8}, sweeps.rare({"steps": 600})], ids=str)
 def test_linear_learning_rates_do_not_depend_on_steps_per_execution(linear, budget):
     """One update per call: a callback sets the rates. More updates: the program does."""
     (agent, env, rewind), results = linear, []
@@ -390,7 +390,7 @@ class Lost(envs.Bandit):
     [
         (Last(np.nan), "observation is not finite. Received: nan"),
         sweeps.rare(Last(5), r"observation is not in Discrete\(3\). Received: 5"),
-        (Lost(), "^Episode 0, step 0: the reward is not finite"),
+        sweeps.rare(Lost(), "^Episode 0, step 0: the reward is not finite"),
     ],
     ids=["nan", "outside", "reward"],
 )

@@ -90,7 +90,9 @@ def check(rule, episodes, tolerance, **options):
 
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("float64", 1e-12)])
 @pytest.mark.parametrize("kind", [heads.Categorical, heads.Gaussian])
-@pytest.mark.parametrize("baseline", [sweeps.rare(None), "leave_one_out", "mean"])
+@pytest.mark.parametrize(
+    "baseline", sweeps.some([None, "leave_one_out", "mean"], ["mean"])
+)
 def test_gradient_and_loss_equal_a_loop_over_steps(kind, baseline, dtype, tolerance):
     head = heads.Categorical(A) if kind is heads.Categorical else None
     head = head or definitions.gaussian(dtype)
