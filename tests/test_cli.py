@@ -624,11 +624,11 @@ def test_completion_script_completes_commands(tmp_path, capsys):
 @pytest.mark.parametrize(
     "words, printed",
     [
-        ("tain CartPole-v1", "tf-reinforce: error: .*'tain'.*train.* --help"),
+        ("tain CartPole-v1", "tf-reinforce: error: .*'tain'.*train.* -h"),
         ("train --engine hots", "invalid choice: 'hots'.*host.* tf-reinforce train"),
-        ("train E --zzz 0", "--zzz 0. Help: tf-reinforce train --help"),
-        ("export run", "are required: --out. Help: tf-reinforce export --help"),
-        ("", "tf-reinforce: error: .*required: COMMAND. Help: tf-reinforce --help"),
+        ("train E --zzz 0", "--zzz 0. Help: tf-reinforce train -h"),
+        ("export run", "are required: --out. Help: tf-reinforce export -h"),
+        ("", "tf-reinforce: error: .*required: COMMAND. Help: tf-reinforce -h"),
         ("train E --env-arg 3", "must have the form NAME=VALUE"),
     ],
 )

@@ -39,6 +39,13 @@ def test_agent_of_an_old_file_acts_and_trains_on(name, folder):
 
 
 @pytest.mark.parametrize("folder", FORMATS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("name", sorted(golden.AGENTS.keys() - {*OFTEN}))
+def test_agent_of_an_old_file_loads(name, folder):
+    """The test above also trains it, with `make slow`."""
+    assert tfr.load(folder / f"{name}.keras").updates > 0
+
+
+@pytest.mark.parametrize("folder", FORMATS, ids=lambda folder: folder.name)
 @pytest.mark.parametrize("name", golden.MODELS)
 def test_model_of_an_old_file_trains_on(name, folder):
     model = golden.loaded(folder / f"{name}.keras")

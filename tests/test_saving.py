@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import sweeps
+import tensorflow as tf
 import toys
 
 import tf_reinforce as tfr
@@ -308,3 +309,23 @@ def test_keras_loads_an_agent_in_a_new_process_after_both_imports(tmp_path):
     loaded = np.load(tmp_path / "weights.npz")
     for name, weight in zip(loaded.files, agent.get_weights(), strict=True):
         np.testing.assert_array_equal(loaded[name], weight)
+
+
+class Always(tfr.baselines.Baseline):
+    """A baseline of a user, which has an argument and no `get_config`."""
+
+    def __init__(self, value, **kwargs):
+        super().__init__(**kwargs)
+        self.value = value
+
+    def estimate(self, returns, valid, values):
+        return tf.where(valid, tf.cast(self.value, returns.dtype), 0.0)
+
+
+def test_file_keeps_the_arguments_of_a_baseline_that_keras_can_save(tmp_path):
+    agent = tfr.Reinforce.for_env(Aim, baseline=Always(0.5), hidden=())
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras", custom_objects={"Always": Always})
+    assert loaded.baseline.value == 0.5
+    # In checkpoints, it is compared with the config of an earlier version.
+    assert "autocast" in tfr.baselines.Mean().get_config()

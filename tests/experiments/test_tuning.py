@@ -248,7 +248,7 @@ def test_killed_command_continues_and_loses_no_finished_trial(number, more, tmp_
     again = {x.split(":")[0] for x in trials if "further" not in x}
     assert not again & {x.split(":")[0] for x in lines} and 0 < len(again) < 8
     content = json.loads((tmp_path / "dir" / "config.json").read_text())
-    content = {x: content[x] for x in content if x in config().content()}
+    content = {x: content[x] for x in content if x in vars(config())}
     search = tuning_trial.SearchConfig(**content)
     with tuning.open_search(tmp_path / "dir", search) as running:
         assert list(running.finished()) == list(range(8))

@@ -286,7 +286,7 @@ def differences(one, other):
 
 
 @pytest.mark.parametrize(
-    "name", sweeps.some(TRAINERS, always=["agent", "ScoreFunction.fit"])
+    "name", sweeps.some(TRAINERS, always=["agent", "SequenceReinforce.fit"])
 )
 def test_every_callback_continues_after_an_interruption_in_each_epoch(name, tmp_path):
     """All attributes, weights, optimizer variables, logs and the history are equal."""

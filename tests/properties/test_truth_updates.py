@@ -134,8 +134,8 @@ def two_passes(**options):
 
     def traced(passes):
         rule = agent.trainer.estimator
+        toys.set_options(rule, passes=passes)
         update = train_step.TrainStep(rule, agent.optimizer, agent.counters)
-        update.passes = passes
         options = dict(reduce_retracing=True, autograph=False)
         return tf.function(lambda *given: update(*given), **options)
 

@@ -89,6 +89,8 @@ class Baseline(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
             permutation of the steps.
     """
 
+    # Keras finds the arguments of a baseline without a `get_config` of its own.
+    get_config = keras.layers.Layer.get_config
     is_value_function = False
     reset_group_size = 1
     minibatch_size: int | None = None
@@ -188,6 +190,7 @@ class LeaveOneOut(Baseline):
     """
 
     argument_names = ("group_size",)
+    get_config = compilation.FixedArguments.get_config
 
     def __init__(self, group_size: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -269,6 +272,7 @@ class MovingAverage(Baseline):
     """
 
     argument_names: tuple[str, ...] = ("decay",)
+    get_config = compilation.FixedArguments.get_config
 
     def __init__(self, decay: float = 0.9, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -35,8 +35,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Prints an error message, and exits with code 2."""
-        help = f"Help: {self.prog} --help"
-        self.exit(2, f"{self.prog}: error: {message.rstrip('.')}. {help}\n")
+        self.exit(2, f"{self.prog}: error: {message.rstrip('.')}. Help: {self.prog} -h\n")
 
 
 def make_parser():

@@ -83,8 +83,11 @@ class SearchConfig:
         return search_space.parse(self.ranges)
 
     def content(self):
-        """Returns all fields as a dict, exactly as `json` reads them back."""
-        return json.loads(json.dumps(dataclasses.asdict(self)))
+        """Returns all fields as a dict, exactly as `json` reads them back.
+
+        Earlier versions had a second sampler, whose searches cannot be continued.
+        """
+        return json.loads(json.dumps({**dataclasses.asdict(self), "sampler": "tpe"}))
 
     def suggest(self, trial):
         """Returns the settings of a training with the parameters of a trial."""

@@ -62,8 +62,8 @@ def snips(weights, rewards):
         V = Σₙ wₙ rₙ / Σₙ wₙ
 
     Dividing by the sum of the weights causes a bias of order 1/N, but the variance is
-    usually smaller than that of `ips`. If a constant is added to all rewards, the
-    estimate grows by this constant.
+    usually smaller than that of inverse propensity scoring. If a constant is added to all
+    rewards, the estimate grows by this constant.
 
     Args:
         weights: `[N]` float, the importance weights, not all zero.

@@ -184,10 +184,8 @@ class TokenPolicy:
         empty = tf.zeros(tf.shape(prompt), self.dtype), tf.zeros_like(is_prompt)
         start = tf.cast(index, tf.int32), token_ids, *empty, used >= limits, cache
 
-        def is_unfinished(index, token_ids, log_probs, sampled, ended, cache):
-            return ~tf.reduce_all(ended)
-
-        return tf.while_loop(is_unfinished, step, start, maximum_iterations=length)[1:4]
+        goes_on = lambda *carry: ~tf.reduce_all(carry[4])  # noqa: E731
+        return tf.while_loop(goes_on, step, start, maximum_iterations=length)[1:4]
 
     def log_probs(self, completions, weights=None):
         """Returns log-probabilities and entropies of the sampled tokens.

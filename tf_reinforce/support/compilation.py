@@ -135,10 +135,10 @@ class FixedArguments:
     _fixed: frozenset[str] = frozenset()  # by default all constructor arguments
     argument_names: tuple[str, ...] = ()
 
-    def get_config(self):
+    def get_config(self) -> dict:
         values = {name: getattr(self, name) for name in self.argument_names}
         plain = {k: list(x) if isinstance(x, tuple) else x for k, x in values.items()}
-        return {**super().get_config(), **plain}
+        return {**super().get_config(), **plain}  # type: ignore[misc]
 
     def __setattr__(self, name, value):
         fixed = self._fixed or _fixed_arguments(type(self))
