@@ -36,6 +36,8 @@ from hostile_configs import write
 MAX_MEMORY = 2**30
 MAX_SECONDS = 60.0
 MIN_CASES = 60
+# What a message quotes from the file is no advice.
+OF_FILE = "'[^']*'|Cannot deserialize `[^`]*`"
 # No message may ask the user to trust the file.
 BAD_ADVICE = re.compile("trust the|safe_mode|unsafe", re.IGNORECASE)
 MAKE_FILES = """
@@ -297,7 +299,7 @@ def harm(record, folder, before):
     message = record["message"]
     if "error" in record:
         return f"another error: {record['error']}"
-    is_bad = not message or BAD_ADVICE.search(re.sub("'[^']*'", "", message))
+    is_bad = not message or BAD_ADVICE.search(re.sub(OF_FILE, "", message))
     if is_bad and not (message is None and record["name"] in HARMLESS):
         return f"accepted, or refused without a good reason: {message!r}"
     if record["memory"] > MAX_MEMORY or record["seconds"] > MAX_SECONDS:
