@@ -60,10 +60,8 @@ def test_training_raises_the_reward():
     assert int(model.updates.numpy()) == 40
 
 
-@pytest.mark.parametrize(
-    "options",
-    [sweeps.rare({"run_eagerly": True}), sweeps.rare({"jit_compile": True})],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"run_eagerly": True}, {"jit_compile": True}])
 def test_eager_and_xla_updates_agree_with_graphs(options):
     def train(mode):
         model = make(mode=mode)

@@ -89,7 +89,7 @@ class Baseline(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
             permutation of the steps.
     """
 
-    # Keras finds the arguments of a baseline without a `get_config` of its own.
+    # Not that of `FixedArguments`: Keras' own finds the arguments of a user's baseline.
     get_config = keras.layers.Layer.get_config
     is_value_function = False
     reset_group_size = 1
