@@ -70,10 +70,14 @@ def test_automatic_mode_minimizes_losses_and_norms(agent, monitor):
 
 
 @pytest.mark.parametrize("freq", [{1, 3}, [1, 3], (1, 3)])
-def test_validation_of_given_epochs(agent, freq):
+def test_validation_of_given_epochs_does_not_change_the_training(rewound, freq):
+    agent = rewound()
+    fit(agent, seed=1)
+    expected = values_of(agent)
     options = dict(validation_env=toys.Bandit, validation_freq=freq)
-    history = fit(agent, validation_episodes=1, **options).history
+    history = fit(rewound(), seed=1, validation_episodes=1, **options).history
     assert len(history["val_episode_return"]) == 2
+    assert are_identical(values_of(agent), expected)
 
 
 class SetsLog(keras.callbacks.Callback):

@@ -1,6 +1,6 @@
 """The documented gradient and update, computed with loops over episodes and steps.
 
-Models compute one episode at a time, and the head one step. All else is NumPy in float64:
+Models and heads compute one episode at a time. All else is NumPy in float64:
 returns, baselines, scales, statistics, ratios and gradient steps. Nothing else of the
 package is used.
 """
@@ -46,55 +46,59 @@ class Oracle:
         self.means = []  # of returns, for each update: over all steps, and by time
         self.samples = {"rewards": [], "advantages": []}
 
-    # One step
+    # One episode
 
-    def observation(self, record, t, e):
-        row = keras.tree.map_structure(lambda x: x[t, e], record.observations)
+    def rows(self, record, e):
+        """Returns the observations of an episode, with the one after its last step."""
+        length = record.lengths[e] + 1
+        rows = keras.tree.map_structure(lambda x: x[:length, e], record.observations)
         if not self.options.normalize_observations or not self.observations:
-            return row
-        parts = zip(keras.tree.flatten(row), zip(*self.observations))
+            return rows
+        parts = zip(keras.tree.flatten(rows), zip(*self.observations))
         return keras.tree.pack_sequence_as(
-            row, [normalized(x, np.stack(history)) for x, history in parts]
+            rows, [normalized(x, np.stack(history)) for x, history in parts]
         )
 
     def results(self, record, e):
-        """Returns the outputs, and the values or `None`, for the rows of an episode."""
-        length = record.lengths[e]
-        rows = [self.observation(record, t, e) for t in range(length + 1)]
-        inputs = keras.tree.map_structure(lambda *x: np.stack(x), *rows)
+        """Returns the outputs and the values for the rows of an episode."""
+        inputs = self.rows(record, e)
         is_recurrent = any(isinstance(x, keras.layers.RNN) for x in self.policy.layers)
         if is_recurrent:
             result = self.policy(keras.tree.map_structure(lambda x: x[None], inputs))
             result = keras.tree.map_structure(lambda x: x[0], result)
         else:
             result = self.policy(inputs)
-        values = tf.zeros([length + 1], tf.float64)
+        values = tf.zeros([record.lengths[e] + 1], tf.float64)
         if self.baseline.shares_policy:
             result, values = result["outputs"], result["values"][:, 0]
         elif self.critic is not None:
             values = self.critic(inputs)[:, 0] * self.baseline.scale
-        return [(result[t : t + 1], values[t]) for t in range(length + 1)]
+        return result, values
 
     def values(self, record, e):
         """Returns the values for the rows of an episode, as floats."""
         if self.critic is None and not self.baseline.shares_policy:
             return [0.0] * (record.lengths[e] + 1)
-        return [float(value) for _, value in self.results(record, e)]
+        return self.results(record, e)[1].numpy().tolist()
 
     def scores(self, record, steps):
-        """Yields log-probability, entropy and value of each step."""
-        results = {e: self.results(record, e) for e in {s.episode for s in steps}}
-        for step in steps:
-            outputs, value = results[step.episode][step.time]
-            if record.masks is not None:
-                mask = record.masks[step.time, step.episode][None]
-                outputs = self.head.mask_outputs(outputs, tf.constant(mask))
-            distribution = self.head.distribution(outputs)
-            action = keras.tree.map_structure(
-                lambda x: tf.constant(x[step.time, step.episode][None]),  # noqa: B023
-                record.actions,
-            )
-            yield distribution.log_prob(action)[0], distribution.entropy()[0], value
+        """Returns log-probability, entropy and value of each step."""
+        scores = {e: self.scores_of(record, e) for e in {s.episode for s in steps}}
+        return [[x[step.time] for x in scores[step.episode]] for step in steps]
+
+    def scores_of(self, record, e):
+        """Returns three lists, with one element for each step of an episode."""
+        length = record.lengths[e]
+        outputs, values = (x[:length] for x in self.results(record, e))
+        if record.masks is not None:
+            mask = tf.constant(record.masks[:length, e])
+            outputs = self.head.mask_outputs(outputs, mask)
+        distribution = self.head.distribution(outputs)
+        actions = keras.tree.map_structure(
+            lambda x: tf.constant(x[:length, e]), record.actions
+        )
+        scores = distribution.log_prob(actions), distribution.entropy(), values
+        return [tf.unstack(x) for x in scores]
 
     def log_probs(self, record, steps):
         return [float(log_prob) for log_prob, _, _ in self.scores(record, steps)]
@@ -181,14 +185,14 @@ class Oracle:
     def gradient(self, record, steps, divisor, acting=None):
         """Returns the gradient of the loss, given log-probabilities when acting."""
         a = self.options
-        ratios = []
+        log_ratios = []
         with tf.GradientTape() as tape:
             loss = 0.0
             scores = self.scores(record, steps)
             for i, (step, score) in enumerate(zip(steps, scores)):
                 log_prob, entropy, value = score
-                ratio = 1.0 if acting is None else math.exp(log_prob - acting[i])
-                ratios.append(ratio)
+                log_ratios.append(0.0 if acting is None else float(log_prob) - acting[i])
+                ratio = math.exp(log_ratios[-1])
                 weight = clipped(ratio, step.advantage, a.ratio_clip) * step.advantage
                 loss -= (weight * log_prob + a.entropy_coef * entropy) / divisor
                 if self.baseline.shares_policy:
@@ -197,16 +201,17 @@ class Oracle:
             loss += penalty(self.variables())
         self.loss = float(loss)
         if steps:
-            squares = len(ratios) * sum(x * x for x in ratios)
-            self.sizes.append(sum(ratios) ** 2 / squares)
+            # A common factor has no effect; all ratios can be too small for a float.
+            ratios = np.exp(np.array(log_ratios) - max(log_ratios))
+            self.sizes.append(np.mean(ratios) ** 2 / np.mean(ratios**2))
         return gradients_of(tape, loss, self.variables())
 
     def critic_gradient(self, record, steps, divisor):
         with tf.GradientTape() as tape:
-            loss = 0.0
+            loss, episodes = 0.0, {step.episode for step in steps}
+            values = {e: tf.unstack(self.critic(self.rows(record, e))) for e in episodes}
             for step in steps:
-                row = self.observation(record, step.time, step.episode)
-                error = self.critic(batch_of(row))[0, 0]
+                error = values[step.episode][step.time][0]
                 error -= step.return_ / self.baseline.scale
                 loss += error**2 / 2 / divisor
             loss += penalty(self.critic.trainable_variables)
@@ -281,10 +286,6 @@ class Oracle:
                     record.observations,
                 )
                 self.observations.append(keras.tree.flatten(row))
-
-
-def batch_of(row):
-    return keras.tree.map_structure(lambda x: tf.constant(x[None]), row)
 
 
 def penalty(variables):

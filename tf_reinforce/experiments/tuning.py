@@ -70,7 +70,7 @@ def open_search(directory, config):
     else:
         files.expect_empty_folder(directory)
     with locks.FolderLock(directory):
-        versions = {**version.installed(), "optuna": optuna.__version__}
+        versions = version.installed() | {"optuna": optuna.__version__}
         run_config.write(directory, content, versions=versions)
         _repair(directory)
         search = Search(directory, config)
@@ -216,8 +216,7 @@ class Search:
 
     def settings(self, index):
         """Returns the settings of a trial, in the form that `runs.train` accepts."""
-        trial = optuna.trial.FixedTrial(self.finished()[index].params)
-        return self.config.suggest(trial)
+        return self.config.suggest(optuna.trial.FixedTrial(self.finished()[index].params))
 
     def run_trial(self, index):
         """Trains one trial, and stores its result or its error."""
@@ -266,7 +265,10 @@ def run_trials(search, num_trials, jobs, notify):
             _run_in_processes(search, missing, min(jobs, len(missing)), notify)
         except process.BrokenProcessPool:
             _repair(search.directory)
-            if not search.retry_unfinished() and missing[0] in search.missing(num_trials):
+            stopped, left = search.retry_unfinished(), search.missing(num_trials)
+            for index in sorted({*missing} - {*left}):  # stored when the pool broke
+                notify(index)
+            if not stopped and missing[0] in left:
                 raise ValueError(
                     "The processes of the search die. Use --jobs 1 to see the error."
                 ) from None
@@ -283,7 +285,7 @@ def _use_one_thread_per_operation():
 
 
 def _run_in_processes(search, indices, jobs, notify):
-    """Runs trials in new processes, which then end."""
+    """Runs trials in new processes, which then end; removes those that are reported."""
     context = multiprocessing.get_context("spawn")
     resource_tracker.ensure_running()  # its start would unblock SIGINT
     start = startup.import_tensorflow  # before the process imports this module
@@ -297,6 +299,7 @@ def _run_in_processes(search, indices, jobs, notify):
             for future in concurrent.futures.as_completed(futures):
                 future.result()
                 notify(futures[future])
+                indices.remove(futures[future])
         except BaseException:  # also Ctrl-C: end the running trials
             for child in multiprocessing.active_children():
                 child.kill()

@@ -37,8 +37,7 @@ def _write_saved_model(folder, functions, layers):
 
 def _write_onnx(folder, functions, layers):
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             import onnxruntime  # noqa: F401  (the export is run once)
             import tf2onnx
     except ImportError as error:
@@ -79,8 +78,7 @@ def _quiet():
     before = logging.root.manager.disable
     logging.disable()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.disable(before)

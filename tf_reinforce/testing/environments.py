@@ -147,8 +147,7 @@ def _findings(env, options, seed, episodes, action_mask):
         )
         records = []
         for _ in range(2):
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+            with warnings.catch_warnings(record=True, action="always") as caught:
                 records.append(
                     agent.collect(made, episodes, num_envs=1, seed=seed, **options)
                 )
