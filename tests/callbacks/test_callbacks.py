@@ -132,7 +132,7 @@ def test_progress_line_reports_every_n_seconds_and_at_the_end(
     assert found == [f"update {update}" for update in updates]
 
 
-@pytest.mark.parametrize("verbose, lines", [(0, 0), (1, 1), (2, 3)])
+@pytest.mark.parametrize("verbose, lines", [sweeps.rare(0, 0), sweeps.rare(1, 1), (2, 3)])
 def test_verbosity_two_prints_a_line_for_each_epoch(verbose, lines, capsys, monkeypatch):
     """Verbosity 1 prints at most one line in a second; here, no second passes."""
     now = itertools.count()

@@ -56,7 +56,7 @@ def flat_rows(gradients):
     "settings",
     [
         {"baseline": "leave_one_out", "scale_advantages": "batch"},
-        {"returns": "whole", "mean_over": "steps"},
+        sweeps.rare({"returns": "whole", "mean_over": "steps"}),
         sweeps.rare({"baseline": "leave_one_out", "on_truncation": "drop"}),
         {"head": definitions.gaussian()},
     ],

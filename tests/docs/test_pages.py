@@ -18,7 +18,7 @@ OTHERS = *OTHERS, "replicated_learners", "spaces", "your_tensor_env"
 PREFIXES = "tutorial_", "concept_", "howto_", "coming_from", "index"
 FOUND = {p.stem for p in DOCS.glob("*.md") if p.stem.startswith(PREFIXES)}
 PAGES = sorted({*OTHERS, *FOUND})
-FAST = "README", "concept_update", "eligibility", "howto_nan", "spaces"
+FAST = "README", "eligibility", "spaces"
 PEER = re.compile(r"^from stable_baselines3\b", re.MULTILINE)
 
 

@@ -11,6 +11,7 @@ import types
 import keras
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 
 import tf_reinforce as tfr
@@ -124,7 +125,7 @@ def test_every_callback_is_called_by_the_chief_only_or_by_all():
             learner_processes.get(Strategy(number)).own_callbacks([backup("folder")])
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [sweeps.rare(0), 1])
 def test_only_the_chief_writes_files_and_prints(number, tmp_path, monkeypatch, capsys):
     """The lock of the run directory is the only file of the other processes."""
     processes = learner_processes.get(Strategy(number))

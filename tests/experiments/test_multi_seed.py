@@ -173,7 +173,7 @@ def programs(request, monkeypatch):
     "one, other, name",
     [
         (dict(gamma=1.0), dict(gamma=0.5), "gamma"),
-        (dict(entropy_coef=0.1), dict(), "entropy_coef"),
+        sweeps.rare(dict(entropy_coef=0.1), dict(), "entropy_coef"),
         (dict(baseline="mean"), dict(), "baseline"),
         (dict(hidden=(3,)), dict(hidden=(4,)), "weights"),
     ],

@@ -373,9 +373,7 @@ GRADIENTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", sweeps.some(GRADIENTS, always=["one_choice", "switches", "short"])
-)
+@pytest.mark.parametrize("name", sweeps.some(GRADIENTS, always=["switches", "short"]))
 def test_expected_update_under_masks_equals_exact_gradient(name):
     """Each state of the task has its own mask."""
     make, states, count = GRADIENTS[name]

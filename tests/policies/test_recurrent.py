@@ -190,8 +190,7 @@ def policy_and_memory(kind, dtype="float32"):
     return policy, recurrent.RecurrentPolicy(policy, structure), structure
 
 
-OFTEN = ["lstm", "gru", "several", "learned_start", "named", "shared", "nested"]
-OFTEN += ["with_state", "conv_lstm", "frames_within_a_step"]
+OFTEN = ["lstm", "gru", "several", "learned_start", "named", "shared", "with_state"]
 
 
 @pytest.mark.parametrize("kind", sweeps.some(KINDS, always=OFTEN))

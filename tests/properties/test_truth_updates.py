@@ -48,9 +48,12 @@ def test_expected_first_step_of_an_update_is_the_gradient(options):
 @pytest.mark.parametrize(
     "option, scale",
     [
-        ({"scale_advantages": "running", "baseline": "leave_one_out"}, "advantage_scale"),
-        sweeps.rare({"scale_rewards": True, "baseline": "value"}, "reward_scale"),
-        ({"scale_rewards": True, "returns": "whole"}, "reward_scale"),
+        sweeps.rare(
+            {"scale_advantages": "running", "baseline": "leave_one_out"},
+            "advantage_scale",
+        ),
+        ({"scale_rewards": True, "baseline": "value"}, "reward_scale"),
+        sweeps.rare({"scale_rewards": True, "returns": "whole"}, "reward_scale"),
     ],
     ids=["advantages", "rewards", "whole"],
 )
@@ -218,7 +221,8 @@ def clocked(**given):
 
 
 @pytest.mark.parametrize(
-    "truncation, baseline", [("bootstrap", "leave_one_out"), ("terminal", "value")]
+    "truncation, baseline",
+    [sweeps.rare("bootstrap", "leave_one_out"), ("terminal", "value")],
 )
 def test_truncation_as_termination_gives_gradient_of_return_until_limit(
     truncation, baseline

@@ -122,7 +122,7 @@ def test_each_faulty_episode_is_replaced_by_its_first_replacement_without_fault(
     [
         (1, {"episodes_per_epoch": 20}),
         sweeps.rare(2, {"episodes_per_epoch": 20}),
-        (1, {"steps_per_epoch": 40}),
+        sweeps.rare(1, {"steps_per_epoch": 40}),
         (2, {"steps_per_epoch": 40}),
     ],
 )

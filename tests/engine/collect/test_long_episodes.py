@@ -42,7 +42,9 @@ class Numbered(gym.Env):
         return observation
 
 
-@pytest.mark.parametrize("options", [{"num_envs": 2}, {"num_envs": 3, "workers": 2}])
+@pytest.mark.parametrize(
+    "options", [sweeps.rare({"num_envs": 2}), {"num_envs": 3, "workers": 2}]
+)
 @pytest.mark.parametrize("budget", [{"episodes": 16}, {"steps": 3000}])
 def test_steps_of_long_and_short_episodes_are_complete_and_in_order(options, budget):
     agent = tfr.Reinforce.for_env(Numbered, hidden=())

@@ -388,7 +388,7 @@ class Lost(envs.Bandit):
 @pytest.mark.parametrize(
     "env, message",
     [
-        (Last(np.nan), "observation is not finite. Received: nan"),
+        sweeps.rare(Last(np.nan), "observation is not finite. Received: nan"),
         sweeps.rare(Last(5), r"observation is not in Discrete\(3\). Received: 5"),
         (Lost(), "^Episode 0, step 0: the reward is not finite"),
     ],

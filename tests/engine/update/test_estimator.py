@@ -103,7 +103,9 @@ def test_gradient_and_loss_equal_a_loop_over_steps(kind, baseline, dtype, tolera
         check(rule, episodes, tolerance, **kind_of_return, **more)
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["own model", "shared layers"])
+@pytest.mark.parametrize(
+    "shared", [sweeps.rare(False), True], ids=["own model", "shared layers"]
+)
 def test_gradients_with_values_equal_a_loop_over_steps(shared):
     """GAE mixes returns and values; after a truncation, the last value follows."""
     policy = definitions.shared_network() if shared else definitions.network()

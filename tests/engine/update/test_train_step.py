@@ -138,7 +138,7 @@ def test_passes_end_after_the_first_that_exceeds_max_kl(kind, size, jit_compile)
         assert logs["gradient_steps"] == steps
 
 
-@pytest.mark.parametrize("max_kl", [None, 0.05])
+@pytest.mark.parametrize("max_kl", [sweeps.rare(None), 0.05])
 def test_update_after_which_an_action_is_impossible_is_undone(max_kl):
     """The first pass makes a log-probability infinite, and the second pass finds it."""
     options = dict(optimizer=keras.optimizers.SGD(10.0), passes=2, max_kl=max_kl)

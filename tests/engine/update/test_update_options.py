@@ -83,7 +83,7 @@ def without_truncated(episodes):
     return columns(episodes, np.flatnonzero(episodes.terminated))
 
 
-@pytest.mark.parametrize("minibatch_size", [None, 4])
+@pytest.mark.parametrize("minibatch_size", [sweeps.rare(None), 4])
 def test_dropping_equals_an_update_without_the_truncated_episodes(minibatch_size):
     """Weights, value model and scales are equal.
 
