@@ -262,7 +262,8 @@ def network_with_sqrt(outputs):
 
 
 @pytest.mark.parametrize(
-    "part, size", [("policy", None), sweeps.rare("critic", None), ("critic", 1)]
+    "part, size",
+    [sweeps.rare("policy", None), sweeps.rare("critic", None), ("critic", 1)],
 )
 def test_update_raises_if_gradients_are_not_finite_and_loss_is(part, size):
     agent = tfr.Reinforce(

@@ -11,6 +11,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 import rendered_counter
+import sweeps
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
@@ -51,7 +52,7 @@ def ffmpeg(path, kind):
 
 
 @pytest.mark.parametrize(
-    ("workers", "deterministic", "limit"), [(1, True, None), (2, False, 3)]
+    ("workers", "deterministic", "limit"), [sweeps.rare(1, True, None), (2, False, 3)]
 )
 def test_videos_show_the_episodes_of_an_evaluation(
     agent, tmp_path, workers, deterministic, limit

@@ -177,7 +177,7 @@ def test_functions_take_each_argument_by_the_name_of_the_documents(remembering, 
 
 
 @pytest.mark.parametrize(
-    "format", sweeps.some(formats.WRITERS, always=["tf_saved_model", "onnx"])
+    "format", sweeps.some(formats.WRITERS, always=["tf_saved_model"])
 )
 def test_every_name_of_an_observation_is_that_of_metadata_and_file(format, tmp_path):
     """TensorFlow refuses `self` and `class`, and would rename `a.b` and `0`.

@@ -255,7 +255,7 @@ KINDS = [
 ] + [("composite", "Embedding", "reward")]
 
 
-@pytest.mark.parametrize("name, masks, kind", sweeps.some(KINDS, always=KINDS[2:4]))
+@pytest.mark.parametrize("name, masks, kind", sweeps.some(KINDS, always=KINDS[3:4]))
 def test_padding_order_and_shape_of_weights_change_no_score_function(name, masks, kind):
     rows, order = np.arange(4), np.array([3, 1, 0, 2])
     options = {"loss": {"loss": "mse"}, "reward": {"reward": total}}[kind]

@@ -255,7 +255,7 @@ FIRST, LAST = UNBIASED[0], UNBIASED[-1]
     "settings, kind",
     sweeps.some(
         itertools.product([FIRST, LAST], EARLIER),
-        always=[(FIRST, "moving_average"), (LAST, "time_step"), (LAST, "pairs")],
+        always=[(FIRST, "moving_average"), (LAST, "pairs")],
     ),
     ids=lambda value: named(value) if isinstance(value, dict) else value,
 )

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import sampling_models as models
+import sweeps
 from proofs import documented
 from proofs import settings_of
 
@@ -34,7 +35,7 @@ def check(tolerance=1e-12, propensities=PROPENSITIES, **options):
     return report
 
 
-@pytest.mark.parametrize("top_k", [None, 1, 2, 4])
+@pytest.mark.parametrize("top_k", sweeps.some([None, 1, 2, 4], always=[None, 2]))
 def test_expected_gradient_of_ips_is_the_gradient_of_the_value(top_k):
     """With `top_k`, of the value of a set of K samples whose best action counts."""
     check(estimator="ips", top_k=top_k)

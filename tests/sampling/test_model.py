@@ -208,9 +208,7 @@ FAULTS = {
 
 
 @pytest.mark.filterwarnings("ignore:.*AutoGraph could not")
-@pytest.mark.parametrize(
-    "fault", sweeps.some(FAULTS, always=["column", "error", "compiled nan"])
-)
+@pytest.mark.parametrize("fault", sweeps.some(FAULTS, always=["column", "compiled nan"]))
 @pytest.mark.parametrize("method", ["fit", sweeps.rare("evaluate")])
 def test_faulty_rewards_raise_an_error_and_change_no_weight(method, fault):
     function, kind, message = FAULTS[fault]
@@ -294,7 +292,7 @@ class Recomputed(keras.Model):
 
 @pytest.mark.parametrize(
     "method, columns",
-    [("fit", []), ("fit_logged", [np.zeros(8, int), np.ones(8), np.ones(8)])],
+    [sweeps.rare("fit", []), ("fit_logged", [np.zeros(8, int), np.ones(8), np.ones(8)])],
 )
 def test_step_that_is_not_finite_restores_moving_statistics(method, columns):
     """Batch normalization spreads one NaN over all rows of a batch."""

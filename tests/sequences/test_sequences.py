@@ -76,7 +76,7 @@ def test_eager_and_xla_updates_agree_with_graphs(options):
 
 
 @pytest.mark.parametrize("size", [3, sweeps.rare(4)])
-@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("scale", [sweeps.rare(False), True])
 def test_equal_rewards_have_no_effect(scale, size):
     """Also with a reward whose mean is rounded; Adam would enlarge any difference."""
     model = make(
@@ -350,7 +350,7 @@ FAILURES = {
 }
 
 
-OFTEN = ["nan", "raises", "later steps", "interrupted", "first step"]
+OFTEN = ["raises", "later steps", "interrupted", "first step"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(FAILURES, always=OFTEN))

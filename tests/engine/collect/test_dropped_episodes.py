@@ -120,7 +120,7 @@ def test_each_faulty_episode_is_replaced_by_its_first_replacement_without_fault(
 @pytest.mark.parametrize(
     "workers, budget",
     [
-        (1, {"episodes_per_epoch": 20}),
+        sweeps.rare(1, {"episodes_per_epoch": 20}),
         sweeps.rare(2, {"episodes_per_epoch": 20}),
         sweeps.rare(1, {"steps_per_epoch": 40}),
         (2, {"steps_per_epoch": 40}),
