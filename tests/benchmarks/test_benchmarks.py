@@ -204,6 +204,7 @@ def test_parts_of_a_simulated_update_sum_to_its_total(module):
     assert model.simulate(zero, busy, 10, cores=2).total == 100
 
 
+@pytest.mark.slow
 def test_page_shows_the_stored_measurements_and_predictions_near_them(
     module, monkeypatch
 ):

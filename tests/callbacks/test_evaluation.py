@@ -6,7 +6,6 @@ import types
 import keras
 import numpy as np
 import pytest
-import sweeps
 
 import tf_reinforce as tfr
 from tf_reinforce.callbacks import evaluation
@@ -28,7 +27,8 @@ def curve(updates_per_call, target):
     return agent.fit(env, epochs=8, **options).history["val_episode_return"]
 
 
-@pytest.mark.parametrize("target", [sweeps.rare(None), 0.9])
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [None, 0.9])
 def test_curve_does_not_depend_on_the_updates_per_call(target):
     expected = curve(1, target)
     # A call of two updates ends at the third and at the sixth.

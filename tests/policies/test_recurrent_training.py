@@ -193,7 +193,7 @@ def test_act_of_recurrent_agent_export_and_loaded_agent_agree(tmp_path):
 
 
 @pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("batch, steps", [(4, 9), (9, 4), (2, 1)])
+@pytest.mark.parametrize("batch, steps", [(4, 9), sweeps.rare(9, 4), sweeps.rare(2, 1)])
 def test_time_distributed_layer_works_with_unknown_number_of_steps(batch, steps, nested):
     """The output of Keras' TimeDistributed is wrong if the number of steps is unknown."""
     by_step = keras.layers.TimeDistributed(keras.layers.Dense(3, "tanh"))

@@ -257,6 +257,7 @@ def test_agent_with_every_argument_continues_from_its_file(number, tmp_path):
     assert_equal_bits(agent, loaded)
 
 
+@pytest.mark.slow
 def test_agent_for_env_trains_like_its_copy(tmp_path):
     """Linear rates, and the arguments of `fit` of a preset and of the environment."""
     rates = [dict(first=0.1 * n, last=0.01) for n in (1, 2)]

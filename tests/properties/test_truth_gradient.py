@@ -91,7 +91,7 @@ def test_baseline_independent_of_the_return_is_unbiased(baseline, options):
 @pytest.mark.parametrize(
     "head, count",
     [
-        (heads.Categorical(3, start=4, dtype="float64"), 18),
+        sweeps.rare(heads.Categorical(3, start=4, dtype="float64"), 18),
         sweeps.rare(toy_heads.Switches(2, dtype="float64"), 25),
         sweeps.rare(heads.Multinomial(2, trials=2, dtype="float64"), 18),
         sweeps.rare(heads.MultiCategorical([2, 2], start=3, dtype="float64"), 25),

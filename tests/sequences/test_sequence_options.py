@@ -259,6 +259,7 @@ def test_file_keeps_every_argument_and_the_adapters(tmp_path):
         frozen.bias.trainable = True
 
 
+@pytest.mark.slow
 def test_logs_of_an_epoch_weight_batches_with_their_prompts():
     """Batches of two prompts and of one, also in the validation."""
     case = {"model": "plain", "run_eagerly": True, "jit_compile": False}

@@ -55,7 +55,7 @@ def num_graphs():
     return sum(isinstance(x, kind) for x in gc.get_objects())
 
 
-@pytest.mark.parametrize("released", [True, False])
+@pytest.mark.parametrize("released", [True, sweeps.rare(False)])
 @pytest.mark.parametrize(
     "function",
     [gradient_in_a_loop, sweeps.rare(optimizer_step)],

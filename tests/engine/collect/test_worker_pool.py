@@ -77,9 +77,6 @@ AGENTS = {
 }
 
 
-ALWAYS_TESTED = ["recurrent", "info/action_mask"]
-
-
 def assert_plays(agent, env, episodes=10, expected=toy_envs.Lengths, **options):
     """Asserts that workers collect the episodes of one process."""
     options = {"num_envs": 4, "workers": 2, **options}
@@ -87,7 +84,7 @@ def assert_plays(agent, env, episodes=10, expected=toy_envs.Lengths, **options):
     assert_identical(one, agent.collect(env, episodes, **options))
 
 
-@pytest.mark.parametrize("name", sweeps.some(AGENTS, always=ALWAYS_TESTED))
+@pytest.mark.parametrize("name", sweeps.some(AGENTS, always=["info/action_mask"]))
 def test_episodes_do_not_depend_on_the_number_of_processes(name):
     make, env = AGENTS[name]
     agent = make()
