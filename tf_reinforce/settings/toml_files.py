@@ -84,7 +84,7 @@ def read(name: str) -> dict[str, Any]:
     'CartPole-v1'
     """
     path, source = path_of(name), f"The preset {name}"
-    settings = version.unstamped("preset", source, read_toml(path, "preset"))
+    settings = version.unstamped("preset", source, read_toml(path))
     settings = schema.check_table(source, PRESET_HINTS, settings, required=("env",))
     settings = {**EMPTY_PRESET, **settings}
     if path.parent != FOLDER:
@@ -94,7 +94,7 @@ def read(name: str) -> dict[str, Any]:
     return settings
 
 
-def read_toml(path, kind):
+def read_toml(path):
     """Reads a TOML file of at most 1 MiB.
 
     Args:
@@ -106,11 +106,11 @@ def read_toml(path, kind):
         FileNotFoundError: If it does not exist.
     """
     path = pathlib.Path(path)
-    files.expect_regular_file(path, _MAX_BYTES)
+    files.expect_regular_file(path, _MAX_BYTES, "preset file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"The {kind} {path} is not valid TOML: {error}") from error
+        raise ValueError(f"The preset {path} is not valid TOML: {error}") from error
 
 
 def write(path, settings, comment):

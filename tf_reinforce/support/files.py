@@ -309,15 +309,17 @@ def expect_no_pattern(path):
         )
 
 
-def expect_regular_file(path, max_bytes=None):
+def expect_regular_file(path, max_bytes=None, kind="file"):
     """Checks that `path` is a regular file, without ever waiting for a pipe or device.
+
+    An error for a path where nothing is names the `kind` of the file.
 
     Raises:
         FileNotFoundError: If nothing is there.
         ValueError: If it is something else, or larger than `max_bytes`.
     """
     if not os.path.exists(path):
-        raise FileNotFoundError(f"There is no file {path}.")
+        raise FileNotFoundError(f"There is no {kind} {path}.")
     size = os.path.getsize(path)
     if not os.path.isfile(path) or (max_bytes is not None and size > max_bytes):
         limit = "" if max_bytes is None else f" of at most {max_bytes} bytes"
