@@ -4,8 +4,8 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,\
   $(shell $(p) -c 'import sys; print("$(p)" if (3,11) <= sys.version_info < (3,14) else "")' 2>/dev/null)))
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Compiling every module of TensorFlow takes longer than compiling those that are imported,
-# which Python then stores, also where a variable forbids it: else each process compiles them.
+# Compiling every module of TensorFlow takes longer than compiling those that are imported.
+# Python must be allowed to store these, or every process of the tests compiles them again.
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile --editable
 ENV := CartPole-v1

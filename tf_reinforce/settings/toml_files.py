@@ -95,17 +95,15 @@ def read(name: str) -> dict[str, Any]:
 
 
 def read_toml(path):
-    """Reads a TOML file of at most 1 MiB.
+    """Reads a preset file of at most 1 MiB.
 
     Args:
-        path: Path of the file.
-        kind: String for errors, for example `"preset"`.
+        path: `pathlib.Path` of the file.
 
     Raises:
         ValueError: If the file is too large, or not valid TOML.
         FileNotFoundError: If it does not exist.
     """
-    path = pathlib.Path(path)
     files.expect_regular_file(path, _MAX_BYTES, "preset file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))

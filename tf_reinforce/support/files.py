@@ -312,7 +312,7 @@ def expect_no_pattern(path):
 def expect_regular_file(path, max_bytes=None, kind="file"):
     """Checks that `path` is a regular file, without ever waiting for a pipe or device.
 
-    An error for a path where nothing is names the `kind` of the file.
+    The error for a missing file calls it `kind`.
 
     Raises:
         FileNotFoundError: If nothing is there.
