@@ -6,12 +6,11 @@ import random
 import signal
 from unittest import mock
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-import keras
 import pytest
-import tensorflow as tf
-from tensorflow.python.eager import context
+
+# TensorFlow is imported where it is used: the process that hands out the tests to
+# others does not need it.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 # This folder contains a program and its list, no tests.
 collect_ignore = ["mutants"]
@@ -21,6 +20,8 @@ SEEDED = random.Random(0).getstate()  # what TensorFlow draws the seeds of opera
 
 def pytest_collection_finish():
     """Freezes imported objects. Garbage collection of them would take 5 % of the time."""
+    import tensorflow as tf
+
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)  # traces make objects that stay alive
     tf.random.set_seed(0)
@@ -29,6 +30,9 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def fresh_world():
     """Seeds all generators before each test, and restores global settings after it."""
+    import keras
+    import tensorflow as tf
+
     seed_all()
     floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
     yield
@@ -54,6 +58,10 @@ def seed_all():
     A new seed makes TensorFlow drop all kernels and the optimized graphs of all
     functions. Making them again takes a seventh of the time of the suite.
     """
+    import keras
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
     if context.context()._rng.getstate() != SEEDED:
         tf.random.set_seed(0)
     with mock.patch.object(tf.random, "set_seed"):

@@ -10,7 +10,6 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
-import sweeps
 import tensorflow as tf
 import toys
 
@@ -121,10 +120,8 @@ def path(agent, tmp_path):
     return str(tmp_path / "agent.keras")
 
 
-OFTEN = ["with a critic"]
-
-
-@pytest.mark.parametrize("name", sweeps.some(AGENTS, always=OFTEN))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AGENTS)
 def test_loaded_agent_continues_training_with_the_same_bits(name, tmp_path):
     """A warning of Keras about skipped optimizer state would be an error."""
     env, make, optimizer = AGENTS[name]

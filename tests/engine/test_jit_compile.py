@@ -105,7 +105,8 @@ def test_nothing_is_compiled_if_jit_compile_is_false():
     update(made([WithoutXLA()], [WithoutXLA()], setting=False))
 
 
-@pytest.mark.parametrize("name", sweeps.some(OTHERS, always=["Dense"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
 def test_value_network_alone_is_compiled_from_100_gradient_steps_on(name):
     """The policy makes one gradient step. XLA raises an error where it compiles."""
     layers = [WithoutXLA(), *OTHERS[name]()]

@@ -203,6 +203,7 @@ def test_train_seeds_raises_on_invalid_arguments():
         train(lambda seed: linear(learning_rate={"first": 1, "last": 0}), world, [1, 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("programs", ["two_programs"], indirect=True)
 def test_train_seeds_raises_if_two_agents_share_a_model(programs):
     world = envs.Corridor(3)

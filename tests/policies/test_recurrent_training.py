@@ -22,7 +22,7 @@ def assert_same_records(one, other):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("layer", [keras.layers.LSTM, keras.layers.GRU])
+@pytest.mark.parametrize("layer", [sweeps.rare(keras.layers.LSTM), keras.layers.GRU])
 def test_recurrent_acting_by_steps_equals_the_policy_on_whole_episodes(layer):
     """Each action is the argmax of the policy evaluated on the whole episode."""
     agent = ready(policy(layer), normalize_observations=True)

@@ -378,13 +378,9 @@ def test_data_that_cannot_be_read_again_is_refused(tmp_path):
         fit_sampling_model(sampling_model(), x=unknown.take(1), **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "number"),
-    sweeps.some(
-        [(name, number) for name in OTHERS for number in SIGNALS],
-        always=[("fit_logged", signal.SIGINT)],
-    ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("name", OTHERS)
 def test_signal_ends_training_after_the_step_and_a_checkpoint(name, number, tmp_path):
     """Another training in the folder is refused, and disturbs nothing."""
 

@@ -145,6 +145,7 @@ def moments(model, prompts):
     return probs, rewards, np.array(scores), lengths
 
 
+@pytest.mark.slow
 def test_length_normalization_weights_completions_by_one_over_their_length():
     """E[g] = -Σ_y π(y) (r(y) - E[r]) ∇ log π(y) / |y|."""
     model = make(length_normalization=True)
@@ -156,6 +157,7 @@ def test_length_normalization_weights_completions_by_one_over_their_length():
     assert report.relative_error > 0.05
 
 
+@pytest.mark.slow
 def test_scaled_advantages_are_the_sign_of_the_difference_of_two():
     """With two completions, (r₁ - r₂) / (|r₁ - r₂| / 2 + 1e-4) is almost ±2."""
     model = make(scale_advantages=True, max_completion_length=2)

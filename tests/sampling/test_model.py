@@ -137,6 +137,7 @@ def test_exported_model_returns_the_mode(tmp_path):
     np.testing.assert_array_equal(served, model.predict(inputs(), verbose=0))
 
 
+@pytest.mark.slow
 def test_value_baseline_learns_the_mean_reward():
     value = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     baseline = tfr.baselines.Value(value, keras.optimizers.Adam(0.05), minibatch_size=4)

@@ -248,10 +248,8 @@ def architecture(name):
     return getattr(keras_hub.models, f"{name}CausalLM")(backbone, preprocessor=None)
 
 
-NAMES = sweeps.some(["Qwen3", "Llama", "Gemma"], always=["Llama"])
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Qwen3", "Llama", "Gemma"])
 def test_saved_model_continues_to_the_same_weights(name, tmp_path):
     prompts = {"prompts": [[5, 6, 7], [3]]}
     model = make(architecture(name), stop_token_ids=[1], rewards=ids_reward)
@@ -274,14 +272,8 @@ def ids_reward(completions):
     return [float(completion.count(8)) for completion in completions]
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "mixed_float16",
-        pytest.param("mixed_bfloat16", marks=pytest.mark.slow),
-        pytest.param("bfloat16", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16", "bfloat16"])
 def test_half_precision_trains(dtype):
     adam = keras.optimizers.Adam(0.01, beta_2=0.9)  # 0.999 is 1 in bfloat16
     options = dict(kl_coef=0.1, max_completion_length=2)
@@ -350,7 +342,7 @@ FAILURES = {
 }
 
 
-OFTEN = ["raises", "later steps", "interrupted", "first step"]
+OFTEN = ["raises", "interrupted", "first step"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(FAILURES, always=OFTEN))

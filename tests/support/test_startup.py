@@ -84,6 +84,7 @@ def train(last):
     return layer.calls
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_a_function_is_traced_is_a_keyboard_interrupt(caplog):
     calls = train(None)
     assert calls >= 3

@@ -248,7 +248,7 @@ class Once(toy_envs.Lengths):
         return super().step(action)
 
 
-@pytest.mark.parametrize("how", sweeps.some(ENDS, always=["is killed", "waits"]))
+@pytest.mark.parametrize("how", sweeps.some(ENDS, always=["is killed"]))
 def test_episodes_of_a_lost_worker_are_played_again(agent, tmp_path, how):
     make = functools.partial(Once, tmp_path, functools.partial(end_process, how))
     options = dict(on_env_error="restart", step_timeout=LIMIT[how])
