@@ -86,6 +86,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "No virtual environment could be made (Debian: apt-get install"; \
 	  echo "python3-venv, or the one of your Python)."; exit 1; }
+	$@ -m pip install --quiet --upgrade pip  # that of Python 3.11 is slow to choose files
 
 $(VENV)/installed: $(VENV)/bin/python setup.cfg pyproject.toml
 	$(INSTALL) .

@@ -6,6 +6,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import sweeps
 import toys
 
 import tf_reinforce as tfr
@@ -171,7 +172,10 @@ def fitting_record(agent):
     return tfr.Episodes(observations, actions, rewards, [2, 1], [True, True])
 
 
-@pytest.mark.parametrize("name", ["policy", "head", "gamma", "scale_rewards", "passes"])
+FIXED = ["policy", "head", "gamma", "scale_rewards", "passes"]
+
+
+@pytest.mark.parametrize("name", sweeps.some(FIXED, always=["head", "gamma"]))
 def test_fixed_attribute_raises_if_set_after_the_build(name):
     """Graphs, statistics and files already contain the old value of the attribute."""
     agent = clock_agent()

@@ -523,6 +523,7 @@ def test_finding_is_printed_once_for_each_cause_unless_the_return_rises(
     assert lines == list(expected.values())
 
 
+@pytest.mark.slow
 def test_report_interval_counts_from_the_start_of_fit():
     """The entropy coefficient is that of the agent's total number of updates."""
     schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 4, 0.0)

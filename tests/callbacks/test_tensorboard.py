@@ -76,6 +76,7 @@ def test_histograms_count_the_actions_and_the_weights(tmp_path):
             assert counts == dict.fromkeys(steps, math.prod(variable.shape))
 
 
+@pytest.mark.slow
 def test_resumed_training_writes_the_updates_after_the_checkpoint_again(tmp_path):
     """Its events are equal, so the curve stays the same."""
     folder, run = tmp_path / "events", tmp_path / "run"

@@ -31,6 +31,7 @@ def test_rates_of_a_budget_of_steps_have_the_bits_of_the_definition(end, scaled)
         assert float(inner.learning_rate) == np.float32(rate)
 
 
+@pytest.mark.slow
 def test_rates_of_a_budget_of_updates_count_the_updates_of_callbacks():
     """The callback makes the update 1. The rates still reach the last rate at the end."""
     env = tfr.envs.Bandit([0.0, 1.0])

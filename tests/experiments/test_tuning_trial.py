@@ -7,7 +7,6 @@ import gymnasium as gym
 import numpy as np
 import optuna
 import pytest
-import sweeps
 import toys
 
 from tf_reinforce.engine import agent_state
@@ -131,7 +130,8 @@ def test_value_is_the_steps_to_the_target_or_the_best_return_below(returns, expe
     assert callback.reached == (returns[-1] == 10.0)
 
 
-@pytest.mark.parametrize("engine", ["host", sweeps.rare("compiled")])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["host", "compiled"])
 def test_evaluations_of_a_trial_have_the_time_limit_of_the_settings(engine):
     """CartPole episodes are longer than three steps, with reward 1 each."""
     search = config("CartPole-v1", "return", None, 100)

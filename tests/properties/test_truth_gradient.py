@@ -74,7 +74,7 @@ class Cautious(baselines.Baseline):
     "baseline, options",
     [
         sweeps.rare(baselines.Value, {}),
-        (baselines.Value, {"normalize_observations": True}),
+        sweeps.rare(baselines.Value, {"normalize_observations": True}),
         (Cautious, {}),
         sweeps.rare(Cautious, {"returns": "whole"}),
     ],

@@ -509,6 +509,7 @@ def test_columns_of_tables_and_datasets_reach_the_rewards_of_their_prompts():
     assert set(received) == expected and len(received) == 4 * 4
 
 
+@pytest.mark.slow
 def test_file_of_unknown_reward_functions_generates_and_names_them(tmp_path):
     def unregistered(completions):
         return [0.0] * len(completions)

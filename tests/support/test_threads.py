@@ -200,6 +200,7 @@ def in_fork(function):
     return text
 
 
+@pytest.mark.slow
 def test_models_raise_an_error_in_a_forked_process(pendulum_agent):
     agent, contexts = pendulum_agent, np.ones((2, 2))
     sampling, language = score_function(), language_model()

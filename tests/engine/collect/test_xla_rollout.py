@@ -437,6 +437,7 @@ def test_nonfinite_update_is_not_applied_and_raises_with_its_number():
     assert failed[0].rewards.shape[1] == 4
 
 
+@pytest.mark.slow
 def test_overflowing_policy_outputs_raise_and_weights_are_unchanged(cartpole):
     """The weights are finite, but the outputs are not. The methods return no result."""
     agent, env, _ = cartpole
