@@ -78,6 +78,7 @@ browser: $(VENV)/installed-dev
 clean:
 	rm -rf $(VENV) build docs/_build *.egg-info
 
+# The pip that comes with Python 3.11 needs twice the time to choose files.
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { \
 	  echo "tf_reinforce needs Python 3.11, 3.12 or 3.13, and found none of them."; \
@@ -86,7 +87,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "No virtual environment could be made (Debian: apt-get install"; \
 	  echo "python3-venv, or the one of your Python)."; exit 1; }
-	$@ -m pip install --quiet --upgrade pip  # that of Python 3.11 is slow to choose files
+	$@ -m pip install --quiet --upgrade pip
 
 $(VENV)/installed: $(VENV)/bin/python setup.cfg pyproject.toml
 	$(INSTALL) .
