@@ -8,6 +8,7 @@ import csv
 import functools
 import importlib
 import inspect
+import itertools
 import os
 import pkgutil
 import re
@@ -378,9 +379,10 @@ def test_data_that_cannot_be_read_again_is_refused(tmp_path):
         fit_sampling_model(sampling_model(), x=unknown.take(1), **options)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    ("name", "number"),
+    sweeps.some(itertools.product(OTHERS, SIGNALS), [("fit_logged", signal.SIGINT)]),
+)
 def test_signal_ends_training_after_the_step_and_a_checkpoint(name, number, tmp_path):
     """Another training in the folder is refused, and disturbs nothing."""
 

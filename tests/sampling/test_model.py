@@ -146,6 +146,20 @@ def test_value_baseline_learns_the_mean_reward():
     np.testing.assert_allclose(value(inputs()), 2.0, rtol=0, atol=0.05)
 
 
+def test_value_baseline_takes_a_gradient_step_to_the_mean_reward():
+    """The loss is ½ (b + wᵀx - 2)², averaged over the inputs, and b = w = 0."""
+    value = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(1, None, True, "zeros")]
+    )
+    baseline = tfr.baselines.Value(value, keras.optimizers.SGD(0.1))
+    model = tfr.ScoreFunction(policy(), reward=constant_reward, baseline=baseline)
+    model.compile("sgd", run_eagerly=True)
+    model.fit(inputs(8), batch_size=8, verbose=0)
+    kernel, bias = value.get_weights()
+    np.testing.assert_allclose(bias, [0.2], rtol=1e-6)
+    np.testing.assert_allclose(kernel[:, 0], 0.2 * inputs(8).mean(axis=0), rtol=1e-5)
+
+
 @tf.function
 def constant_reward(array, choices):
     return tf.fill(tf.shape(choices), 2.0)
@@ -209,7 +223,7 @@ FAULTS = {
 
 
 @pytest.mark.filterwarnings("ignore:.*AutoGraph could not")
-@pytest.mark.parametrize("fault", sweeps.some(FAULTS, always=["compiled nan"]))
+@pytest.mark.parametrize("fault", sweeps.some(FAULTS, always=["column", "compiled nan"]))
 @pytest.mark.parametrize("method", ["fit", sweeps.rare("evaluate")])
 def test_faulty_rewards_raise_an_error_and_change_no_weight(method, fault):
     function, kind, message = FAULTS[fault]

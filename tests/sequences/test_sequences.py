@@ -115,6 +115,22 @@ def test_generate_selects_the_most_likely_tokens():
     assert model.generate(["1+1="]) == [expected]
 
 
+def test_evaluation_rewards_the_completions_of_generate():
+    """In batches of three prompts and of one."""
+
+    def sizes(prompts, completions):
+        pairs = zip(prompts, completions, strict=True)
+        return [len(prompt) + sum(map(ord, text)) for prompt, text in pairs]
+
+    model = make(rewards=[sevens, sizes], reward_weights=[0.5, -2.0])
+    logs = model.evaluate(PROMPTS, batch_size=3)
+    texts = model.generate(PROMPTS)
+    means = np.mean(sevens(texts)), np.mean(sizes(PROMPTS, texts))
+    assert (logs["reward_sevens"], logs["reward_sizes"]) == pytest.approx(means)
+    assert logs["reward"] == pytest.approx(0.5 * means[0] - 2.0 * means[1])
+    assert len(set(sizes(PROMPTS, texts))) > 1
+
+
 # Data.
 
 
@@ -272,14 +288,19 @@ def ids_reward(completions):
     return [float(completion.count(8)) for completion in completions]
 
 
+@pytest.mark.parametrize("dtype", ["mixed_float16", sweeps.rare("mixed_bfloat16")])
+def test_optimizer_scales_the_loss_of_a_policy_in_float16(dtype):
+    model = make(language_models.text_gpt2(dtype=dtype))
+    scales_loss = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert scales_loss == (dtype == "mixed_float16")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16", "bfloat16"])
 def test_half_precision_trains(dtype):
     adam = keras.optimizers.Adam(0.01, beta_2=0.9)  # 0.999 is 1 in bfloat16
     options = dict(kl_coef=0.1, max_completion_length=2)
     model = make(language_models.text_gpt2(dtype=dtype), optimizer=adam, **options)
-    scales_loss = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-    assert scales_loss == (dtype == "mixed_float16")
     before = weights_of(model)
     logs = model.fit(PROMPTS, epochs=2, verbose=0).history
     assert np.isfinite(logs["reward"]).all()
@@ -342,7 +363,7 @@ FAILURES = {
 }
 
 
-OFTEN = ["raises", "interrupted", "first step"]
+OFTEN = ["later steps", "interrupted", "first step"]
 
 
 @pytest.mark.parametrize("name", sweeps.some(FAILURES, always=OFTEN))

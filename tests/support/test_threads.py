@@ -200,6 +200,11 @@ def in_fork(function):
     return text
 
 
+def test_agent_raises_an_error_in_a_forked_process(pendulum_agent):
+    use = functools.partial(pendulum_agent.act, OBSERVATIONS)
+    assert in_fork(use).startswith("RuntimeError: This process was forked")
+
+
 @pytest.mark.slow
 def test_models_raise_an_error_in_a_forked_process(pendulum_agent):
     agent, contexts = pendulum_agent, np.ones((2, 2))

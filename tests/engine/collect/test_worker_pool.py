@@ -225,7 +225,7 @@ ENDS = {
 LIMIT = {"exits": 300.0, "is killed": 300.0, "waits": 1.0}
 
 
-@pytest.mark.parametrize("how", sweeps.some(ENDS, always=["exits"]))
+@pytest.mark.parametrize("how", sweeps.some(ENDS, always=["exits", "waits"]))
 def test_error_for_a_lost_worker_names_reason_environment_episode_and_step(clock, how):
     place = r"\(step of environment \d, episode \d, step 1\)"
     with pytest.raises(

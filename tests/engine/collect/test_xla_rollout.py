@@ -410,6 +410,12 @@ def test_invalid_values_raise_and_weights_are_unchanged(env, message):
     np.testing.assert_array_equal(weights(agent), before)
 
 
+def test_last_observation_is_checked_as_well():
+    env = Last(np.nan)
+    with pytest.raises(tfr.collect.EnvironmentFault, match="observation is not finite"):
+        agent_for(env).collect(env, 4)
+
+
 def test_nonfinite_update_is_not_applied_and_raises_with_its_number():
     """A call makes five updates. The third update has an infinite entropy coefficient."""
 
@@ -437,7 +443,6 @@ def test_nonfinite_update_is_not_applied_and_raises_with_its_number():
     assert failed[0].rewards.shape[1] == 4
 
 
-@pytest.mark.slow
 def test_overflowing_policy_outputs_raise_and_weights_are_unchanged(cartpole):
     """The weights are finite, but the outputs are not. The methods return no result."""
     agent, env, _ = cartpole

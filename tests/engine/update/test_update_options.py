@@ -141,8 +141,7 @@ def test_baseline_values_in_the_padding_are_ignored():
     assert np.mean(batch.advantages.numpy() ** 2) == pytest.approx(1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("changed", ["optimizer", "trainable"])
+@pytest.mark.parametrize("changed", ["optimizer", sweeps.rare("trainable")])
 def test_update_uses_the_current_optimizer_and_trainable_flag_of_value(changed):
     agent = made(baseline=baselines.Value(dense(1), keras.optimizers.SGD(0.1)))
     agent.update(record())
