@@ -88,6 +88,8 @@ class Faulty(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.now, self.episodes = 0, self.episodes + 1
+        if self._is_due():
+            (self.folder / "due").touch()
         self._fail_at("reset")
         return np.zeros(2, np.float32), {}
 
@@ -101,9 +103,11 @@ class Faulty(gym.Env):
         if os.environ.get("TF_REINFORCE_WORKER"):
             self._fail_at("close")
 
+    def _is_due(self):
+        return os.environ.get("TF_REINFORCE_WORKER") == "1" and self.episodes > 1
+
     def _fail_at(self, place):
-        is_worker = os.environ.get("TF_REINFORCE_WORKER") == "1"
-        if place == self.place and is_worker and self.episodes > 1:
+        if place == self.place and self._is_due():
             (self.folder / "failing").touch()
             self.fail()
 
@@ -120,7 +124,9 @@ def play(fault, place, folder, workers):
             with make_envs.open_envs(
                 make, 2, workers=workers, step_timeout=TIMEOUT, max_episode_steps=9
             ) as envs:
-                agent.collect(envs, 8)
+                # On a cluster, worker 0 may have played all before worker 1 joins.
+                while not (folder / "due").exists():
+                    agent.collect(envs, 8)
         except BaseException as error:
             text = f"{type(error).__name__}: {error}"
     messages = [text, *(str(one.message) for one in caught)]
