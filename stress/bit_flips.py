@@ -4,8 +4,7 @@
 
 A file with one flipped bit must be refused with a reason, or be loaded with exactly the
 numbers and settings of the whole file. A truncated file must be refused as damaged,
-unless it lacks only the newline at its end. The flips are spread evenly over all
-bits of each file.
+unless its content is still whole. The flips are spread evenly over all bits of each file.
 """
 
 import argparse
@@ -104,7 +103,7 @@ def flip_bits(path, count, counts, failures):
 
 
 def truncate(path, counts, failures):
-    """Truncates a file at many sizes, and checks that each refusal says so."""
+    """Truncates a file at many sizes, and checks that each refusal calls it damaged."""
     data, whole = path.read_bytes(), loaded(path)
     sizes = {*range(100), *range(0, len(data), max(1, len(data) // 400))}
     sizes |= {len(data) - lost for lost in range(1, 100)}
@@ -112,7 +111,8 @@ def truncate(path, counts, failures):
         path.write_bytes(data[:size])
         reason, found = refusal(loaded, path)
         counts["truncations"] += 1
-        if found != whole if reason is None else not DAMAGE.search(reason):
+        is_right = found == whole if reason is None else DAMAGE.search(reason)
+        if not is_right:
             failures.append(f"{path.name}, truncated to {size} bytes: {reason}")
     path.write_bytes(data)
 
