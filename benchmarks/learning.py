@@ -45,8 +45,8 @@ import tensorflow as tf
 import tf_reinforce as tfr
 from tf_reinforce import presets
 from tf_reinforce.data import seeding
-from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
+from tf_reinforce.settings import run_config
 from tf_reinforce.support import version
 
 HERE = pathlib.Path(__file__).resolve().parent

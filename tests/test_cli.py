@@ -27,17 +27,16 @@ import toys
 import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce import envs
-from tf_reinforce.callbacks import evaluation
 from tf_reinforce.cli import entry
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
 from tf_reinforce.cli import train as train_command
 from tf_reinforce.cli import tune
 from tf_reinforce.engine import learner_processes
-from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import search_space
 from tf_reinforce.settings import config as package_config
+from tf_reinforce.settings import run_config
 from tf_reinforce.settings import toml_files
 from tf_reinforce.support import version
 from tf_reinforce.testing import export_report
@@ -158,7 +157,7 @@ ENGINES = {
 
 @pytest.mark.parametrize("words", ENGINES)
 def test_training_uses_the_compiled_twin_unless_an_option_prevents_it(words):
-    twin = plan("train", *words.split()).twin()
+    twin = plan("train", *words.split(), "--no-preset").twin()
     assert (None if twin is None else type(twin).__name__) == ENGINES[words]
 
 
@@ -220,7 +219,8 @@ def test_twin_is_used_with_action_masks(tmp_path):
 def test_evaluate_prints_the_same_result_as_the_run(run, capsys):
     assert cli.main(["evaluate", str(run), "--episodes", "100"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown == json.loads((run / "evaluation.json").read_text())
+    stored = json.loads((run / "evaluation.json").read_text())
+    assert {**shown, "updates": 2} == stored
 
 
 def test_evaluate_trusts_neither_modules_nor_texts_of_a_run(run, tmp_path, capsys):
@@ -492,33 +492,6 @@ def test_console_script_and_module_are_the_same_program():
     assert ran.stdout.split() == [tfr.__version__, "True"], ran.stderr
 
 
-def test_best_agent_is_selected_on_other_episodes_than_the_evaluation(
-    tmp_path,
-):
-    seeds = []
-
-    class Model:
-        updates, stop_training = 0, False
-
-        def evaluate(self, env, seed, **options):
-            seeds.append(int(seed))
-            return {"episode_return": 0.0}
-
-        def save(self, path):
-            pass
-
-    path = tmp_path / "agent.keras"
-    callback = evaluation.EvaluationCallback(
-        "CartPole-v1", {}, 3, path, every=9, target=0.0
-    )
-    callback.set_model(Model())
-    for update in range(3):
-        callback.model.updates = update
-        callback.on_epoch_end(update, {"episode_return": 0.0})  # equal to the target
-        assert callback.model.stop_training
-    assert len({3, *seeds}) == 4
-
-
 def test_evaluations_of_a_run_use_its_settings():
     """On a cluster, they reserve no further cores."""
     fit = dict(num_envs=3, on_bad_env="drop_episode", on_env_error="restart")
@@ -536,7 +509,8 @@ def test_each_setting_has_an_option_and_one_environment_is_made(monkeypatch):
         name for table, name in cli_options.SETTINGS.values() if table != "evaluation"
     }
     tables = [package_config.TABLES[x] for x in ("agent", "fit", "callbacks")]
-    assert names - {"grace_seconds"} == {name for table in tables for name in table}
+    expected = {name for table in tables for name in table} - {"stop_at_return"}
+    assert names - {"grace_seconds"} == expected
     made, make = [], plans.action_space
     note = lambda *x: made.append(x) or make(*x)  # noqa: E731
     monkeypatch.setattr(plans, "action_space", note)
@@ -565,12 +539,12 @@ def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "target 500 missed" in printed and "training ends" not in printed
     words = ["--target-return", "0", "--eval-every", "1", *few]
-    words += ["--hidden", "8", "--run-dir", str(tmp_path / "b")]
+    words += ["--hidden", "8", "--no-preset", "--run-dir", str(tmp_path / "b")]
     assert cli.main(["train", "CartPole-v1", *words]) == 0
     printed = capsys.readouterr().out
     assert "over 2 episodes reaches the target return 0, or after 300 upd" in printed
-    assert "trained 1 update, " in printed and "s with 1 evaluation\n" in printed
-    assert train(tmp_path / "c", "--require-target", env="Pendulum-v1") == 2
+    assert "trained 1 update, " in printed and "target 0 reached" in printed
+    assert train(tmp_path / "c", *few[:1], "--no-preset", env="Pendulum-v1") == 2
     assert "Pendulum-v1 has no reward threshold" in capsys.readouterr().err
 
 

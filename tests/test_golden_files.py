@@ -11,7 +11,7 @@ import sweeps
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
-from tf_reinforce.experiments import run_config
+from tf_reinforce.settings import run_config
 from tf_reinforce.support import version
 
 FORMATS = sorted((pathlib.Path(__file__).parent / "files").iterdir())
@@ -105,12 +105,14 @@ class Mine(tfr.Reinforce):
 
 def test_a_subclass_is_migrated_like_its_class_and_nothing_twice(monkeypatch):
     config = golden.loaded(FORMATS[0] / "categorical.keras").get_config()
-    monkeypatch.setattr(version, "FORMAT", 2)
+    monkeypatch.setattr(version, "FORMAT", version.FORMAT + 1)
 
     def halved(content):
         return {**content, "gamma": content["gamma"] / 2}
 
-    monkeypatch.setattr(version, "MIGRATIONS", {("Reinforce", 1): halved})
+    monkeypatch.setattr(
+        version, "MIGRATIONS", {("Reinforce", version.FORMAT - 1): halved}
+    )
     once = version.current("Reinforce", "The agent", config)
     assert version.current("Reinforce", "The agent", once) == once
     assert Mine.from_config(config).gamma == once["gamma"] == config["gamma"] / 2

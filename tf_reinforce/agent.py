@@ -26,10 +26,11 @@ from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.engine import building
-from tf_reinforce.engine import checkpoints
 from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import loop
+from tf_reinforce.engine import run_directory
 from tf_reinforce.engine import trainer as trainers
+from tf_reinforce.engine import validation as validations
 from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.export import formats
 from tf_reinforce.policies import default_policy
@@ -204,8 +205,9 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             self.advantage_scale = normalization.RunningScale(name="advantage_scale")
         self.observation_space: Any = None
         self.action_space: Any = None
-        self._learning_rates: list = []  # `for_env` sets both for `fit`
+        self._learning_rates: list = []  # `for_env` sets all three for `fit`
         self._fit_defaults: dict[str, Any] = {}
+        self._settings: dict[str, Any] = {}
         self._normalizes_integers = True
         self._training_lock = threading.RLock()
         self._weights_lock = threading.RLock()  # an update holds it
@@ -233,7 +235,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
                 `last` changes it linearly, from the agent's first update to the end of
                 `fit`.
             preset: Name of a preset (`tfr.presets.names()`), or path of a preset file,
-                with default arguments for `for_env` and `fit`.
+                with default arguments for `for_env` and `fit`. `"auto"` takes that of the
+                environment, if there is one.
             env_kwargs: Dict of keyword arguments for the environment's constructor.
             **kwargs: Further arguments of `Reinforce`, and of `compile`. For a `Box`,
                 `head` may be the name of a head class. `baseline="value"` makes a value
@@ -250,7 +253,10 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         ('Beta', 0.95)
         """
         seed = validation.check_seed(seed)
-        preset = toml_files.read_for_env(preset, env)
+        name, preset = preset, toml_files.read_for_env(preset, env)
+        evaluation = {x: preset[x] for x in ("evaluation",) if name and "env" in preset}
+        if name == "auto":
+            name = toml_files.own_name(preset["env"]) if evaluation else None
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = preset["env_kwargs"]
         arguments = {"hidden": hidden, "learning_rate": learning_rate, **kwargs}
@@ -260,6 +266,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             has_quantities = any(map(spaces.is_quantity, parts))
             options, fit = default_settings.merge(preset, arguments, envs, has_quantities)
         spaces.check_action_space(env_spaces[1])
+        stored = run_directory.agent_settings(options)
         options, rates = building.parts_of_settings(options, *env_spaces, seed)
         head, hidden, rate = map(options.pop, ("head", "hidden", "learning_rate"))
         compiling = {x: options.pop(x) for x in ("steps_per_execution", "jit_compile")}
@@ -270,10 +277,12 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         )
         agent = cls(policy, head, **options)
         agent._fit_defaults = {**fit, "env_kwargs": env_kwargs or {}}
+        agent._fit_defaults |= evaluation
         agent.build_for_spaces(*env_spaces)
         agent.compile(keras.optimizers.Adam(rate), **compiling)
         agent._build_optimizers()
         agent._learning_rates = rates
+        agent._settings = {"preset": name, "agent": stored}
         return agent
 
     @locks.training
@@ -304,6 +313,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         if optimizer is None:
             raise ValueError("`optimizer` must be a Keras optimizer. Received: None")
         self._learning_rates = [x for x in self._learning_rates if x[0] != "optimizer"]
+        self._settings = {}
         super().compile(optimizer=optimizer, **kwargs)
         self.jit_compile = kwargs.get("jit_compile", "auto")
 
@@ -413,8 +423,9 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         seed: int = 0,
         callbacks: Any = None,
         validation_env: Any = None,
-        validation_freq: int | Sequence[int] = 1,
-        validation_episodes: int = 10,
+        validation_freq: int | Sequence[int] | None = None,
+        validation_episodes: int | None = None,
+        validation_deterministic: bool | None = None,
         initial_epoch: int = 0,
         env_kwargs: Mapping[str, Any] | None = None,
         reset_options: Any = None,
@@ -453,12 +464,16 @@ class Reinforce(compilation.FixedArguments, keras.Model):
                 give the same weights, to the bit.
             callbacks: Keras callback, or list of callbacks. `mode="auto"` maximizes
                 returns and `success`.
-            validation_env: Environment in which the greedy policy is validated. It runs
-                in the current process, with the `env_kwargs` and `max_episode_steps` of
-                `env`.
+            validation_env: Environment in which the policy is validated, with the
+                `env_kwargs` and `max_episode_steps` of `env`, and in the current process.
+                By default, `env` itself with `resume`, and none without.
             validation_freq: Int, the epochs between validations, or list of epochs (from
-                1).
-            validation_episodes: Int, the episodes of each validation.
+                1), by default 1, and 10 with `resume`.
+            validation_episodes: Int, the episodes of each validation, by default 10, and
+                100 with `resume`.
+            validation_deterministic: Bool, whether validation takes the most likely
+                actions, by default True. If sampled ones return clearly more, a hint says
+                so.
             initial_epoch: Int, the number of the first epoch.
             env_kwargs: Dict of keyword arguments for the environment's constructor.
             reset_options: Dict that each `reset` receives as `options`, or function from
@@ -470,10 +485,11 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             max_episode_steps: Int, after which an episode is truncated, by default the
                 environment's time limit. A longer episode of a `VectorEnv` raises an
                 error.
-            resume: Path of a folder for checkpoints, or `tfr.Checkpoints`. If the folder
+            resume: Path of the run directory (docs/command_line.md), or
+                `tfr.Checkpoints`. `fit` then writes all files of a run. If the folder
                 contains checkpoints of this training, `fit` continues from the newest
                 one, to the same bits as without an interruption. After SIGINT or SIGTERM,
-                `fit` finishes the current update, writes a checkpoint and ends.
+                it finishes the current update, writes a checkpoint and ends.
             on_bad_env: `"raise"`, or `"drop_episode"` to replace an episode in which a
                 plain environment returned an invalid value (`docs/environments.md`).
             on_env_error: `"raise"`, or `"restart"` to make an environment that raised an
@@ -495,47 +511,50 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         given = locals()
         options = {name: given[name] for name in config.FIT_OPTIONS}
         options["env_settings"] = config.EnvSettings(reset_options, env_attrs)
-        options = config.FitOptions(**config.merge_options(self._fit_defaults, options))
-        seed = validation.check_seed(seed)
+        defaults = self._fit_defaults
+        options = config.FitOptions(**config.merge_options(defaults, options))
+        given["seed"] = validation.check_seed(seed)
         validation.whole_number("initial_epoch", initial_epoch, low=0)
-        validation.positive_int("validation_episodes", validation_episodes)
-        freqs: Any = validation_freq
-        for freq in freqs if isinstance(freqs, (list, tuple, set)) else [freqs]:
-            validation.positive_int("validation_freq", freq)
-        verbose = validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
+        validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
+        limit, evaluation = options.max_episode_steps, defaults.get("evaluation")
+        table = validations.settings(given, evaluation, limit)
+        callbacks = self._own_callbacks(callbacks, verbose)
         self._require_optimizer("fit")
-        limits = {"env_kwargs": env_kwargs, **options.limits}
-
-        def validate() -> dict[str, float]:
-            key = seeding.StreamKey(seed, "validation", self.updates)
-            size = min(options.num_envs, validation_episodes)
-            with self._open(validation_env, size, **limits) as envs:
-                settings = options.env_settings.constant
-                return self.trainer.evaluate(envs, key, validation_episodes, settings)
-
+        validator = validations.Validation(self, given, options, table)
         with contextlib.ExitStack() as stack:
-            folder = None
+            run = None
             if resume is not None:
-                opened = checkpoints.open_checkpoints(resume, self._distribute_strategy)
-                folder = stack.enter_context(opened)
-            opened = self._open(env, options.num_envs, options.workers, **limits)
-            envs = stack.enter_context(opened)
+                parts = self, given, options, table, callbacks
+                run = stack.enter_context(run_directory.of_agent(*parts))
+            history = self._train(given, options, callbacks, validator, run)
+            if run is not None:
+                run.finish(history.epoch, validator)
+        return history
+
+    def _train(
+        self, given: Any, options: Any, callbacks: list, validator: Any, run: Any
+    ) -> keras.callbacks.History:
+        """Opens the environments of `fit`, and trains."""
+        workers, more = options.workers, {"env_kwargs": given["env_kwargs"]}
+        has_env = given["validation_env"] is not None
+        opened = self._open(
+            given["env"], options.num_envs, workers, **more, **options.limits
+        )
+        with opened as envs:
             envs.check_settings(options.env_settings)
             self._build_optimizers()
-            if validation_env is not None:  # raise its errors before training begins
-                with self._open(validation_env, **limits) as validation_envs:
-                    validation_envs.check_settings(options.env_settings.constant)
+            if has_env:
+                validator.check()
             return loop.run_loop(
                 self,
                 envs,
-                seed,
+                given["seed"],
                 options,
-                self._own_callbacks(callbacks, verbose),
-                validate=None if validation_env is None else validate,
-                freq=validation_freq,
-                verbose=verbose,
-                folder=folder,
-                settings={name: given[name] for name in _DESCRIBING} | {"seed": seed},
+                [*callbacks, *(run.callbacks if run else [])],
+                validator=validator if has_env or run else None,
+                verbose=given["verbose"],
+                run=run,
+                settings={x: given[x] for x in (*_DESCRIBING, "seed")},
             )
 
     def _own_callbacks(self, callbacks: Any, verbose: Any) -> list:

@@ -192,12 +192,12 @@ def _build(path, custom_objects):
             or (None if cause.__suppress_context__ else cause.__context__)
         ):
             cause = inner
-        text = " ".join(str(cause).split())
+        text = validation.one_line(cause)
         text = re.split("If you trust|Make sure|Full object|config=", text)[0][:300]
         raise ValueError(
             f"The agent cannot be built ({type(cause).__name__}: {text}). Load it with "
             "the versions that saved it, and pass your own classes: "
-            "tfr.load(path, custom_objects={name: …})."
+            "tfr.load(path, custom_objects={name: …}), or `--agent MODULE:FUNCTION`."
         ) from error
     if remaining < 0:  # Keras may have ignored the error
         raise ValueError(_TOO_LARGE)

@@ -184,11 +184,16 @@ def test_training_that_continues_says_where(budget, tmp_path, capsys):
         agent.fit(toys.Bandit, **{**budget, **options, **more})
         return capsys.readouterr().out
 
-    assert "update 2" in fit() and fit() == ""
+    assert "update 2" in fit()
+    finished, *_, where = fit().splitlines()
+    of_epochs = " of {}" if "epochs" in budget else ""
+    assert finished == "finished after update 2" + of_epochs.format(2)
+    assert where == f"saved in {tmp_path / 'run'}"
     [(name, number)] = budget.items()
     lines = fit(**{name: 2 * number}).splitlines()
-    assert lines[0] == "continuing after update 2 (4 steps)"
-    assert lines[-1].startswith("update 4")
+    of_epochs = of_epochs or " (4 of 8 steps)"
+    assert lines[0] == "continuing at update 3" + of_epochs.format(4)
+    assert lines[2].startswith("update 4")
 
 
 def test_stream_without_a_character_receives_a_question_mark():

@@ -7,17 +7,20 @@ import textwrap
 import gymnasium as gym
 import pytest
 
+import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce.cli import entry
 from tf_reinforce.cli import plans
-from tf_reinforce.experiments import run_config
 from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
+from tf_reinforce.settings import run_config
 
 PLAIN = {"baseline": "leave_one_out", "learning_rate": 0.01, "gamma": 0.99}
 
 
 def settings(*words):
+    """Returns the settings of a training without a preset of its environment."""
+    words = words if "--preset" in words else (*words, "--no-preset")
     options = entry.make_parser().parse_args(["train", *words])
     return plans.make(options).settings
 
@@ -41,7 +44,7 @@ def test_twins_of_discrete_tasks_and_other_baselines_train_plain_reinforce(
 ):
     found = settings(*words)
     assert is_part({**PLAIN, "baseline": baseline}, found["agent"])
-    assert found["fit"] == {"num_envs": 8}
+    assert found["fit"] == {"num_envs": 8, "epochs": 300}
     assert "without a preset" not in capsys.readouterr().out
 
 
@@ -79,7 +82,8 @@ def test_options_override_the_settings_of_the_environment():
     agent = {"gamma": 0.5, "passes": 2, "gae_lambda": 0.8, "max_kl": None}
     assert is_part(agent, found["agent"])
     assert found["agent"]["baseline"]["passes"] == 3
-    assert found["fit"] == {"num_envs": 4, "episodes_per_epoch": 3}
+    assert found["fit"] == {"num_envs": 4, "episodes_per_epoch": 3, "epochs": 300}
+    assert found["callbacks"] == {}  # there is no reward threshold
     assert found["evaluation"] == {"every": 7}
 
 
@@ -96,7 +100,8 @@ def test_settings_given_by_set_choose_the_other_settings_as_options_do():
 
 
 def test_compiled_engine_gets_no_number_of_steps():
-    assert settings("Pendulum-v1", "--engine", "compiled")["fit"] == {"num_envs": 8}
+    found = settings("Pendulum-v1", "--engine", "compiled")
+    assert found["fit"] == {"num_envs": 8, "epochs": 300}
 
 
 def test_preset_file_with_a_value_baseline_keeps_all_other_settings(tmp_path):
@@ -106,6 +111,51 @@ def test_preset_file_with_a_value_baseline_keeps_all_other_settings(tmp_path):
     assert agent["baseline"] == config.VALUE_NETWORK
     assert is_part({"learning_rate": 0.01, "gamma": 0.99}, agent)
     assert "passes" not in agent
+
+
+@pytest.mark.parametrize(
+    "words, preset, stops",
+    [
+        ("CartPole-v1", True, True),
+        ("CartPole-v1 --gamma 0.9 --eval-every 7", True, True),
+        ("CartPole-v1 --epochs 9", True, False),
+        ("CartPole-v1 --set steps=900", True, False),
+        ("CartPole-v1 --preset", True, False),
+        ("CartPole-v1 --no-preset", False, True),
+        ("CartPole-v1 --seeds 2 --epochs 9", False, False),  # in one program
+        ("CartPole-v1 --seeds 2 --epochs 9 --engine host", True, False),
+        ("Pendulum-v1", True, True),  # at the target of the preset
+        ("Pendulum-v1 --engine compiled", False, False),  # the preset counts steps
+        ("Pendulum-v1 --baseline mean", False, False),  # the preset has gae_lambda
+    ],
+)
+def test_training_takes_the_preset_of_its_environment_and_says_so(
+    words, preset, stops, capsys
+):
+    """Unless the preset does not fit the options; its target ends a free training."""
+    options = entry.make_parser().parse_args(["train", *words.split()])
+    found = plans.make(options).settings
+    printed = capsys.readouterr().out
+    name = words.split()[0]
+    assert found["preset"] == (name if preset else None)
+    is_said = f"training with the preset {name}, which reached" in printed
+    assert is_said == (preset and "--preset" not in words)
+    assert ("stop_at_return" in found["callbacks"]) == stops
+    own = tfr.presets.read(name)["agent"]["learning_rate"]
+    assert (found["agent"]["learning_rate"] == own) == preset
+    if "--gamma" in words:
+        assert found["agent"]["gamma"] == 0.9 and found["evaluation"]["every"] == 7
+
+
+def test_auto_is_the_preset_of_an_environment_that_has_one():
+    """Also of an instance; an environment without a preset has the defaults."""
+    named = tfr.Reinforce.for_env("Pendulum-v1", preset="Pendulum-v1")
+    for env in ("Pendulum-v1", gym.make("Pendulum-v1")):
+        agent = tfr.Reinforce.for_env(env, preset="auto")
+        assert agent._settings == named._settings
+        assert agent._fit_defaults["evaluation"] == named._fit_defaults["evaluation"]
+    agent = tfr.Reinforce.for_env("FrozenLake8x8-v1", preset="auto")
+    assert agent._settings["preset"] is None and "evaluation" not in agent._fit_defaults
 
 
 SMALL = ["--episodes-per-epoch", "2", "--max-episode-steps", "20", "--hidden", "4"]

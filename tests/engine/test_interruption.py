@@ -22,7 +22,7 @@ def test_only_a_second_sigint_breaks_off_an_update():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     with pytest.raises((SystemExit, KeyboardInterrupt)) as ended:
-        stop.raise_if_received()
+        stop.raise_if_received("text")
     assert ended.type is interruption.Terminated and ended.value.code == 143
 
 

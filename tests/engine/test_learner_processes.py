@@ -14,10 +14,9 @@ import pytest
 import tensorflow as tf
 
 import tf_reinforce as tfr
-from tf_reinforce.callbacks import evaluation
+from tf_reinforce.callbacks import run_files
 from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import loop
-from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.sequences import training
@@ -80,7 +79,7 @@ EVERY_PROCESS = {
     *(keras.callbacks.ProgbarLogger, keras.callbacks.ReduceLROnPlateau),
     *(keras.callbacks.SwapEMAWeights, keras.callbacks.TerminateOnNaN),
     *(tfr.callbacks.EpisodeCallback, tfr.callbacks.StopAtReturn),
-    *(evaluation.EvaluationCallback, loop.CallbackList),
+    *(run_files.BestModel, loop.CallbackList),
     *(tuning_trial.TrialCallback, resumed_fit.RecordedCallbacks, training.Means),
 }
 CHIEF_ONLY = {
@@ -88,7 +87,7 @@ CHIEF_ONLY = {
     *(keras.callbacks.OrbaxCheckpoint, keras.callbacks.RemoteMonitor),
     *(keras.callbacks.TensorBoard, tfr.callbacks.TensorBoardLogger),
     *(tfr.callbacks.Diagnostics, tfr.callbacks.EpisodeLogger),
-    tfr.callbacks.ProgressLine,
+    *(tfr.callbacks.ProgressLine, run_files.RunLog),
 }
 
 
@@ -132,15 +131,10 @@ def test_only_the_chief_writes_files_and_prints(number, tmp_path, monkeypatch, c
     monkeypatch.setattr(processes, "gather", lambda values: np.array([values, values]))
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(2,), seed=0)
     agent._distribute_strategy = Strategy(number)
-    settings = {
-        "env_kwargs": {},
-        "fit": {"epochs": 2, "episodes_per_epoch": 2, "max_episode_steps": 5},
-        "evaluation": {"episodes": 1, "every": 1, "max_episode_steps": 5},
-    }
-    options = {"seed": 0, "target": None, "command": "train", "run_callbacks": []}
-    result = runs.train(agent, "CartPole-v1", tmp_path, settings, **options)
-    assert (result["updates"], result["evaluations"]) == (2, 2)
-    assert (result["evaluation"] is None) == (number == 1)
+    options = dict(epochs=2, episodes_per_epoch=2, max_episode_steps=5, resume=tmp_path)
+    options |= dict(validation_freq=1, validation_episodes=1, verbose=1 - number)
+    history = agent.fit("CartPole-v1", **options).history
+    assert len(history["val_episode_return"]) == 2
     assert bool(capsys.readouterr().out) == (number == 0)
     written = {path for path in tmp_path.rglob("*") if path.is_file()}
     names = {path.relative_to(tmp_path).parts[0] for path in written} - {".lock"}

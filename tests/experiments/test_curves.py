@@ -8,6 +8,7 @@ import pytest
 import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce.experiments import curves
+from tf_reinforce.support import version
 
 
 def write_run(folder, rows, header="epoch,env_steps,episodes,episode_return", **config):
@@ -130,7 +131,8 @@ def test_runs_with_other_settings_are_not_seeds_of_one_run(tmp_path):
         curves.read(tmp_path)
 
 
-CONFIG = {"env": "\x1b]0;title\x07", "seed": 3, "agent": {"gamma": 0.9}, "fit": {}}
+CONFIG = {"env": "\x1b]0;title\x07", "seed": 3, "agent": {"gamma": 0.9}}
+CONFIG["fit"] = {"epochs": 2}
 
 
 @pytest.fixture
@@ -141,7 +143,8 @@ def run(tmp_path):
 
 
 def test_run_has_settings_last_numbers_of_the_log_and_evaluation(run, capsys):
-    expected = {"settings": CONFIG, "log": {"epoch": 1.0, "env_steps": 30.0}}
+    settings = {**CONFIG, "format_version": version.FORMAT}  # of the migrated file
+    expected = {"settings": settings, "log": {"epoch": 1.0, "env_steps": 30.0}}
     expected["log"] |= {"episode_return": 2.5, "val_episode_return": 7.0}
     assert curves.info(run) == expected
     (run / "evaluation.json").write_text('{"episode_return": 40.5}')

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
+from tf_reinforce.settings import run_config
 from tf_reinforce.support import locks
 
 

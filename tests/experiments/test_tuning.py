@@ -45,7 +45,7 @@ def fast(monkeypatch):
     fails = {}
 
     def run(search, trial, index):
-        agent = search.suggest(trial)["agent"]
+        agent = search.draw(trial)["agent"]
         if index in fails:
             raise fails[index]
         rate = agent["learning_rate"]

@@ -43,6 +43,7 @@ NOT_DRAWN = {
     *("policy", "head", "baseline", "action_mask", "optimizer"),
     *("num_envs", "workers", "name", "env", "epochs", "steps", "episodes_per_epoch"),
     *("steps_per_epoch", "callbacks", "validation_env", "validation_freq"),
+    "validation_deterministic",
     *("validation_episodes", "initial_epoch", "env_kwargs", "max_episode_steps"),
     *("resume", "on_bad_env", "on_env_error", "step_timeout", "verbose", "seed"),
     *("reset_options", "env_attrs"),

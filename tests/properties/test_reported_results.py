@@ -167,7 +167,7 @@ def test_files_and_text_of_a_training_are_those_of_its_episodes(trainings):
     final = statistics(training.final)
     final["env_steps"] = sum(length for _, length, _ in training.final)
     evaluation = json.loads((training.folder / "evaluation.json").read_text())
-    assert evaluation == pytest.approx(final)
+    assert evaluation == pytest.approx({**final, "updates": 5})
     means = {update: returns_of(x) for update, x in training.evaluations.items()}
     assert max(means, key=means.get) == 4
     assert {int(total) for total, *_ in training.final} == {8}  # the best agent's action
@@ -176,7 +176,7 @@ def test_files_and_text_of_a_training_are_those_of_its_episodes(trainings):
     mean, deviation = final["episode_return"], final["episode_return_std"]
     assert f"mean return {mean:.4g} ± {deviation:.4g} over 4 new" in training.printed
     assert f"trained 5 updates, {training.steps[-1]} steps, " in training.printed
-    assert " s with 3 evaluations\n" in training.printed
+    assert "trained 5 updates, 29 steps, " in training.printed
     last = f"update 5/5 · return {training.log[4]['episode_return']:.1f} · length"
     assert last in training.printed
     printed, played = command(

@@ -13,7 +13,6 @@ import tf_reinforce as tfr
 from tf_reinforce import callbacks
 from tf_reinforce import envs
 from tf_reinforce import heads
-from tf_reinforce.callbacks import evaluation
 from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_noise
 from tf_reinforce.engine.update import program
@@ -179,22 +178,19 @@ def test_fit_and_evaluate_request_each_of_their_streams_once(monkeypatch, permut
     expect_distinct(permutations, 3 * 2)
 
 
-def test_every_evaluation_of_a_run_plays_new_episodes(monkeypatch):
-    """Two evaluations of two updates, and none of them plays the episodes of training."""
+def test_every_evaluation_of_a_run_plays_new_episodes(monkeypatch, tmp_path):
+    """Two validations, and the evaluation of the best agent at the end."""
     agent = tfr.Reinforce.for_env(toys.Corridor, hidden=(2,))
-    options = dict(episodes=2, deterministic=False, max_episode_steps=3)
-    evaluate = evaluation.EvaluationCallback(
-        toys.Corridor, options, 4, None, every=1, target=None
-    )
     budget = dict(epochs=2, episodes_per_epoch=2, max_episode_steps=3, verbose=0)
-
-    def run():
-        agent.fit(toys.Corridor, callbacks=[evaluate], seed=4, **budget)
-
-    asked = requested_streams(monkeypatch, run)
+    budget |= dict(validation_freq=1, validation_episodes=2, resume=tmp_path)
+    asked = requested_streams(
+        monkeypatch, lambda: agent.fit(toys.Corridor, seed=4, **budget)
+    )
     assert len(set(asked)) == len(asked)
-    resets = [x for x in asked if x[1] == "evaluation/environment"]
-    assert len({seed for seed, *_ in resets}) == 2
+    resets = [x[1:3] for x in asked if x[1].endswith("n/environment")]
+    validations = [("validation/environment", update) for update in (1, 2)]
+    assert [x for x in resets if x in validations] == validations
+    assert ("evaluation/environment", 0) in resets
 
 
 def test_samples_of_a_model_have_a_key_of_their_own(monkeypatch):

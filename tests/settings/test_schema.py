@@ -61,6 +61,7 @@ ACCEPTED = {
     "callbacks": {
         "diagnose": FLAG,
         "tensorboard": ["scalars", "histograms"],
+        "stop_at_return": [-1, *NUMBER],
     },
 }
 SETTINGS = [(table, name) for table, names in ACCEPTED.items() for name in names]

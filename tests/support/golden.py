@@ -205,6 +205,8 @@ MODELS = {
 
 
 def loaded(path):
+    """Returns a Keras model; naming the classes imports them, which registers them."""
+    assert tfr.ScoreFunction and tfr.sequences.SequenceReinforce
     return keras.saving.load_model(path)
 
 

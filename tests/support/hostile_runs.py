@@ -135,7 +135,7 @@ def truncate(number, run, outside):
 
 def sparse_best_agent(run, outside):
     """Replaces the best agent, and claims that the last one was evaluated."""
-    change = set_callback("EvaluationCallback", "state", evaluated_update=2)
+    change = set_callback("BestModel", "state", judged_update=2)
     rewrite(change, run, outside)
     replace("agent.keras", sparse, run, outside)
 
@@ -193,12 +193,12 @@ STATES = {
     "epoch is negative": set_progress(epoch=-5),
     "epoch of 400 digits": set_progress(epoch=10**400),
     "steps are negative": set_progress(first_step=-(10**30)),
-    "log of negative length": set_callback("CSVLogger", None, log_bytes=-5),
+    "log of negative length": set_callback("RunLog", None, log_bytes=-5),
     "history is text": set_callback("History", "attributes", history="evil"),
     "epochs of the history are a dict": set_callback("History", "attributes", epoch={}),
-    "best return is text": set_callback("EvaluationCallback", "state", best_return="a"),
-    "evaluations are null": set_callback("EvaluationCallback", "state", evaluations=None),
-    "no state of the evaluation": set_callback("EvaluationCallback", None, state={}),
+    "best value is text": set_callback("BestModel", "state", best_value="a"),
+    "judged update is null": set_callback("BestModel", "state", judged_update=None),
+    "no state of the best model": set_callback("BestModel", None, state={}),
     "agent of another class": lambda state, header: header.update(agent="evil"),
 }
 MANIFESTS = {

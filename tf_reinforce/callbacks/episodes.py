@@ -113,13 +113,24 @@ class StopAtReturn(keras.callbacks.Callback):
     Args:
         target: Finite float, in the units of the reward.
         monitor: String, a log key: `"episode_return"` is the mean return of the training
-            episodes, and `"val_episode_return"` that of the validation episodes.
+            episodes, and `"val_episode_return"` that of the validation episodes. With the
+            latter, the agent is also validated whenever the training episodes reach the
+            target.
     """
 
     def __init__(self, target: float, *, monitor: str = "episode_return") -> None:
         super().__init__()
         self.target = validation.within("target", target, -math.inf, math.inf)
         self.monitor = validation.instance("monitor", monitor, str)
+
+    def validation_is_due(self, logs: dict) -> bool:
+        """Returns whether the training episodes of an update reach the target."""
+        trained = self.monitor.removeprefix("val_")
+        return trained != self.monitor and logs.get(trained, -math.inf) >= self.target
+
+    def updates_until_due(self, epoch: int) -> int:
+        """Returns 1 with a validation, because each update may reach the target."""
+        return 1 if self.monitor.startswith("val_") else sys.maxsize
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if (logs or {}).get(self.monitor, -math.inf) >= self.target:
@@ -171,13 +182,6 @@ class ProgressLine(keras.callbacks.Callback):
         self._start: tuple[float, int] | None = None
         self._seconds_per_unit = math.nan  # seconds per update or per step
         self._pending = ""  # line that is not yet written
-        self._has_begun = False
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if epoch and not self._has_begun:
-            steps = getattr(self.model, "env_steps", 0)
-            self._write(f"continuing after update {epoch} ({steps:,} steps)\n")
-        self._has_begun = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         now, epochs = time.perf_counter(), self.params.get("epochs")

@@ -9,13 +9,14 @@ from tf_reinforce import saving
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
 from tf_reinforce.cli.options import EnvArguments
-from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import seed_processes
+from tf_reinforce.settings import run_config
 from tf_reinforce.settings import toml_files
 from tf_reinforce.settings.schema import Count
 from tf_reinforce.settings.schema import Finite
 from tf_reinforce.settings.schema import Seed
 from tf_reinforce.support import files
+from tf_reinforce.support import own_code
 from tf_reinforce.support import startup
 
 
@@ -88,6 +89,8 @@ def _load(options):
         ValueError: If neither the user nor the run names an environment that may be used.
     """
     run, env = options.run, options.env and plans.find_env(options.env)
+    if options.agent is not None:
+        own_code.load("--agent", options.agent)  # its module has the classes of the agent
     _agent_file(run, options.max_bytes)
     in_file, more = run_config.read_env(run, dict(options.env_arg))
     if env is None and in_file is None:
@@ -124,6 +127,7 @@ def export(
     check: bool = False,
     env: str | None = None,
     env_arg: EnvArguments = (),
+    agent: str | None = None,
     observations: Count | None = None,
     max_bytes: Count = saving.MAX_BYTES,
 ):
@@ -146,8 +150,10 @@ def export(
         cli_options.expect_none("without --check", **more)
     env = env and plans.find_env(env)
     files.expect_replaceable_folder(out)
-    agent = load(run, max_bytes)
-    agent.export(out, format=format)
+    if agent is not None:
+        own_code.load("--agent", agent)
+    trained = load(run, max_bytes)
+    trained.export(out, format=format)
     names = ", log_prob" if format == "tf_saved_model" else ""
     print(f"exported to {out}: act, sample, distribution{names}")
     if not check:
@@ -157,7 +163,7 @@ def export(
     in_file, options = run_config.read_env(run, dict(env_arg))
     env = env or (in_file and plans.find_env(in_file))
     report = export_report.check_export(
-        agent,
+        trained,
         out,
         env,
         observations=observations or 1000,
@@ -305,7 +311,23 @@ def explain(
     return 0
 
 
-def presets(name: str | None = None):
+_MAKE_AGENT = '''"""The agent of the preset {name}, to change it.
+
+tf-reinforce train {env} --preset {name} --agent MODULE:make_agent
+"""
+
+import tf_reinforce as tfr
+
+
+def make_agent(env, seed):
+    return tfr.Reinforce.for_env(
+        env,
+        seed=seed,
+{arguments}
+    )'''
+
+
+def presets(name: str | None = None, *, python: bool = False):
     """List the presets and the returns that they reach.
 
     The returns were measured as described in docs/presets.md and docs/results.md. With
@@ -313,9 +335,19 @@ def presets(name: str | None = None):
 
     Args:
         name: Name of a preset.
+        python: Print a module with the function `make_agent` instead, for --agent.
     """
+    if name is None:
+        cli_options.expect_none("without NAME", python=python or None)
     if name is not None:
-        toml_files.read(name)  # raises an error if it is invalid
+        preset = toml_files.read(name)  # raises an error if it is invalid
+        if python:
+            lines = [
+                f"        {key}={value!r}," for key, value in preset["agent"].items()
+            ]
+            arguments = "\n".join(lines)
+            print(_MAKE_AGENT.format(name=name, env=preset["env"], arguments=arguments))
+            return 0
         print(toml_files.path_of(name).read_text("utf-8").rstrip())
         return 0
     names = toml_files.names()

@@ -23,7 +23,7 @@ SETTINGS = {
     "eval_every": ("evaluation", "every"),
     "eval_episodes": ("evaluation", "episodes"),
     "grace": ("checkpoint", "grace_seconds"),
-    **{name: ("callbacks", name) for name in config.TABLES["callbacks"]},
+    **{name: ("callbacks", name) for name in ("diagnose", "tensorboard")},
 }
 # Options that may be used without a value: the value that they then have.
 _CONSTANTS = {"preset": "", "tensorboard": "scalars"}
@@ -90,6 +90,8 @@ def _add(parser, name, hint, text, shown, form):
         form["default"] = []
     form = {**_form(name, hint), **form, "help": text.replace("%", "%%")}
     parser.add_argument(flag(name) if "dest" in form else name, **form)
+    if name == "preset":
+        parser.add_argument("--no-preset", dest=name, action="store_const", const=False)
 
 
 def _form(name, hint):
@@ -109,7 +111,7 @@ def _form(name, hint):
     if parts and parts[0] in (tuple, dict):  # read by a function of our own
         return dict(
             type=reader(parts[1]),
-            metavar="NAME=VALUE" if name in ("env_arg", "set") else name.upper(),
+            metavar="NAME=VALUE" if name.endswith(("_arg", "set")) else name.upper(),
             action="store" if parts[0] is dict else "append",
         )
     if hint is config.Sizes:
@@ -194,13 +196,19 @@ class TaskOptions:
 
     Attributes:
         env: Environment id, also module:Id-v0.
-        preset: A preset of docs/presets.md, or FILE.toml (without NAME: that of ENV).
+        preset: A preset of docs/presets.md, or FILE.toml (without NAME: that of ENV,
+            which `train` also uses without this option); --no-preset: the default
+            settings.
         set: Override a setting, for example --set baseline.passes=4 or --set
             max_kl=null. It wins over the preset and other options, and may be repeated.
+        agent: MODULE:FUNCTION of your own, called with an environment and a seed, which
+            returns the agent to train. It replaces the settings of agents.
+        agent_arg: Keyword argument NAME=VALUE of this function; the option may be
+            repeated.
         engine: compiled: all episodes in one XLA program, if TensorFlow has an equal
             environment; host: Gymnasium's environment; auto: compiled if the registered
-            environment equals the one in TensorFlow and an update has a number of
-            episodes.
+            environment equals the one in TensorFlow, an update has a number of episodes,
+            and there is no --agent.
         seed: Number for all random draws (0).
     """
 
@@ -211,6 +219,8 @@ class TaskOptions:
     preset: str | None = None
     set: Overrides = ()
     env_arg: EnvArguments = ()
+    agent: str | None = None
+    agent_arg: EnvArguments = ()
     engine: Literal["auto", "host", "compiled"] = "auto"
     seed: Seed | None = None
 
@@ -224,6 +234,7 @@ class PlayOptions:
         episodes: number of episodes
         env: environment id (that of the run)
         env_arg: argument of the environment's constructor; the option may be repeated
+        agent: MODULE:FUNCTION that made the agent, if it has classes of your own
         seed: selects the episodes; equal seeds give equal episodes
         workers: processes that play the episodes
         max_episode_steps: time limit (that of the run)
@@ -237,6 +248,7 @@ class PlayOptions:
     episodes: Count = 1
     env: str | None = None
     env_arg: EnvArguments = ()
+    agent: str | None = None
     seed: Seed = 0
     workers: Count = 1
     max_episode_steps: Count | None = None

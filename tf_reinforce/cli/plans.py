@@ -4,18 +4,17 @@ A mistake in the options should be reported within a second. The plan is therefo
 without importing TensorFlow, unless the environment needs a module that does.
 """
 
+import contextlib
 import dataclasses
 import importlib
-import importlib.util
-import os
-import sys
 from typing import Any
 
 from tf_reinforce.cli import options as cli_options
-from tf_reinforce.experiments import run_config
 from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
+from tf_reinforce.settings import run_config
 from tf_reinforce.settings import toml_files
+from tf_reinforce.support import own_code
 from tf_reinforce.support import startup
 
 # Settings that `config.json` always contains; without a preset, these are their values.
@@ -43,12 +42,7 @@ def find_env(env):
     """
     module, _, name = env.rpartition(":")
     if module:
-        folder = os.getcwd()
-        if folder not in sys.path and "" not in sys.path:
-            sys.path.append(folder)  # a console script, unlike `python -m`, omits it
-        if importlib.util.find_spec(module.partition(".")[0]) is None:
-            text = f"There is no module {module!r} in the current folder, {folder}"
-            raise ValueError(f"{text}, or among the installed packages.")
+        own_code.expect_module(module)
         startup.import_tensorflow()  # the module may import it
         importlib.import_module(module)
     import gymnasium
@@ -92,6 +86,9 @@ class Plan:
         engine: `"auto"`, `"host"` or `"compiled"`.
         seed: Int, the first seed.
         num_seeds: Int, the number of seeds from `--seeds`, or `None`.
+        own: Dict of the names `MODULE:FUNCTION` of the user, by their entries in
+            `config.json`. With `make_agent`, the table `agent` of the settings contains
+            its keyword arguments.
     """
 
     env: str
@@ -99,6 +96,7 @@ class Plan:
     engine: str
     seed: int
     num_seeds: int | None
+    own: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         if self.engine == "compiled":
@@ -118,6 +116,18 @@ class Plan:
         spec = gymnasium.spec(toml_files.own_name(self.env))
         return self.settings["evaluation"].get("target", spec.reward_threshold)
 
+    def add_budget(self, is_limit):
+        """Ends a training without a budget at its target return, or after 300 updates.
+
+        Args:
+            is_limit: Bool, whether to end it at its target return in any case.
+        """
+        fit = self.settings["fit"]
+        if fit.get("epochs") is None and fit.get("steps") is None:
+            fit["epochs"], is_limit = run_config.MAX_UPDATES, True
+        if is_limit and self.target is not None:
+            self.settings["callbacks"]["stop_at_return"] = self.target
+
     @property
     def seeds(self):
         """Returns the range of all seeds."""
@@ -131,11 +141,12 @@ class Plan:
         options of the host engine.
         """
         agent = self.settings["agent"]
+        if self.own or self.num_seeds is None:
+            return False
         value = default_settings.value_network(agent["baseline"]) or {}
         rates = agent["learning_rate"], value.get("learning_rate")
         return (
-            self.num_seeds is not None
-            and self.engine != "host"
+            self.engine != "host"
             and self.env in config.TWINS
             and self.settings["fit"].get("epochs") is not None
             and not (self._host_settings() or self.settings["callbacks"])
@@ -151,7 +162,8 @@ class Plan:
 
         if self.engine == "compiled":
             return envs.make(self.env)
-        if self.engine == "host" or self._host_settings():
+        is_own = self.engine == "auto" and "make_agent" in self.own
+        if self.engine == "host" or is_own or self._host_settings():
             return None
         twin, limit = envs.twin_of(self.env), self.settings["fit"].get(_LIMIT)
         return twin if twin is not None and (twin.max_episode_steps or limit) else None
@@ -178,26 +190,45 @@ def _new(options):
             "The command needs an environment id, for example `tf-reinforce train "
             "CartPole-v1`, or `train --resume DIR` to continue a training."
         )
+    own = own_names(options)
     env, name = find_env(options.env), toml_files.own_name(options.env)
-    options.preset = name if options.preset == "" else options.preset
-    preset = toml_files.read_for_env(options.preset, env)
-    env_kwargs = {**preset["env_kwargs"], **dict(options.env_arg)}
-    space = action_space(env, env_kwargs)
     explicit = cli_options.explicit_settings(options)
-    given = dict(options.set)
-    baseline = given.get(("agent", "baseline"), explicit["agent"].get("baseline"))
-    # A compiled twin makes many updates per second, so plain REINFORCE trains well.
-    is_plain = env in config.TWINS and type(space).__name__ == "Discrete"
-    is_value = baseline == "value" or (baseline is None and not is_plain)
-    if options.preset is None and is_value:
-        limit = given.get(("fit", _LIMIT), explicit["fit"].get(_LIMIT))
-        chosen = _default_preset(name, space, limit, options.engine == "compiled")
-        preset = {**preset, **chosen}
+    options.preset = name if options.preset == "" else options.preset
+    if _takes_preset(options, name, explicit):
+        options.preset = name
+        with contextlib.suppress(ValueError):  # it does not fit the other options
+            plan = _planned(options, env, explicit, own)
+            plan.add_budget(not _has_budget(options, explicit))
+            print(
+                f"training with the preset {name}, which reached "
+                f"{toml_files.read(name)['result']} (--no-preset: default settings)"
+            )
+            return plan
+        options.preset = None
+    options.preset = options.preset or None
+    plan = _planned(options, env, explicit, own)
+    if not _is_search(options):
+        plan.add_budget(False)
+    if options.preset is None and options.agent is None and name in toml_files.names():
+        print(f"{env} has a preset with tuned settings: add --preset to use it")
+    return plan
+
+
+def _planned(options, env, explicit, own):
+    """Returns the `Plan` of a new training with a preset or without."""
+    preset = toml_files.read_for_env(options.preset, env, options.agent is not None)
+    env_kwargs = {**preset["env_kwargs"], **dict(options.env_arg)}
+    if options.agent is None:
+        preset = _with_defaults(options, preset, env, env_kwargs, explicit)
+        agent = {**DEFAULTS, **preset["agent"], **explicit["agent"]}
+    else:
+        _expect_no_agent_settings(options, explicit)
+        agent = {**preset["agent"], **dict(options.agent_arg)}
     fit = config.merge_options(preset["fit"], explicit["fit"])
     settings = {
         "preset": options.preset,
         "env_kwargs": env_kwargs,
-        "agent": {**DEFAULTS, **preset["agent"], **explicit["agent"]},
+        "agent": agent,
         "fit": {"num_envs": config.FitOptions.num_envs, **fit},
         "evaluation": {**preset["evaluation"], **explicit["evaluation"]},
         "checkpoint": explicit["checkpoint"],
@@ -205,14 +236,79 @@ def _new(options):
     }
     for path, value in options.set:
         settings = toml_files.override(settings, path, value)
-    if settings["agent"]["baseline"] == "value":
+    if settings["agent"].get("baseline") == "value" and options.agent is None:
         # `Reinforce.for_env` would choose other settings by the environment.
         settings["agent"]["baseline"] = dict(config.VALUE_NETWORK)
-    run_config.check_settings(settings)
-    if options.preset is None and name in toml_files.names():
-        print(f"{env} has a preset with tuned settings: add --preset to use it")
+    run_config.check_settings(settings, own_agent=options.agent is not None)
     num_seeds = getattr(options, "seeds", None)
-    return Plan(env, settings, options.engine, options.seed or 0, num_seeds)
+    return Plan(env, settings, options.engine, options.seed or 0, num_seeds, own)
+
+
+def _has_budget(options, explicit):
+    """Returns whether the user has set the budget of a training."""
+    names = explicit["fit"].keys() | {path[-1] for path, _ in options.set}
+    return not names.isdisjoint(("epochs", "steps"))
+
+
+def _takes_preset(options, name, explicit):
+    """Returns whether a training takes the preset of its environment by itself.
+
+    Seeds that one program can train without the preset do not, because it may prevent
+    that.
+    """
+    in_one_program = (
+        getattr(options, "seeds", None) is not None
+        and explicit["fit"].get("epochs") is not None
+        and options.engine != "host"
+        and name in config.TWINS
+    )
+    is_free = options.preset is None and options.agent is None and not in_one_program
+    return not _is_search(options) and is_free and name in toml_files.names()
+
+
+def _is_search(options):
+    return hasattr(options, "trials")
+
+
+def own_names(options):
+    """Returns the names `MODULE:FUNCTION` in options, by their entries in `config.json`.
+
+    Raises:
+        ValueError: If a module does not exist, or an option has no effect.
+    """
+    if options.agent is None:
+        cli_options.expect_none("without --agent", agent_arg=options.agent_arg)
+    names = {"make_agent": "agent", "make_callbacks": "callbacks", "suggest": "space"}
+    found = {entry: getattr(options, name, None) for entry, name in names.items()}
+    for entry, name in found.items():
+        own_code.expect_name(cli_options.flag(names[entry]), name)
+    return {entry: name for entry, name in found.items() if name is not None}
+
+
+def _expect_no_agent_settings(options, explicit):
+    """Raises `ValueError` for settings of agents beside `--agent`."""
+    settings = dict(explicit["agent"])
+    settings |= {path[1]: value for path, value in options.set if path[0] == "agent"}
+    if settings:
+        raise ValueError(
+            f"The function of `--agent` makes the agent, and {', '.join(settings)} would "
+            "have no effect. Set it there, or pass an argument of the function: "
+            "--agent-arg NAME=VALUE."
+        )
+
+
+def _with_defaults(options, preset, env, env_kwargs, explicit):
+    """Returns a preset with the settings that follow from an environment without one."""
+    space, given = action_space(env, env_kwargs), dict(options.set)
+    baseline = given.get(("agent", "baseline"), explicit["agent"].get("baseline"))
+    # A compiled twin makes many updates per second, so plain REINFORCE trains well.
+    is_plain = env in config.TWINS and type(space).__name__ == "Discrete"
+    is_value = baseline == "value" or (baseline is None and not is_plain)
+    if options.preset is not None or not is_value:
+        return preset
+    limit = given.get(("fit", _LIMIT), explicit["fit"].get(_LIMIT))
+    name = toml_files.own_name(env)
+    return {**preset, **_default_preset(name, space, limit, options.engine == "compiled")}
 
 
 def _default_preset(name, space, limit, is_compiled):
@@ -241,11 +337,16 @@ def _resumed(options):
     check_resume_options(options)
     explicit = cli_options.explicit_settings(options)
     env_kwargs = dict(options.env_arg)
-    content = run_config.read_training(options.resume, env_kwargs, explicit["fit"])
+    own, agent_kwargs = own_names(options), dict(options.agent_arg)
+    content = run_config.read_training(
+        options.resume, env_kwargs, explicit["fit"], agent_kwargs, own
+    )
     env = content["env"]
     if options.env is None and ":" in env:
         raise unknown_module(env, run_config.resume_command(options.resume, content))
-    if options.env not in (None, env):
+    if options.env is not None and toml_files.own_name(options.env) == env:
+        find_env(options.env)  # its module registers what the program of the run did
+    elif options.env not in (None, env):
         raise ValueError(
             f"The run in {options.resume} uses another environment. Expected: {env}. "
             f"Received: {options.env}"
@@ -261,7 +362,7 @@ def _resumed(options):
     else:
         seed, count = seeds[0], len(seeds)
         settings["fit"].pop("workers", None)  # of an earlier version
-    return Plan(find_env(env), settings, content["engine"], seed, count)
+    return Plan(find_env(env), settings, content["engine"], seed, count, own)
 
 
 def unknown_module(env, command):

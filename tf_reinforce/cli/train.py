@@ -10,8 +10,8 @@ from typing import Annotated
 
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
-from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import seed_processes
+from tf_reinforce.settings import run_config
 from tf_reinforce.settings import schema
 from tf_reinforce.support import files
 from tf_reinforce.support import startup
@@ -33,6 +33,8 @@ class TrainOptions(cli_options.TaskOptions):
         jobs: With --seeds, the processes at the same time (number of cores).
         require_target: Exit with code 1 if the best agent misses the target; with
             --seeds, if the median of the seeds does.
+        callbacks: MODULE:FUNCTION of your own, called with the run directory, which
+            returns Keras callbacks.
         run_dir: Folder of this run (runs/ENV/DATE_seedN).
         resume: Continue the run in this folder, with its settings.
         checkpoint_every: Updates (10) or seconds (60s) from one checkpoint to the next
@@ -44,6 +46,7 @@ class TrainOptions(cli_options.TaskOptions):
     seeds: Annotated[int, schema.Range(1, run_config.MAX_SEEDS)] | None = None
     jobs: schema.Count | None = None
     require_target: bool = False
+    callbacks: str | None = None
     run_dir: str | None = None
     resume: str | None = None
     checkpoint_every: cli_options.Interval | None = None
@@ -52,12 +55,14 @@ class TrainOptions(cli_options.TaskOptions):
 def train(options: TrainOptions):
     """Train an agent on an environment.
 
-    Use --epochs, --steps or a preset to set a budget. Without a budget, training ends
-    when an evaluation over 100 episodes reaches the target return, or after 300 updates.
-    With a budget, training uses all of it and only reports whether the target was
-    reached.
+    The settings are those of the environment's preset, if there is one. --no-preset takes
+    the defaults instead, which docs/presets.md lists.
 
-    docs/presets.md lists the settings that are used without a preset. If TF_CONFIG
+    Use --epochs, --steps or --preset to set a budget. Training uses all of it and only
+    reports whether the target was reached. Without a budget, training ends when an
+    evaluation reaches the target return, or after the steps of the preset or 300 updates.
+
+    If TF_CONFIG
     describes several learner processes, they train one agent together, and only the chief
     writes files and prints.
     """
@@ -130,59 +135,85 @@ def _strategy(options, cluster):
 
 def _train_agent(options, plan, strategy, twin, cluster):
     """Trains one agent, prints its result, and returns the exit code."""
-    from tf_reinforce import agent as agents
+    from tf_reinforce.engine import checkpoints
+    from tf_reinforce.engine import interruption
     from tf_reinforce.engine import learner_processes
+    from tf_reinforce.engine import run_directory
     from tf_reinforce.experiments import runs
 
     settings, env, is_chief = plan.settings, plan.env, not (cluster and cluster[1])
+    own, resumed = plan.own, options.resume and pathlib.Path(options.resume)
     with (
         learner_processes.get(strategy).explain_lost(),
         learner_processes.scope(strategy),
     ):
-        agent = agents.Reinforce.for_env(
-            env, seed=plan.seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
-        )
-    target, fit = plan.target, settings["fit"]
-    if target is not None and fit.get("epochs") is None and fit.get("steps") is None:
-        episodes = runs.evaluation_options(settings)["episodes"]
+        maker = own.get("make_agent")
+        agent = runs.make_agent(env, settings, plan.seed, maker, resumed)
+    tables = {name: settings[name] for name in ("env_kwargs", "evaluation")}
+    agent._fit_defaults = {**settings["fit"], **tables}
+    _print_target(settings) if is_chief else None
+    try:
+        with _run_directory(options, plan, is_chief) as directory:
+            folder = checkpoints.Checkpoints(directory, **settings["checkpoint"])
+            folder.settings = _config_entries(options, plan)
+            callbacks = make_callbacks(settings, directory)
+            callbacks += runs.make_callbacks(own.get("make_callbacks"), directory)
+            agent.fit(
+                env if twin is None else twin,
+                validation_env=None if twin is None else env,
+                seed=plan.seed,
+                resume=folder,
+                callbacks=callbacks,
+                verbose=1 if is_chief else 0,
+            )
+    except (KeyboardInterrupt, interruption.Terminated) as error:
+        if not is_chief or not directory.exists():
+            raise
+        _print_interrupted(directory, plan, agent.updates)
+        return getattr(error, "code", INTERRUPTED)
+    if not is_chief or not options.require_target:
+        return 0
+    evaluation = run_config.read_json(directory / run_directory.EVALUATION)
+    return int(evaluation["episode_return"] < plan.target)
+
+
+def _print_target(settings):
+    """Tells which evaluation ends the training, if one does."""
+    from tf_reinforce.experiments import runs
+
+    if (stop := settings["callbacks"].get("stop_at_return")) is not None:
+        episodes, fit = runs.evaluation_options(settings)["episodes"], settings["fit"]
+        epochs, steps = fit.get("epochs"), fit.get("steps")
+        limit = f"{epochs} updates" if epochs else f"{steps:,} steps"
         print(
             f"training ends when an evaluation over {episodes} episodes reaches the "
-            f"target return {target:g}, or after {runs.MAX_UPDATES} updates"
+            f"target return {stop:g}, or after {limit}"
         )
-    with _run_directory(options, plan, is_chief) as directory:
-        result = runs.train(
-            agent,
-            env,
-            directory,
-            settings,
-            target=target,
-            seed=plan.seed,
-            twin=twin,
-            command=options.command_line,
-            run_callbacks=make_callbacks(env, settings, directory),
-        )
-    if result["exit_code"] and is_chief:
-        _print_interrupted(directory, plan, f" after {_count(result, 'update')}")
-    if result["exit_code"] or not is_chief:
-        return result["exit_code"]
-    return _report(options, plan, directory, result)
 
 
-def _count(result, noun):
-    count = result[f"{noun}s"]
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _config_entries(options, plan):
+    """Returns the entries of `config.json` that `fit` does not know."""
+    entries = {"preset": plan.settings["preset"], "target_return": plan.target}
+    if plan.own:
+        names = ["callbacks", *["agent"] * ("make_agent" in plan.own)]
+        entries |= {**plan.own, **{name: plan.settings[name] for name in names}}
+    return {**entries, "command": options.command_line}
 
 
-def make_callbacks(env, settings, directory):
+def make_callbacks(settings, directory):
     """Returns the Keras callbacks that the table `callbacks` describes."""
     from tf_reinforce import callbacks
+    from tf_reinforce.engine import run_directory
 
     table, result = settings["callbacks"], []
     if table.get("diagnose"):
         result.append(callbacks.Diagnostics())
     if (kind := table.get("tensorboard")) is not None:
-        folder, has_histograms = directory / "tensorboard", kind == "histograms"
-        result.append(callbacks.TensorBoardLogger(folder, histograms=has_histograms))
+        folder = directory / run_directory.TENSORBOARD
+        histograms = kind == "histograms"
+        result.append(callbacks.TensorBoardLogger(folder, histograms=histograms))
+    if (target := table.get("stop_at_return")) is not None:
+        result.append(callbacks.StopAtReturn(target, monitor="val_episode_return"))
     return result
 
 
@@ -199,22 +230,6 @@ def _run_directory(options, plan, is_chief=True):
     else:
         with tempfile.TemporaryDirectory() as directory:
             yield pathlib.Path(directory)
-
-
-def _report(options, plan, directory, result):
-    """Prints the result of a training with one seed, and returns the exit code."""
-    metrics, reached = result["evaluation"], ""
-    mean, target = metrics["episode_return"], plan.target
-    if target is not None:
-        reached = f", target {target:g} {'reached' if mean >= target else 'missed'}"
-    print(
-        f"\n{plan.env}: mean return {mean:.4g} ± {metrics['episode_return_std']:.4g} "
-        f"over {metrics['episodes']:.0f} new episodes{reached}\n"
-        f"trained {_count(result, 'update')}, {result['env_steps']:,} steps, "
-        f"{result['seconds']:.1f} s with {_count(result, 'evaluation')}\n"
-        f"saved in {directory}"
-    )
-    return int(options.require_target and mean < target)
 
 
 def _train_seeds(options, plan, twin):
@@ -245,9 +260,9 @@ def _start_processes(options, plan, twin):
     directory = pathlib.Path(options.run_dir or runs.default_directory(plan.env, name))
     engine = "host" if twin is None else "compiled"
     content = {"env": plan.env, "engine": engine, "target_return": plan.target}
-    content |= plan.settings
+    content |= {**plan.settings, **plan.own}
     seed_processes.prepare(directory, content, plan.seeds, options.command_line)
-    return _run_processes(options, directory, {"env": plan.env, **plan.settings})
+    return _run_processes(options, directory, content)
 
 
 def _resume_processes(options):
@@ -258,6 +273,7 @@ def _resume_processes(options):
     """
     plans.check_resume_options(options)
     explicit = {"env": options.env or "", "env_kwargs": dict(options.env_arg)}
+    explicit |= {"agent": dict(options.agent_arg), **plans.own_names(options)}
     explicit["fit"] = cli_options.explicit_settings(options)["fit"]
     return _run_processes(options, pathlib.Path(options.resume), explicit)
 
@@ -276,7 +292,10 @@ def _run_processes(options, directory, explicit):
     content = run_config.read(next(iter(folders.values())))
     env = str(content.get("env"))
     module = [env] if ":" in env else []
-    command = shlex.join(["tf-reinforce", "train", *module, "--resume", str(directory)])
+    own = {entry: explicit[entry] for entry in run_config.OWN_CODE if entry in explicit}
+    words = [x for entry, name in own.items() for x in (run_config.OWN_CODE[entry], name)]
+    words = ["tf-reinforce", "train", *module, "--resume", str(directory), *words]
+    command = shlex.join(words)
     if module and options.env is None:
         raise plans.unknown_module(env, command)
     commands = {
@@ -323,7 +342,9 @@ def _report_seeds(options, env, directory, result, target):
     return int(options.require_target and target is not None and median < target)
 
 
-def _print_interrupted(directory, plan, when=""):
+def _print_interrupted(directory, plan, updates=None):
     """Prints the command that continues a training after a signal."""
-    command = run_config.resume_command(directory, {"env": plan.env, **plan.settings})
+    when = "" if updates is None else f" after {updates} update{'s' * (updates != 1)}"
+    config = {"env": plan.env, **plan.settings, **plan.own}
+    command = run_config.resume_command(directory, config)
     print(f"interrupted{when}; saved in {directory}\nto continue: {command}")

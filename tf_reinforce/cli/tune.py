@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
 from tf_reinforce.cli import train
-from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import search_space
 from tf_reinforce.settings import config
+from tf_reinforce.settings import run_config
 from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
 from tf_reinforce.settings.schema import Count
@@ -40,6 +40,8 @@ class TuneOptions(cli_options.TaskOptions):
             over the last tenth counts (steps if there is a target, else return).
         minimize: Smaller values of the objective are better.
         prune: End trials that are below the median.
+        space: MODULE:FUNCTION of your own, called with a trial of Optuna, which returns a
+            dict of keyword arguments of --agent's function.
         run_dir: Folder of the search (runs/ENV/DATE_tune); a search in it continues.
     """
 
@@ -53,6 +55,7 @@ class TuneOptions(cli_options.TaskOptions):
     objective: str | None = None
     minimize: bool = False
     prune: bool = True
+    space: str | None = None
     run_dir: str | None = None
 
 
@@ -79,6 +82,7 @@ def tune(options: TuneOptions):
         seeds=options.trainings,
         confirm=options.confirm,
         prune=options.prune,
+        **plan.own,
     )
     directory = options.run_dir or runs.default_directory(plan.env, "tune")
     directory = pathlib.Path(directory)
@@ -98,10 +102,19 @@ def _check(options):
         text = f"Received: epochs={fit['epochs']} in the preset {options.preset}"
         raise ValueError(f"A search counts steps, not updates. Pass --steps N. {text}")
     fit.setdefault("steps", _DEFAULT_STEPS)
-    preset = toml_files.read_for_env(options.preset, plan.env)
-    ranges = search_space.parse(preset["ranges"])
-    ranges = ranges or search_space.default_ranges(plan.settings)
-    search_space.check(ranges, plan.settings)
+    is_own = options.agent is not None
+    if not is_own:
+        cli_options.expect_none("without --agent", space=options.space)
+    preset = toml_files.read_for_env(options.preset, plan.env, is_own)
+    ranges = search_space.parse(preset["ranges"], is_own)
+    if is_own and not ranges and options.space is None:
+        raise ValueError(
+            "A search with `--agent` needs ranges for the arguments of its function: the "
+            "table [ranges.agent] in --preset FILE.toml, or --space MODULE:FUNCTION."
+        )
+    if not ranges and not is_own:
+        ranges = search_space.default_ranges(plan.settings)
+    search_space.check(ranges, plan.settings, is_own)
     return plan, ranges
 
 
@@ -152,11 +165,12 @@ def _search(search, options, directory):
 def _print_start(search, options):
     """Prints what is searched, and how many trials are finished."""
     config = search.config
+    names = [x.name for x in config.space] + [config.suggest]
     goal = f"{'lowest' if config.minimize else 'highest'} {config.objective}"
     if config.objective == "steps":
         goal = f"fewest steps to a return of {config.target}"
     print(
-        f"searching {', '.join(x.name for x in config.space)}\n"
+        f"searching {', '.join(x for x in names if x)}\n"
         f"for {goal}, with {config.seeds} training{'s' * (config.seeds > 1)} of at most "
         f"{config.budget:,} steps for each trial ({config.engine} engine)"
     )

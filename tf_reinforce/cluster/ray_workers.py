@@ -10,7 +10,6 @@ import functools
 import importlib.metadata
 import logging
 import platform
-import re
 import select
 import signal
 import socket
@@ -22,6 +21,7 @@ import numpy as np
 
 from tf_reinforce.engine.collect import local_worker
 from tf_reinforce.support import extras
+from tf_reinforce.support import validation
 
 _START_SECONDS = 300.0  # without any answer, while actors wait for a machine
 _CONNECT_SECONDS = 5.0  # to reach the address of a cluster
@@ -263,7 +263,7 @@ _distributions = functools.cache(importlib.metadata.packages_distributions)
 
 def _describe_loss(error):
     """Returns how a sentence about a worker goes on after an error of Ray."""
-    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())  # no colors
+    text = validation.one_line(error)
     return f"is lost with its actor or its machine: {text[:150]} … {text[-150:]}"
 
 

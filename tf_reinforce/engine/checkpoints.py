@@ -4,6 +4,7 @@ import collections
 import contextlib
 import copy
 import hashlib
+import inspect
 import json
 import logging
 import math
@@ -50,7 +51,7 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """A folder of checkpoints, from which `fit(resume=…)` continues a training.
+    """The folder of a run, with the checkpoints from which `fit(resume=…)` continues.
 
     If a training is interrupted and continues later, its weights and logs are the same,
     to the bit, as those of a training without an interruption. A checkpoint therefore
@@ -69,8 +70,6 @@ class Checkpoints:
         every_updates: Int, the number of updates between checkpoints, instead of
             `every_seconds`.
         keep: Int of at least 2, how many checkpoints to keep.
-        agent_path: Path of a `.keras` file to which the agent is saved with every
-            checkpoint, or `None`.
         grace_seconds: Float ≥ 0. After SIGTERM, training finishes the current update and
             writes a last checkpoint. If this takes longer than `grace_seconds`, the
             process ends even though the checkpoint is not complete.
@@ -97,7 +96,6 @@ class Checkpoints:
         every_seconds: float = 60.0,
         every_updates: int | None = None,
         keep: int = 2,
-        agent_path: str | os.PathLike | None = None,
         grace_seconds: float = 30.0,
     ) -> None:
         validation.within("every_seconds", every_seconds, 0, math.inf)
@@ -105,15 +103,15 @@ class Checkpoints:
         validation.positive_int_or_none("every_updates", every_updates)
         if validation.positive_int("keep", keep) < 2:
             raise ValueError(f"`keep` must be at least 2. Received: keep={keep}")
-        if agent_path is not None:
-            agent_path = validation.path("agent_path", agent_path)
         self.path = pathlib.Path(validation.path("path", path)).absolute()
         self.every_seconds = every_seconds
         self.every_updates = every_updates
         self.keep = keep
-        self.agent_path = agent_path
         self.grace_seconds = grace_seconds
         self.is_writer = True  # whether the current process writes checkpoints
+        self.settings: dict[
+            str, Any
+        ] = {}  # entries of `config.json` beside those of `fit`
         self._lock = locks.FolderLock(self.path)
         self.training_lock = threading.Lock()  # held by the training that uses it
         self._last_time, self._last_epoch = time.monotonic(), 0
@@ -139,6 +137,13 @@ class Checkpoints:
     @property
     def _folder(self):
         return self.path / "checkpoints"
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options that are no defaults, as a table of a run's settings."""
+        defaults = inspect.signature(type(self)).parameters
+        names = "every_seconds", "every_updates", "grace_seconds"
+        options = {name: getattr(self, name) for name in names}
+        return {x: value for x, value in options.items() if value != defaults[x].default}
 
     def is_due(self, epoch: int) -> bool:
         """Returns whether to write a checkpoint after `epoch` epochs."""

@@ -1,10 +1,12 @@
 """SIGINT and SIGTERM, which stop a training after its current update."""
 
+import contextlib
 import logging
 import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -17,6 +19,32 @@ class Terminated(SystemExit):
 
     def __init__(self):
         super().__init__(128 + signal.SIGTERM)
+
+
+def interrupted(text):
+    """Returns a `KeyboardInterrupt` that says how to continue.
+
+    A program that does not catch it ends with the text in one line, without a traceback.
+    """
+    error, previous = KeyboardInterrupt(text), sys.excepthook
+
+    def show(kind, value, trace):
+        if value is error:
+            print(text, file=sys.stderr)
+        else:
+            previous(kind, value, trace)
+
+    sys.excepthook = show
+    return error
+
+
+@contextlib.contextmanager
+def explained(text):
+    """Turns a `KeyboardInterrupt` of the `with` block into `interrupted(text)`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise interrupted(text) from None
 
 
 class GracefulStop:
@@ -64,11 +92,11 @@ class GracefulStop:
             _wakeup_fds.discard(self._write_end.fileno())
             self._write_end.close()  # ends the thread
 
-    def raise_if_received(self, *texts):
-        """Raises `KeyboardInterrupt(*texts)` or `Terminated` after a signal."""
+    def raise_if_received(self, text):
+        """Raises `interrupted(text)` or `Terminated` after a signal."""
         if self.received:
             is_terminated = self.received[0] == signal.SIGTERM
-            raise Terminated if is_terminated else KeyboardInterrupt(*texts)
+            raise Terminated() if is_terminated else interrupted(text)
 
     def _handle(self, number, frame):
         self.received.append(number)

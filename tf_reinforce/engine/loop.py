@@ -29,9 +29,7 @@ _EVERY_UPDATE = (
 )
 
 
-def run_loop(
-    agent, envs, seed, options, callbacks, *, validate, freq, verbose, folder, settings
-):
+def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, settings):
     """Makes updates until the budget is spent, and calls the callbacks.
 
     Args:
@@ -42,12 +40,9 @@ def run_loop(
         callbacks: List of Keras callbacks. One with a method `updates_until_due` is
             asked, with the number of the epoch that begins, how many updates (at least 1)
             may follow in one call of TensorFlow before it reads the agent.
-        validate: Function without arguments that returns the logs of a validation, or
-            `None` for no validation.
-        freq: Int n to validate after every n-th epoch, or list of epochs, counted from 1
-            as in Keras.
+        validator: `validation.Validation`, or `None`.
         verbose: As in `fit`.
-        folder: `checkpoints.Checkpoints`, or `None` to record nothing.
+        run: `run_directory.RunDirectory`, or `None` to record nothing.
         settings: Dict of what describes the training beside agent and options.
 
     Returns:
@@ -63,8 +58,8 @@ def run_loop(
     callbacks = CallbackList(agent, processes, callbacks, epochs, steps, verbose)
     optimizer, made = _optimizer_steps(agent)
     progress, record = recorder.Progress(epoch, agent.env_steps, made), _Unrecorded()
-    if folder is not None:
-        record = recorder.of_agent(folder, agent, callbacks.callbacks, settings, options)
+    if run is not None:
+        record = recorder.of_agent(run, agent, callbacks.callbacks, settings, options)
         progress = record.restore(progress)
     end = steps and progress.first_step + steps
     callbacks.set_params({**callbacks.params, "initial_epoch": progress.epoch, END: end})
@@ -83,7 +78,7 @@ def run_loop(
             rates = end or agent.updates + epochs - progress.epoch, end is not None
             agent.trainer.set_rates(*rates)  # which a callback may then replace
             callbacks.begin_epoch(progress.epoch)
-            limit = callbacks.updates_until_due(progress.epoch, epochs, validate and freq)
+            limit = callbacks.updates_until_due(progress.epoch, epochs, validator)
             limits = limit, end and end - agent.env_steps
             given = seed, options.collection, limits, callbacks.notify_collected, rates
             with record.checkpoint_if_interrupted(progress):
@@ -91,8 +86,7 @@ def run_loop(
             for number, update in enumerate(updates):
                 if number:
                     callbacks.begin_epoch(progress.epoch)
-                is_due = validate is not None and _is_due(progress.epoch + 1, freq)
-                callbacks.end_epoch(progress.epoch, *update, validate if is_due else None)
+                callbacks.end_epoch(progress.epoch, *update, validator)
                 progress.epoch += 1
             record.write_if_due(progress)
         progress.stopped = agent.stop_training
@@ -169,27 +163,31 @@ class CallbackList(keras.callbacks.CallbackList):
         self.on_epoch_begin(epoch)
         self.on_train_batch_begin(0)
 
-    def end_epoch(self, epoch, logs, episodes, validate):
+    def end_epoch(self, epoch, logs, episodes, validator):
         """Reports the episodes and logs of an update, and validates if it is due.
 
         Args:
             epoch: Int, the number of the epoch that ends.
             logs, episodes: As in `Trainer.train`.
-            validate: As in `run_loop`, or `None` if no validation is due.
+            validator: As in `run_loop`.
         """
         logs = self._with_failures(logs, "success")
         for episode in episodes if self._notify_end is not None else ():
             self._notify_end(*episode)
         self.facts = {k: x for k, x in logs.items() if k != "steps_per_second"}
         self.on_train_batch_end(0, logs)
-        if validate is not None:
+        if validator and (validator.is_due(epoch + 1) or self._ask_for_validation(logs)):
             self.on_test_begin()
-            metrics = validate()
+            metrics = validator.metrics(logs)
             self.on_test_end(metrics)
             logs = {**logs, **{f"val_{name}": x for name, x in metrics.items()}}
             logs = self._with_failures(logs, "val_success")
         self.on_epoch_end(epoch, logs)
         self.logs = logs
+
+    def _ask_for_validation(self, logs):
+        asking = (getattr(x, "validation_is_due", None) for x in self._of_all_processes)
+        return any(is_due(logs) for is_due in asking if is_due is not None)
 
     def _with_failures(self, logs, key):
         """Adds a success rate of 0 to logs without one, if earlier epochs had one.
@@ -210,7 +208,7 @@ class CallbackList(keras.callbacks.CallbackList):
                 notify()
             raise
 
-    def updates_until_due(self, epoch, epochs, freq):
+    def updates_until_due(self, epoch, epochs, validator):
         """Returns how many updates one call of TensorFlow may make.
 
         All processes must make equal calls, so the callbacks of other processes count
@@ -219,12 +217,12 @@ class CallbackList(keras.callbacks.CallbackList):
         Args:
             epoch: Int, the number of the epoch that begins.
             epochs: Int, the number of the last epoch, or `None`.
-            freq: As in `run_loop`, or `None` for no validation.
+            validator: As in `run_loop`.
         """
         limit = _MAX_UPDATES_PER_CALL
         limit = limit if epochs is None else min(epochs - epoch, limit)
-        span = range(1, limit if freq else 1)
-        result = next((n for n in span if _is_due(epoch + n, freq)), limit)
+        span = range(1, limit if validator else 1)
+        result = next((n for n in span if validator.is_due(epoch + n)), limit)
         for callback in self._of_all_processes:
             if isinstance(callback, _EVERY_UPDATE) or _own_method(
                 callback, "on_episodes_collected"
@@ -259,7 +257,3 @@ def _own_method(callback, name):
     method = getattr(callback, name, None)
     default = getattr(episode_callbacks.EpisodeCallback, name)
     return None if getattr(method, "__func__", method) is default else method
-
-
-def _is_due(epoch, freq):
-    return epoch in freq if isinstance(freq, (list, tuple, set)) else epoch % freq == 0

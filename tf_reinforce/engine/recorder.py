@@ -66,8 +66,7 @@ class Recorder:
     """Writes the state of a training to checkpoints, and restores the newest one.
 
     Args:
-        checkpoints: `checkpoints.Checkpoints`, open.
-        model: The Keras model that the callbacks receive.
+        run: `run_directory.RunDirectory` of a model, which the callbacks receive.
         callbacks: List of all Keras callbacks of the training, before `on_train_begin`.
         describe: Function that returns a dict of JSON values which describe the training.
             Checkpoints with another description are refused.
@@ -78,16 +77,16 @@ class Recorder:
         stop: Context manager that receives the signals which end the training.
     """
 
-    def __init__(self, checkpoints, model, callbacks, describe, variables):
-        self.checkpoints = checkpoints
-        self.model = model
+    def __init__(self, run, callbacks, describe, variables):
+        self.run = run
+        self.checkpoints, self.model = run.folder, run.model
         self.describe = describe
         self.variables = variables
         self._checkpoint = None  # the newest one
         self._header = None
         self._written = None  # the `Progress` of the newest checkpoint
         self._states = callback_states.CallbackStates(callbacks)
-        self.stop = checkpoints.graceful_stop()
+        self.stop = self.checkpoints.graceful_stop()
 
     @property
     def signal(self):
@@ -101,10 +100,7 @@ class Recorder:
 
     def raise_if_interrupted(self):
         """Raises `KeyboardInterrupt` after SIGINT, or `Terminated` after SIGTERM."""
-        self.stop.raise_if_received(
-            f"a checkpoint is in {self.checkpoints.path}, and the same call of `fit` "
-            "continues"
-        )
+        self.stop.raise_if_received(self.run.interrupted(self._written))
 
     def read(self, progress):
         """Returns the `Progress` from which the training continues; changes nothing.
@@ -141,6 +137,7 @@ class Recorder:
         self._header = {**header, _RATES: rates}
         if self._checkpoint is None:
             self._states.check_logs([])
+            self.run.begin(result, is_new=True)
             return result
         path, stored, state = self._checkpoint
         check_same_training(path, stored, header)
@@ -154,6 +151,7 @@ class Recorder:
             raise _invalid(path)
         self._states.check_logs(state["callbacks"])
         self.assign_variables()
+        self.run.begin(result, is_new=False)
         self._states.restore_logs(state["callbacks"])
         return result
 
@@ -218,17 +216,16 @@ class Recorder:
         }
         # If the process is killed between the two files, the older checkpoint is used,
         # and both files are written again.
-        if self.checkpoints.agent_path is not None:
-            self.model.save(self.checkpoints.agent_path)
+        self.run.save_last()
         self.checkpoints.write(progress.number, self._header, state)
         self._written = dataclasses.replace(progress)
 
 
-def of_agent(checkpoints, agent, callbacks, settings, options):
+def of_agent(run, agent, callbacks, settings, options):
     """Returns the `Recorder` of an agent's training.
 
     Args:
-        checkpoints, callbacks: As in `Recorder`.
+        run, callbacks: As in `Recorder`.
         agent: Built and compiled `Reinforce`.
         settings: Dict that describes the training, beside agent and options.
         options: `config.FitOptions`.
@@ -243,16 +240,19 @@ def of_agent(checkpoints, agent, callbacks, settings, options):
     }
     describing = functools.partial(describe, agent, settings)
     variables = functools.partial(agent_state.variables, agent)
-    return Recorder(checkpoints, agent, callbacks, describing, variables)
+    return Recorder(run, callbacks, describing, variables)
+
+
+def env_id(env):
+    """Returns the id of an environment, or `None`."""
+    spec = getattr(env, "spec", env)
+    is_spec = isinstance(spec, gym.envs.registration.EnvSpec)
+    return spec.id if is_spec else env if isinstance(env, str) else None
 
 
 def env_name(env):
     """Returns the id of an environment, or the name of its class or function."""
-    spec = getattr(env, "spec", env)
-    if isinstance(spec, gym.envs.registration.EnvSpec):
-        return spec.id
-    is_id = isinstance(env, str)
-    return env if is_id else getattr(env, "__qualname__", type(env).__qualname__)
+    return env_id(env) or getattr(env, "__qualname__", type(env).__qualname__)
 
 
 def describe(agent, settings):

@@ -9,8 +9,8 @@ import pathlib
 import numpy as np
 
 from tf_reinforce import saving
-from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import seed_processes
+from tf_reinforce.settings import run_config
 from tf_reinforce.support import files
 
 LOG = "log.csv"
@@ -20,6 +20,8 @@ X_AXES = {
     "updates": "updates",
     "seconds": "seconds of training",
 }
+# The log keys that say how good a policy is: that of agents, and those of other models.
+SCORES = "episode_return", "reward", "policy_value", "loss"
 _MAX_TEXT = 300  # characters of a value that `info_table` shows
 _MAX_BYTES = 2**28  # of a file of a run, which may come from an untrusted source
 
@@ -152,12 +154,13 @@ def _read_log(path, seed):
 
 
 def _read_evaluations(path):
-    """Returns the mean return of each seed in the evaluation of a run."""
+    """Returns the score of each seed in the evaluation of a run."""
     content = run_config.read_json(path)
-    tables = [content] if "episode_return" in content else content.values()
+    values = content.values()
+    tables = values if all(isinstance(x, dict) for x in values) else [content]
     try:
-        return [float(table["episode_return"]) for table in tables]
-    except (KeyError, TypeError, ValueError) as error:
+        return [float(table[next(x for x in SCORES if x in table)]) for table in tables]
+    except (StopIteration, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no evaluation of a run: {error!r}") from None
 
 

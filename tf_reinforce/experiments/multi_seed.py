@@ -181,7 +181,10 @@ def _train(programs, epochs, folder, header):
             _run(programs, end, lambda: stop.received or folder.time_is_due)
             total = sum(program.num_updates for program in programs)
             folder.write(total, header, [program.state() for program in programs])
-            stop.raise_if_received()
+            text = (
+                f"interrupted. To continue, start again: {folder.path} has a checkpoint"
+            )
+            stop.raise_if_received(text)
 
 
 def _run(programs, epochs, is_over):

@@ -14,13 +14,14 @@ ranges look like this:
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 from typing import Annotated, Any
 
-from tf_reinforce.experiments import run_config
 from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
+from tf_reinforce.settings import run_config
 from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
 
@@ -48,6 +49,7 @@ class Range:
         high: Largest number, or `None` for choices.
         log: Bool, whether the logarithm is uniform instead of the number.
         choices: Sequence of TOML values, empty for numbers.
+        whole: Bool, whether it is a range of whole numbers.
     """
 
     path: tuple[str, ...]
@@ -55,6 +57,7 @@ class Range:
     high: Any = None
     log: bool = False
     choices: Any = ()
+    whole: bool = False
 
     @property
     def name(self):
@@ -71,8 +74,7 @@ class Range:
         if self.choices:
             label = trial.suggest_categorical(self.name, self.labels)
             return self.choices[self.labels.index(label)]
-        is_whole = _number_type(self.path) is int
-        suggest = trial.suggest_int if is_whole else trial.suggest_float
+        suggest = trial.suggest_int if self.whole else trial.suggest_float
         return suggest(self.name, self.low, self.high, log=self.log)
 
     def neighbors(self, number):
@@ -82,7 +84,7 @@ class Range:
         """
         ends = () if self.choices else (self.low, self.high)
         middles = [math.sqrt(number * x) if self.log else (number + x) / 2 for x in ends]
-        kind = round if _number_type(self.path) is int else float
+        kind = round if self.whole else float
         return [x for x in dict.fromkeys(map(kind, middles)) if x != number]
 
     def parameter(self, value):
@@ -97,16 +99,27 @@ def _label(value):
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _number_type(path):
-    """Returns `int` for a setting that is a whole number, else `float`."""
+def _number_type(path, table=None):
+    """Returns `int` for a setting that is a whole number, else `float`.
+
+    An argument of the user's own is whole if both ends of its `table` are.
+    """
+    if table is not None and path[0] == "agent":
+        is_whole = all(type(table.get(x)) is int for x in ("low", "high"))
+        return int if is_whole else float
     hints = config.TABLES[path[0]]
     if path[:2] == ("agent", "baseline"):
         hints = schema.hints(config.ValueBaseline)
     return int if schema.kinds(hints.get(path[-1])) == [int] else float
 
 
-def parse(table):
+def parse(table, own_agent=False):
     """Returns a tuple of `Range`s for the table `ranges` of a TOML file.
+
+    Args:
+        table: Dict.
+        own_agent: Bool, whether `table["agent"]` is about the arguments of a function of
+            the user.
 
     Raises:
         ValueError: If a range is invalid.
@@ -117,7 +130,8 @@ def parse(table):
     'agent.gamma'
     """
     schema.expect_keys("The table `ranges`", table, ("agent", "fit"))
-    return tuple(x for name in table for x in _parse_table((name,), table[name]))
+    parts = (_parse_table((name,), table[name], own_agent) for name in table)
+    return tuple(itertools.chain(*parts))
 
 
 def to_table(ranges):
@@ -130,18 +144,19 @@ def to_table(ranges):
     return table
 
 
-def _parse_table(path, table):
+def _parse_table(path, table, own_agent):
     name, keys = ".".join(path), {"low", "high", "log", "choices"}
     if isinstance(table, dict) and not table.keys() & keys:
         for key, inner in table.items():
-            yield from _parse_table((*path, key), inner)
+            yield from _parse_table((*path, key), inner, own_agent)
         return
     if len(path) < 2 or path[1] in _FIXED:
         raise ValueError(f"`{name}` is the same in all trainings, and has no range.")
-    number = Annotated[_number_type(path), schema.Range()]
+    kind = _number_type(path, table if own_agent else None)
+    number = Annotated[kind, schema.Range()]
     hints = {"low": number, "high": number, "log": bool, "choices": list}
     table = schema.check_table(f"The range of `{name}`", hints, table, f"{name}.")
-    result = Range(path, **table)
+    result = Range(path, **table, whole=kind is int)
     if "choices" in table:
         is_valid = len(table) == 1 < len(set(result.labels)) == len(result.choices)
     else:
@@ -179,16 +194,17 @@ def default_ranges(settings):
     return (
         *(Range(path, rate / 10, rate * 10, True) for path, rate in rates.items()),
         *(Range(("agent", name), choices=x) for name, x in choices.items()),
-        Range(("fit", key), max(1, count // 4), 4 * count, True),
+        Range(("fit", key), max(1, count // 4), 4 * count, True, whole=True),
     )
 
 
-def check(ranges, settings):
+def check(ranges, settings, own_agent=False):
     """Raises `ValueError` if a training rejects an end of a range, or a choice."""
     for item in ranges:
         for value in item.choices or (item.low, item.high):
             try:
-                run_config.check_settings(substitute(settings, {item.path: value}))
+                changed = substitute(settings, {item.path: value})
+                run_config.check_settings(changed, own_agent=own_agent)
             except ValueError as error:
                 raise ValueError(f"The range of `{item.name}`: {error}") from error
 

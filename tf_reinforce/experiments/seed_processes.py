@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from tf_reinforce.experiments import run_config
+from tf_reinforce.settings import run_config
 from tf_reinforce.support import files
 from tf_reinforce.support import version
 

@@ -19,9 +19,9 @@ from optuna.storages import journal
 
 from tf_reinforce.data import seeding
 from tf_reinforce.experiments import curves
-from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import search_space
 from tf_reinforce.experiments import tuning_trial
+from tf_reinforce.settings import run_config
 from tf_reinforce.settings import toml_files
 from tf_reinforce.support import files
 from tf_reinforce.support import locks
@@ -216,7 +216,7 @@ class Search:
 
     def settings(self, index):
         """Returns the settings of a trial, in the form that `runs.train` accepts."""
-        return self.config.suggest(optuna.trial.FixedTrial(self.finished()[index].params))
+        return self.config.draw(optuna.trial.FixedTrial(self.finished()[index].params))
 
     def run_trial(self, index):
         """Trains one trial, and stores its result or its error."""
@@ -371,7 +371,7 @@ def _result(search, index):
 
 def _short(name):
     """Returns the name of a setting without its table."""
-    return name.partition(".")[2]
+    return name.removeprefix("agent.").removeprefix("fit.")
 
 
 def _number(value):
@@ -380,14 +380,16 @@ def _number(value):
 
 def table(search):
     """Returns a table of the best trials as text, one row per trial."""
-    names = [x.name for x in search.config.space]
+    trials = search.finished().values()
+    names = [*dict.fromkeys(name for trial in trials for name in trial.params)]
     confirmed = f"confirmed ({search.config.objective})"
     rows = [["trial", "result", confirmed, *map(_short, names), ""]]
     finished, best = search.finished(), search.best()
     for index in search.ranked()[:_NUM_ROWS]:
         mean = search.confirmed(index)
         mean = "" if mean is None else f"{mean:,.5g}"
-        values = [_number(finished[index].params[name]) for name in names]
+        params = finished[index].params
+        values = [_number(params[x]) if x in params else "" for x in names]
         row = [str(index), _result(search, index), mean, *values]
         rows.append([*row, "best" if index == best else ""])
     return curves.align(rows)

@@ -7,21 +7,22 @@ import math
 import time
 from typing import Any
 
+import keras
 import numpy as np
 import optuna
 import tensorflow as tf
 
-from tf_reinforce import agent as agents
 from tf_reinforce import envs
-from tf_reinforce.callbacks import evaluation
+from tf_reinforce.data import seeding
 from tf_reinforce.engine import agent_state
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import search_space
+from tf_reinforce.support import own_code
 
 # Reports of a training's value, at equal distances within the budget.
 NUM_REPORTS = 50
-_CONFIRMATION_SEED = 2**40  # above the seeds of all trials
+_CONFIRMATION_SEED = 2**31  # above the seeds of all trials, and a seed of NumPy and Keras
 # Errors that fail a trial but not the search. `ValueError` is raised by invalid
 # combinations of settings.
 FAILURES = (
@@ -53,6 +54,10 @@ class SearchConfig:
         seeds: Int, the number of trainings per trial.
         confirm: Int, the number of further trainings for each of the best trials.
         prune: Bool, whether trials end early if they are worse than the median.
+        make_agent: String `MODULE:FUNCTION`, the function of the user that makes the
+            agents, or `None`. `settings["agent"]` contains its keyword arguments.
+        suggest: String `MODULE:FUNCTION`, the function of the user from a trial of Optuna
+            to keyword arguments of `make_agent`, or `None`.
     """
 
     env: str
@@ -66,6 +71,8 @@ class SearchConfig:
     seeds: int = 3
     confirm: int = 7
     prune: bool = True
+    make_agent: str | None = None
+    suggest: str | None = None
 
     @property
     def budget(self):
@@ -80,18 +87,28 @@ class SearchConfig:
     @functools.cached_property
     def space(self):
         """Returns the tuple of `search_space.Range`s."""
-        return search_space.parse(self.ranges)
+        return search_space.parse(self.ranges, self.make_agent is not None)
 
     def content(self):
         """Returns all fields as a dict, exactly as `json` reads them back.
 
         Earlier versions had a second sampler, whose searches cannot be continued.
         """
-        return json.loads(json.dumps({**dataclasses.asdict(self), "sampler": "tpe"}))
+        fields = {**dataclasses.asdict(self), "sampler": "tpe"}
+        own = {x for x in ("make_agent", "suggest") if fields[x] is None}
+        return json.loads(json.dumps({x: y for x, y in fields.items() if x not in own}))
 
-    def suggest(self, trial):
+    def draw(self, trial):
         """Returns the settings of a training with the parameters of a trial."""
         values = {x.path: x.suggest(trial) for x in self.space}
+        if self.suggest is not None:
+            arguments = own_code.call("--space", self.suggest, trial)
+            if not isinstance(arguments, dict):
+                raise ValueError(
+                    f"{self.suggest} must return a dict of keyword arguments of "
+                    f"{self.make_agent}. Received: {repr(arguments)[:100]}"
+                )
+            values |= {("agent", name): x for name, x in arguments.items()}
         return search_space.substitute(self.settings, values)
 
     def trial_seeds(self, index):
@@ -111,7 +128,7 @@ class SearchConfig:
         return self.budget * (1.0 + share)
 
 
-class TrialCallback(evaluation.EvaluationCallback):
+class TrialCallback(keras.callbacks.Callback):
     """Reports the value of a training at fixed environment steps, and can end it early.
 
     The training ends when `report` returns True. With the objective `"steps"`, it also
@@ -121,7 +138,9 @@ class TrialCallback(evaluation.EvaluationCallback):
         config: `SearchConfig`.
         report: Function of a count, which starts at 1, and of the value that the training
             would have if it ended now. Returns whether to end it.
-        env, options, seed: As for `EvaluationCallback`.
+        env: Environment in any form that `Reinforce.evaluate` accepts.
+        options: Dict of keyword arguments for `Reinforce.evaluate`.
+        seed: Int, the master seed of the evaluations.
 
     Attributes:
         value: Float, the value of the training so far.
@@ -130,13 +149,19 @@ class TrialCallback(evaluation.EvaluationCallback):
     """
 
     def __init__(self, config, report, env, options, seed):
-        super().__init__(env, options, seed, None, every=1, target=None)
+        super().__init__()
         self.config = config
+        self.env, self.options, self.seed = env, options, seed
+        self.best_return = -math.inf
         self.report = report
         self.value = math.nan
         self.is_pruned = self.reached = False
         self.num_reports = 0
         self._history = []
+
+    def updates_until_due(self, epoch):
+        """Returns 1, because the agent of each update may be evaluated."""
+        return 1
 
     def on_epoch_end(self, epoch, logs=None):
         key, budget = self.config.objective, self.config.budget
@@ -163,10 +188,15 @@ class TrialCallback(evaluation.EvaluationCallback):
         """Returns the value of the training if it ended after this update."""
         if not self.config.needs_evaluation:
             return float(np.mean(self._history[-math.ceil(len(self._history) / 10) :]))
-        self.evaluate(logs)
+        number = self.model.updates
+        generator = seeding.generator(self.seed, "validation/environment", number)
+        seed = generator.integers(2**31)
+        metrics = self.model.evaluate(self.env, seed=seed, **self.options)
+        mean_return = metrics["episode_return"]
+        self.best_return = max(self.best_return, mean_return)
         if self.config.objective == "return":
-            return logs["val_episode_return"]
-        self.reached = logs["val_episode_return"] >= self.config.target
+            return mean_return
+        self.reached = mean_return >= self.config.target
         if self.reached:
             return float(min(logs["env_steps"], self.config.budget))
         return self.config.missed(self.best_return)
@@ -187,7 +217,7 @@ def run(config, trial, index):
         optuna.TrialPruned: If the pruner ends the trial.
         FloatingPointError, EnvironmentFault, ValueError: If a training fails.
     """
-    settings = config.suggest(trial)
+    settings = config.draw(trial)
     values, trainings, agent = [], [], None
     for seed in config.trial_seeds(index):
 
@@ -224,12 +254,11 @@ def _make_agent(config, settings, seed, trained=None):
     """Returns an agent in the initial state of a seed.
 
     If there is one `trained` with another seed and the same settings, it is reset and
-    used again, because its programs are compiled.
+    used again, because its programs are compiled. An agent of the user may have states
+    outside of its variables, and is not used again.
     """
-    agent = agents.Reinforce.for_env(
-        config.env, seed=seed, env_kwargs=settings["env_kwargs"], **settings["agent"]
-    )
-    if trained is None:
+    agent = runs.make_agent(config.env, settings, seed, config.make_agent)
+    if trained is None or config.make_agent is not None:
         return agent
     agent.build_for_env(agent)  # creates the optimizers' state; the agent has both spaces
     pairs = map(agent_state.variables, (trained, agent))

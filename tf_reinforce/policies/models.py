@@ -71,7 +71,7 @@ def call_on_examples(policy, observation_spec, recurrent_policy=None, name="poli
         raise ValueError(
             f"The {name} does not take the observations of this environment. Expected: "
             f"an input of shape {shapes}. Received: {policy!r} with inputs of shape "
-            f"{received}, which raises: {error}"
+            f"{received}, which raises: {validation.one_line(error)}"
         ) from error
 
 

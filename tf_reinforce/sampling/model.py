@@ -480,7 +480,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
         Args:
             *args, **kwargs: Arguments of `keras.Model.fit`.
-            resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in
+            resume: Path of the run directory, or `tfr.Checkpoints`, as in
                 `Reinforce.fit`. An update is a step of Keras. If the folder holds a
                 checkpoint of this training, `fit` continues after its step and reaches
                 the same bits. Up to there, the data is read again. Arrays are shuffled as

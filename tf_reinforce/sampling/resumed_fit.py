@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.engine import agent_state
-from tf_reinforce.engine import checkpoints
 from tf_reinforce.engine import recorder
+from tf_reinforce.engine import run_directory
 from tf_reinforce.support import files
 from tf_reinforce.support import optimizers
 
@@ -63,19 +63,20 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
 
     Args:
         model: Compiled `TrainingModel`.
-        folder: `checkpoints.Checkpoints`, which is open.
+        directory: `run_directory.RunDirectory`.
         settings: Dict of the arguments of `fit` that must not change.
         metrics: Function that returns the logs of the present epoch.
         callbacks, verbose, epochs: Arguments of Keras' `fit`.
     """
 
-    def __init__(self, model, folder, settings, metrics, callbacks, verbose, epochs):
+    def __init__(self, model, directory, settings, metrics, callbacks, verbose, epochs):
+        callbacks = [*callbacks, *directory.callbacks]
         options = dict(add_history=True, add_progbar=verbose != 0, model=model)
         verbose = 1 if verbose == "auto" else verbose
         super().__init__(callbacks, **options, verbose=verbose, epochs=epochs, steps=None)
         every = self.callbacks
         self.record = recorder.Recorder(
-            folder, model, every, self._describe, model.variables_of_training
+            directory, every, self._describe, model.variables_of_training
         )
         self.now = self.target = None  # each a `Progress`
         self._settings = settings
@@ -176,19 +177,22 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
         self.record.raise_if_interrupted()
 
 
-def run(model, resume, settings, metrics, prepare, **options):
+def run(model, resume, settings, metrics, prepare, validates, **options):
     """Runs Keras' `fit` with checkpoints; returns Keras' `History`.
 
     Args:
         model, settings, metrics: As in `RecordedCallbacks`.
-        resume: Path of a folder, or `Checkpoints`.
+        resume: Path of a run directory, or `Checkpoints`.
         prepare: Function that receives a seed for the order of the data, creates all
             variables, and returns the options of `fit` with the data, among them
             `steps_per_epoch` and `x`, a `tf.data.Dataset`.
+        validates: Bool, whether epochs are validated.
         **options: `callbacks`, `verbose` and `epochs` of Keras' `fit`.
     """
-    with checkpoints.open_checkpoints(resume) as folder:
-        callbacks = RecordedCallbacks(model, folder, settings, metrics, **options)
+    own = keras.tree.flatten(options["callbacks"] or [])
+    options = {**options, "callbacks": own}
+    with run_directory.of_model(model, resume, settings, validates, options) as directory:
+        callbacks = RecordedCallbacks(model, directory, settings, metrics, **options)
         seed = random.randrange(2**31)
         start = recorder.Progress(settings["initial_epoch"], data_seed=seed)
         data = prepare(callbacks.record.read(start).data_seed)
@@ -228,7 +232,11 @@ def fit(model, resume, *args, **kwargs):
         return data
 
     listed = {name: options.pop(name) for name in ("callbacks", "verbose", "epochs")}
-    return run(model, resume, settings, model.get_metrics_result, prepare, **listed)
+    validates = options["validation_data"] is not None or bool(
+        options["validation_split"]
+    )
+    metrics = model.get_metrics_result
+    return run(model, resume, settings, metrics, prepare, validates, **listed)
 
 
 def digest(data):

@@ -293,7 +293,7 @@ class SequenceReinforce(resumed_fit.TrainingModel):
                 order of the epoch `initial_epoch`.
             validation_data: Prompts in the same form, for which `evaluate` is called.
             validation_freq: Int, the number of epochs between two validations.
-            resume: Path of a folder for checkpoints, or `tfr.Checkpoints`, as in
+            resume: Path of the run directory, or `tfr.Checkpoints`, as in
                 `Reinforce.fit`. If the folder holds a checkpoint of this training, `fit`
                 continues after its last update and reaches the same bits. A dataset is
                 read again up to there. After SIGINT or SIGTERM, `fit` finishes the
@@ -348,9 +348,8 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         if resume is None:
             return super().fit(**data, **options)
         settings = {**batches.description(), "initial_epoch": initial_epoch}
-        return resumed_fit.run(
-            self, resume, settings, means.logs, lambda seed: data, **options
-        )
+        parts = self, resume, settings, means.logs, lambda seed: data
+        return resumed_fit.run(*parts, held_out is not None, **options)
 
     def description(self) -> dict[str, Any]:
         functions = {"rewards": self.rewards.functions, "reply": self.reply}

@@ -435,6 +435,16 @@ class Evaluation(typing.TypedDict, total=False):
     max_episode_steps: Count | None
 
 
+# How `fit` validates without and with a run directory.
+VALIDATION: dict[str, Any] = {
+    "every": 1,
+    "episodes": 10,
+    "deterministic": True,
+    "max_episode_steps": None,
+}
+RUN_EVALUATION = {**VALIDATION, "every": 10, "episodes": 100}
+
+
 class CheckpointSettings(typing.TypedDict, total=False):
     """When a training run writes checkpoints.
 
@@ -456,10 +466,12 @@ class CallbackSettings(typing.TypedDict, total=False):
         diagnose: Print advice if the policy does not learn (docs/diagnostics.md).
         tensorboard: Write logs for TensorBoard to RUN/tensorboard; histograms: also of
             weights and actions.
+        stop_at_return: End the training when an evaluation reaches this return.
     """
 
     diagnose: bool
     tensorboard: Literal["scalars", "histograms"]
+    stop_at_return: Finite
 
 
 # The classes of the tables of a run, of which a preset has the first three.
@@ -475,7 +487,7 @@ del TABLES["fit"]["env_settings"]
 PRESET_TABLES = ("agent", "fit", "evaluation")
 
 
-def check_tables(settings, place=""):
+def check_tables(settings, place="", own_agent=False):
     """Raises `ValueError` if a table of settings contains an invalid value.
 
     A head's arguments are checked later, when it is made for an environment.
@@ -483,9 +495,14 @@ def check_tables(settings, place=""):
     Args:
         settings: Dict of tables, at least `agent`.
         place: String that follows the name of a table in messages.
+        own_agent: Bool, whether the table `agent` contains the keyword arguments of a
+            function of the user, which are not checked.
     """
     for table, hints in TABLES.items():
-        schema.check_table(f"[{table}]{place}", hints, settings.get(table, {}))
+        if table != "agent" or not own_agent:
+            schema.check_table(f"[{table}]{place}", hints, settings.get(table, {}))
+    if own_agent:
+        return
     agent = settings["agent"]
     options = {name: x for name, x in agent.items() if name in AGENT_OPTIONS}
     baseline = agent.get("baseline", AgentSettings.baseline)

@@ -62,11 +62,13 @@ def path_of(name):
     return FOLDER / f"{name}.toml"
 
 
-def read(name: str) -> dict[str, Any]:
+def read(name: str, own_agent: bool = False) -> dict[str, Any]:
     """Returns the settings of a preset.
 
     Args:
         name: One of `names()`, or the path of a `.toml` file.
+        own_agent: Bool, whether a function of the user makes the agent. A file's table
+            `agent` then contains its keyword arguments, and a named preset has none.
 
     Returns:
         Dict with the keys `env` (string), `result` (string, the return that the preset
@@ -89,7 +91,9 @@ def read(name: str) -> dict[str, Any]:
     settings = {**EMPTY_PRESET, **settings}
     if path.parent != FOLDER:
         check_env_kwargs(source, settings["env_kwargs"])
-    config.check_tables(settings, f" of the preset {name}")
+    elif own_agent:
+        settings |= {"agent": {}, "ranges": {}}
+    config.check_tables(settings, f" of the preset {name}", own_agent)
     schema.expect_keys(f"[ranges] of {name}", settings["ranges"], ("agent", "fit"))
     return settings
 
@@ -133,19 +137,22 @@ def _without_none(settings):
     return {key: _without_none(x) for key, x in settings.items() if x is not None}
 
 
-def read_for_env(name: str | None, env: Any) -> dict[str, Any]:
+def read_for_env(name: str | None, env: Any, own_agent: bool = False) -> dict[str, Any]:
     """Returns a preset's settings for an environment; without a preset, no settings.
 
     A preset is meant for the environment that it names. An environment without a
-    Gymnasium id, for example a callable, may be used with any preset.
+    Gymnasium id, for example a callable, may be used with any preset. `"auto"` stands for
+    the preset of the environment, if there is one.
 
     Raises:
         ValueError: If the preset is invalid, or is for another environment.
     """
+    id = env if isinstance(env, str) else getattr(getattr(env, "spec", env), "id", None)
+    if name == "auto":
+        name = own_name(id) if isinstance(id, str) and own_name(id) in names() else None
     if name is None:
         return EMPTY_PRESET
-    preset = read(name)
-    id = env if isinstance(env, str) else getattr(getattr(env, "spec", env), "id", None)
+    preset = read(name, own_agent)
     own = own_name(preset["env"])
     if isinstance(id, str) and own_name(id) not in (own, own.rpartition("-v")[0]):
         raise ValueError(
@@ -181,8 +188,8 @@ def check_defaults(defaults):
     return defaults
 
 
-def merge_env_kwargs(source, in_file, explicit):
-    """Merges a file's environment arguments with those of the user, which win.
+def merge_env_kwargs(source, in_file, explicit, kind="environment", option="env"):
+    """Merges a file's arguments for a constructor with those of the user, which win.
 
     Args:
         source: Start of the error message, which names the file.
@@ -194,22 +201,25 @@ def merge_env_kwargs(source, in_file, explicit):
             bool.
     """
     others = {name: value for name, value in in_file.items() if name not in explicit}
-    check_env_kwargs(source, others)
+    check_env_kwargs(source, others, kind, option)
     return {**others, **explicit}
 
 
-def check_env_kwargs(source, env_kwargs):
-    """Raises `ValueError` unless all environment arguments are finite numbers or bools.
+def check_env_kwargs(source, env_kwargs, kind="environment", option="env"):
+    """Raises `ValueError` unless all arguments are finite numbers or bools.
 
-    In a stranger's file, text could be the path of any file.
+    In a stranger's file, text could be the path of any file. Lists of numbers are allowed
+    for agents.
     """
     for name, value in env_kwargs.items():
-        if not is_safe(value):
+        is_list = kind == "agent" and isinstance(value, list)
+        if not all(map(is_safe, value if is_list else [value])):
+            python = " `env_kwargs={…}` in Python, or" if option == "env" else ""
             raise ValueError(
-                f"{source} contains the environment argument {name[:100]}="
+                f"{source} contains the {kind} argument {name[:100]}="
                 f"{repr(value)[:100]}. A file may only contain finite numbers and "
-                "booleans as environment arguments. Pass other arguments yourself: "
-                "`env_kwargs={…}` in Python, or `--env-arg NAME=VALUE`."
+                f"booleans as {kind} arguments. Pass other arguments yourself:{python} "
+                f"`--{option}-arg NAME=VALUE`."
             )
 
 
@@ -219,7 +229,7 @@ def safe(env_kwargs):
 
 
 def is_safe(value):
-    """Returns whether a file may contain this value as an environment argument."""
+    """Returns whether a file may contain this value as an argument of a constructor."""
     return isinstance(value, (bool, int, float)) and -math.inf < value < math.inf
 
 

@@ -6,6 +6,7 @@ import math
 import numbers
 import os
 import pathlib
+import re
 import site
 import sys
 import sysconfig
@@ -215,3 +216,9 @@ def similar(name, names):
     """
     found = difflib.get_close_matches(name, names, 1)
     return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def one_line(error):
+    """Returns the text of an error without colors, line breaks and Keras' arguments."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("Arguments received by")[0]
+    return " ".join(text.split())

@@ -8,11 +8,44 @@ from collections.abc import Callable
 from typing import Any
 
 VERSION = "0.1.0"
-FORMAT = 1  # of all files; tests/files has files of each format
+FORMAT = 2  # of all files; tests/files has files of each format
 CONFIG_KEY, FORMAT_KEY = "tf_reinforce", "format_version"
+
+
+def _run_1(content):
+    """In format 1, a run without a budget stopped at its target, or after 300 updates."""
+    fit, target = content.get("fit"), content.get("target_return")
+    if not isinstance(fit, dict) or fit.keys() & {"epochs", "steps"}:
+        return content
+    callbacks = content.get("callbacks", {})
+    if isinstance(callbacks, dict) and target is not None:
+        callbacks = {**callbacks, "stop_at_return": target}
+    return {**content, "fit": {**fit, "epochs": 300}, "callbacks": callbacks}
+
+
+def _checkpoint_1(content):
+    """In format 1, other callbacks wrote the log and the best agent of a run."""
+    state = content.get("state")
+    callbacks = state.get("callbacks") if isinstance(state, dict) else None
+    by_name = {x.get("name"): x for x in callbacks or () if isinstance(x, dict)}
+    best, log = by_name.get("EvaluationCallback 0"), by_name.get("CSVLogger 0")
+    values = best and best.get("state")
+    if isinstance(values, dict) and log is not None:
+        update = values.get("evaluated_update")
+        best["state"] = {
+            "best_value": values.get("best_return"),
+            "judged_update": -1 if update is None else update,
+        }
+        best["name"], log["name"], log["attributes"] = "BestModel 0", "RunLog 0", {}
+    return content
+
+
 # From a kind of file and its format to a function that converts the content to the next
 # format. Missing kinds did not change.
-MIGRATIONS: dict[tuple[str, int], Callable[[dict], dict]] = {}
+MIGRATIONS: dict[tuple[str, int], Callable[[dict], dict]] = {
+    ("run", 1): _run_1,
+    ("checkpoint", 1): _checkpoint_1,
+}
 
 
 class NewerFile(ValueError):
@@ -96,7 +129,8 @@ def flags():
 
     TensorFlow may round differently if one of them differs.
     """
-    names = sorted(x for x in os.environ if x.startswith(("TF_", "XLA_", "KERAS_")))
+    names = (x for x in os.environ if x.startswith(("TF_", "XLA_", "KERAS_")))
+    names = sorted(x for x in names if not x.startswith("TF_CPP_"))  # what it prints
     return {"processor": _processor(), **{name: os.environ[name] for name in names}}
 
 

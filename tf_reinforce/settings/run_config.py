@@ -12,8 +12,11 @@ from tf_reinforce.support import files
 from tf_reinforce.support import version
 
 FILE_NAME = "config.json"
+# The entries that name functions of the user, and the options that set them.
+OWN_CODE = {"make_agent": "--agent", "make_callbacks": "--callbacks"}
 FILES = FILE_NAME, "versions.json", "command.txt"
 _MAX_BYTES = 2**20
+MAX_UPDATES = 300  # without a budget
 MAX_SEEDS = 1024  # each has an environment of its own
 
 
@@ -36,6 +39,9 @@ _HINTS = {
     "seeds": Annotated[list, _next_seeds],
     "target_return": schema.Finite | None,
     "preset": str | None,
+    "model": str,
+    "only_in_script": list,
+    **dict.fromkeys(OWN_CODE, str),
     version.CONFIG_KEY: str,
     version.FORMAT_KEY: int,
     **dict.fromkeys(("env_kwargs", *options.TABLES), dict),
@@ -67,7 +73,7 @@ def write_json(path, content):
 
 
 def write(directory, content, command=None, versions=None):
-    """Writes those of the `FILES` of a run or a search that do not exist yet.
+    """Writes `config.json` if it changes, and the others of `FILES` if they are missing.
 
     A run can be resumed as soon as `config.json` exists, so this file is written first.
     It does not name workers on a cluster, because a file from a stranger must not choose
@@ -82,8 +88,10 @@ def write(directory, content, command=None, versions=None):
     fit = content.get("fit", {}).items()
     fit = {name: x for name, x in fit if not isinstance(x, options.RayWorkers)}
     config_path, versions_path, command_path = (pathlib.Path(directory, x) for x in FILES)
-    if not config_path.exists():
-        write_json(config_path, {**content, "fit": fit, **version.stamp()})
+    stored = read(directory)
+    content = {**content, "fit": fit}
+    if {key: x for key, x in stored.items() if key not in version.stamp()} != content:
+        write_json(config_path, {**content, **version.stamp()})
     if not versions_path.exists():
         write_json(versions_path, versions or version.installed())
     if command is not None and not command_path.exists():
@@ -153,7 +161,7 @@ def read_env(run, env_kwargs):
     return env, {"env_kwargs": env_kwargs, "max_episode_steps": limit}
 
 
-def read_training(directory, env_kwargs, fit):
+def read_training(directory, env_kwargs, fit, agent_kwargs=None, own=None):
     """Returns all settings of a training in `config.json`, checked.
 
     The file may come from an untrusted source. Environment arguments must therefore be
@@ -165,6 +173,9 @@ def read_training(directory, env_kwargs, fit):
             equal those in the file.
         fit: Dict of the arguments of `fit` that the user passed. They must equal those in
             the file, except for `MAY_DIFFER`.
+        agent_kwargs: Dict of the arguments of the user's function that makes the agent.
+        own: Dict of the names of functions that the user passed. They must equal those in
+            the file, which names code that no command runs by itself.
 
     Returns:
         Dict with the keys `env`, `engine`, `seed` or `seeds`, `target_return`, `preset`,
@@ -181,15 +192,24 @@ def read_training(directory, env_kwargs, fit):
             f"{directory} contains no training to continue: there is no file {path}. "
             "Start a training with `tf-reinforce train ENV --run-dir DIR`."
         )
+    if names := content.pop("only_in_script", []):
+        raise ValueError(
+            f"Only the program that began the training in {directory} can continue it, "
+            f"because its {', '.join(map(str, names))[:200]} can be in no file. Start it "
+            "again."
+        )
     content.setdefault("callbacks", {}).pop("video", None)  # of an earlier version
+    _check_own_code(directory, content, own or {})
     seed_key = "seeds" if "seeds" in content else "seed"
+    if "trainer" in content:
+        raise ValueError(
+            f"{directory} is a run of {str(content['trainer'])[:100]}. Only the program "
+            "that began it can continue it: start it again."
+        )
     required = "env", "engine", seed_key, "env_kwargs", *options.TABLES
     content = schema.check_table(str(path), _HINTS, content, required=required)
-    required, hints = ("hidden", "learning_rate", "baseline"), options.TABLES["agent"]
-    schema.check_table(f"`agent` in {path}", hints, content["agent"], required=required)
-    if content["agent"]["baseline"] == "value":
-        # `Reinforce.for_env` would choose other settings than those in the file.
-        content["agent"]["baseline"] = {"kind": "value"}
+    own_agent = "make_agent" in content or not content["agent"]
+    content["agent"] = _agent_table(path, content["agent"], agent_kwargs, own_agent)
     merged = toml_files.merge_env_kwargs(path, content["env_kwargs"], env_kwargs)
     passed = {name: x for name, x in fit.items() if name not in MAY_DIFFER}
     passed["env_kwargs"] = merged
@@ -203,18 +223,48 @@ def read_training(directory, env_kwargs, fit):
                 "longer, use Python: tfr.load(…).fit(…)."
             )
     content["fit"] |= fit
-    check_settings(content, f" in {path}")
+    check_settings(content, f" in {path}", own_agent)
     return content
 
 
-def check_settings(settings, place=""):
+def _agent_table(path, table, agent_kwargs, own_agent):
+    """Returns the checked table `agent` of a training."""
+    if own_agent:
+        arguments = table, agent_kwargs or {}, "agent", "agent"
+        return toml_files.merge_env_kwargs(path, *arguments)
+    required, hints = ("hidden", "learning_rate", "baseline"), options.TABLES["agent"]
+    schema.check_table(f"`agent` in {path}", hints, table, required=required)
+    if table["baseline"] == "value":
+        # `Reinforce.for_env` would choose other settings than those in the file.
+        table["baseline"] = {"kind": "value"}
+    return table
+
+
+def _check_own_code(directory, content, own):
+    """Raises `ValueError` unless the user names the functions that a run uses."""
+    for entry, option in OWN_CODE.items():
+        stored, given = content.get(entry), own.get(entry)
+        if stored is not None and given is None:
+            raise ValueError(
+                f"The run in {directory} was trained with {option} {str(stored)[:100]}. "
+                "For safety, a file alone imports nothing: repeat the option."
+            )
+        if stored != given:
+            raise ValueError(
+                f"The run in {directory} was trained with {option} {str(stored)[:100]}. "
+                f"Received: {option} {given}"
+            )
+
+
+def check_settings(settings, place="", own_agent=False):
     """Raises `ValueError` if a table of settings contains an invalid value.
 
     Args:
         settings: Dict of tables, at least `agent` and `fit`.
         place: String that follows the name of a table in messages.
+        own_agent: As in `options.check_tables`.
     """
-    options.check_tables(settings, place)
+    options.check_tables(settings, place, own_agent)
     fit = settings["fit"]
     has_budget = fit.keys() & {"epochs", "steps"}
     options.FitOptions(**({} if has_budget else {"epochs": 1}), **fit)
@@ -244,10 +294,16 @@ def resume_words(directory, config):
     """Returns the arguments of `resume_command`, a list of strings."""
     env = [config["env"]] if ":" in config["env"] else []
     words = ["train", *env, "--resume", str(directory)]
-    for name, value in config["env_kwargs"].items():
-        if not toml_files.is_safe(value):
-            is_plain = isinstance(value, str) and schema.value(value) == value
-            words += ["--env-arg", f"{name}={value if is_plain else json.dumps(value)}"]
+    for entry, option in OWN_CODE.items():
+        words += [option, config[entry]] if entry in config else []
+    kwargs = {"--env-arg": config["env_kwargs"]}
+    if "make_agent" in config:
+        kwargs["--agent-arg"] = config["agent"]
+    for option, table in kwargs.items():
+        for name, value in table.items():
+            if not toml_files.is_safe(value):
+                is_plain = isinstance(value, str) and schema.value(value) == value
+                words += [option, f"{name}={value if is_plain else json.dumps(value)}"]
     workers = config["fit"].get("workers")
     if isinstance(workers, options.RayWorkers):
         words += ["--ray", workers.address, "--workers", str(workers.num_workers)]

@@ -7,8 +7,8 @@ import pytest
 
 from tf_reinforce.cli import entry
 from tf_reinforce.cli import plans
-from tf_reinforce.experiments import run_config
 from tf_reinforce.experiments import runs
+from tf_reinforce.settings import run_config
 from tf_reinforce.support import validation
 
 AGENT = {"hidden": [8], "learning_rate": 0.01, "baseline": "mean"}

@@ -1,0 +1,236 @@
+"""Tests `--agent`, `--callbacks` and `--space`, which name functions of the user."""
+
+import json
+import sys
+
+import gymnasium as gym
+import keras
+import pytest
+
+import tf_reinforce as tfr
+from tf_reinforce import cli
+from tf_reinforce.engine import agent_state
+from tf_reinforce.settings import run_config
+from tf_reinforce.support import startup
+
+MODULE = """
+import keras
+import tf_reinforce as tfr
+
+@keras.saving.register_keras_serializable("own_module")
+class Twice(keras.layers.Layer):
+    def call(self, inputs):
+        return 2 * inputs
+
+def make_agent(env, seed, units=3, kind="tanh"):
+    keras.utils.set_random_seed(seed)
+    layers = [keras.Input(env.observation_space.shape), keras.layers.Dense(units, kind)]
+    layers += [Twice(), keras.layers.Dense(int(env.action_space.n))]
+    agent = tfr.Reinforce(keras.Sequential(layers), gamma=0.9)
+    agent.compile(keras.optimizers.Adam(0.05))
+    return agent
+
+class Note(keras.callbacks.Callback):
+    def __init__(self, folder):
+        super().__init__()
+        self.path = folder / "note.txt"
+    def on_train_begin(self, logs=None):
+        self.path.write_text(f"{self.model.policy.name}")
+
+def make_callbacks(folder):
+    return Note(folder)
+
+def suggest(trial):
+    return {"units": trial.suggest_int("units", 2, 4)}
+
+def number(env, seed):
+    return 3
+
+def numbers():
+    return [3]
+
+def fails(env, seed):
+    raise KeyError("no such key")
+
+def for_others(env, seed):
+    return tfr.Reinforce.for_env("Pendulum-v1")
+
+def of_three_inputs(env, seed):
+    policy = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    agent = tfr.Reinforce(policy)
+    agent.compile("sgd")
+    return agent
+"""
+OWN = "own_module:make_agent"
+SHORT = ["--episodes-per-epoch", "2", "--max-episode-steps", "9", "--eval-episodes", "2"]
+TRAIN = ["train", "CartPole-v1", *SHORT, "--num-envs", "2", "--agent"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The current folder, with a module."""
+    (tmp_path / "own_module.py").write_text(MODULE)
+    (tmp_path / "broken.py").write_text("import keras\n\nx = undefined\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("own_module", "broken"):
+        sys.modules.pop(name, None)
+
+
+def train(*words):
+    return cli.main([*TRAIN, *words])
+
+
+def test_training_of_an_own_agent_equals_that_of_a_program_and_is_resumed(folder, capsys):
+    options = [OWN, "--callbacks", "own_module:make_callbacks"]
+    words = ["--agent-arg", "units=5", "--agent-arg", "kind=relu", "--epochs", "3"]
+    assert train(*options, *words, "--seed", "4", "--run-dir", "run") == 0
+    import own_module
+
+    env = gym.make("CartPole-v1")
+    agent = own_module.make_agent(env, 4, units=5, kind="relu")
+    fit = dict(epochs=3, episodes_per_epoch=2, max_episode_steps=9, seed=4, verbose=0)
+    agent.fit("CartPole-v1", **fit)
+    last = tfr.load("run/last.keras")
+    for one, other in zip(*map(agent_state.variables, (agent, last)), strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+    assert (folder / "run" / "note.txt").read_text() == last.policy.name
+    config = json.loads((folder / "run" / "config.json").read_text())
+    assert config["agent"] == {"units": 5, "kind": "relu"}
+    assert config["only_in_script"] == [] and config["engine"] == "host"
+    capsys.readouterr()
+    resume = ["train", "--resume", "run"]
+    for given, message in (
+        ([], "trained with --agent own_module:make_agent. For safety"),
+        (["--agent", "own_module:number"], "Received: --agent own_module:number"),
+        (options[:0] + ["--agent", options[0]], "trained with --callbacks own_module:"),
+        (["--agent", *options], "contains the agent argument kind='relu'"),
+    ):
+        assert cli.main([*resume, *given]) == 2
+        assert message in capsys.readouterr().err
+    words = run_config.resume_words("run", {**config, "fit": {}})
+    assert words == [*resume, "--agent", *options, "--agent-arg", "kind=relu"]
+    assert cli.main(words) == 0
+    assert "finished after update 3 of 3" in capsys.readouterr().out
+    del keras.saving.get_custom_objects()["own_module>Twice"]
+    del sys.modules["own_module"]
+    assert cli.main(["evaluate", "run", "--episodes", "2"]) == 2
+    assert "or `--agent MODULE:FUNCTION`" in capsys.readouterr().err
+    agent = ["--agent", OWN]
+    assert cli.main(["evaluate", "run", "--episodes", "2", *agent]) == 0
+
+
+@pytest.mark.parametrize(
+    "name, message, is_quick",
+    [
+        ("no_module:make_agent", "There is no module 'no_module' in the current", True),
+        ("own_module", "`--agent` must be MODULE:FUNCTION, for example", True),
+        (
+            "own_module:make_agnt",
+            "no function of own_module. Did you mean 'make_agent'?",
+            0,
+        ),
+        ("own_module:number", "must return a tf_reinforce.Reinforce. Received: 3", 0),
+        ("own_module:fails", "fails: KeyError: 'no such key' (", 0),
+        ("broken:make_agent", "The module broken fails: NameError: name 'undefined'", 0),
+        ("own_module:for_others", "The agent was made for another observation space", 0),
+        ("own_module:of_three_inputs", "does not take the observations of this env", 0),
+    ],
+)
+def test_function_that_makes_no_agent_is_one_line(
+    name, message, is_quick, folder, capsys, monkeypatch
+):
+    """The first two need no TensorFlow, whose import takes seconds."""
+    if is_quick:
+        monkeypatch.setattr(startup, "import_tensorflow", None)
+    assert train(name, "--epochs", "1", "--run-dir", "run") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line and not (folder / "run").exists()
+
+
+def test_options_without_an_effect_are_refused(capsys):
+    for words, message in (
+        ([OWN, "--gamma", "0.5"], "gamma would have no effect"),
+        ([OWN, "--set", "passes=2"], "passes would have no effect"),
+        (
+            [OWN, "--callbacks", "own_module:numbers"],
+            "Keras callbacks",
+        ),
+        ([OWN, "--callbacks", "own_module:x"], "names no function"),
+    ):
+        assert train(*words, "--epochs", "1") == 2
+        assert message in capsys.readouterr().err
+    words = ["train", "CartPole-v1", "--agent-arg", "units=3"]
+    assert cli.main(words) == 2
+    assert "`--agent-arg` has no effect without --agent" in capsys.readouterr().err
+    words = ["tune", "CartPole-v1", "--agent", OWN]
+    assert cli.main(words) == 2
+    assert "[ranges.agent]" in capsys.readouterr().err
+    assert cli.main(["presets", "--python"]) == 2
+
+
+PRESET = """
+env = "CartPole-v1"
+[agent]
+units = 4
+[fit]
+episodes_per_epoch = 2
+max_episode_steps = 5
+steps = 60
+[ranges.agent]
+units = {low = 2, high = 8}
+"""
+
+
+@pytest.mark.parametrize("space", ["own_module:suggest", None])
+def test_arguments_of_an_own_agent_are_tuned_and_used(space, folder, capsys):
+    (folder / "mine.toml").write_text(PRESET)
+    words = ["tune", "CartPole-v1", "--agent", OWN]
+    words += [
+        "--trials",
+        "2",
+        "--trainings",
+        "1",
+        "--confirm",
+        "1",
+        "--run-dir",
+        "s",
+    ]
+    words += ["--objective", "return", "--eval-episodes", "2"]
+    if space is None:
+        words += ["--preset", "mine.toml"]
+    else:
+        words += ["--space", space, "--steps", "60", *SHORT[:4]]
+    assert cli.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "units" in printed.split("\n\n")[1].splitlines()[0]
+    best = tfr.presets.read("s/best.toml", own_agent=True)
+    assert best["agent"].keys() == {"units"} and 2 <= best["agent"]["units"] <= 8
+    options = [
+        OWN,
+        "--preset",
+        "s/best.toml",
+        "--run-dir",
+        "run",
+    ]
+    assert train(*options) == 0
+    policy = tfr.load("run/last.keras").policy
+    assert policy.layers[0].units == best["agent"]["units"]
+
+
+def test_printed_preset_makes_the_agent_of_the_preset(folder, capsys):
+    assert cli.main(["presets", "CartPole-v1", "--python"]) == 0
+    text = capsys.readouterr().out
+    (folder / "own_module.py").write_text(text)
+    words = ["CartPole-v1", "--preset", "--epochs", "1", "--engine", "host", *SHORT]
+    runs = {"a": [], "b": ["--agent", OWN]}
+    for name, more in runs.items():
+        assert cli.main(["train", *words, "--run-dir", name, *more]) == 0
+    agents = [tfr.load(f"{name}/last.keras") for name in runs]
+    for one, other in zip(*map(agent_state.variables, agents), strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+    assert all(f"{name}={value!r}" in text for name, value in PRESET_VALUES.items())
+
+
+PRESET_VALUES = {"gamma": tfr.presets.read("CartPole-v1")["agent"]["gamma"]}

@@ -1,0 +1,257 @@
+"""Tests the run directory of `fit(resume=…)`: its files, and how a program goes on."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import toys
+
+import tf_reinforce as tfr
+from tf_reinforce import cli
+from tf_reinforce.engine import agent_state
+from tf_reinforce.settings import run_config
+
+FIT = dict(episodes_per_epoch=4, max_episode_steps=20, num_envs=2, verbose=0)
+FIT |= dict(validation_freq=2, validation_episodes=3)
+FILES = {"log.csv", "episodes.csv", "agent.keras", "last.keras", "checkpoints", ".lock"}
+FILES |= {"config.json", "versions.json", "command.txt", "evaluation.json"}
+
+
+def own_agent(seed=0):
+    """Returns an agent of a model of the user."""
+    keras.utils.set_random_seed(seed)
+    policy = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)], name="mine")
+    agent = tfr.Reinforce(policy, gamma=0.9)
+    agent.compile(keras.optimizers.Adam(0.05))
+    return agent
+
+
+def log(folder):
+    """Returns the rows of a log without the speed."""
+    rows = csv.DictReader((folder / "log.csv").read_text().splitlines())
+    return [{k: x for k, x in row.items() if k != "steps_per_second"} for row in rows]
+
+
+def weights(agent):
+    return [x.numpy().tobytes() for x in agent_state.variables(agent)]
+
+
+def expect_equal_runs(first, second):
+    """Compares all that two runs of one training wrote, but command and speed."""
+    assert {x.name for x in first.iterdir()} == {x.name for x in second.iterdir()}
+    for name in ("episodes.csv", "config.json", "versions.json", "evaluation.json"):
+        assert (first / name).read_text() == (second / name).read_text(), name
+    assert log(first) == log(second)
+    for name in ("agent.keras", "last.keras"):
+        assert weights(tfr.load(first / name)) == weights(tfr.load(second / name))
+    newest = [tfr.Checkpoints(folder).newest() for folder in (first, second)]
+    for one, other in zip(*(x.state["variables"] for x in newest), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_run_from_python_equals_one_from_the_command_line(tmp_path, capsys):
+    """The same agent, settings and seed; `config.json` has the same content too."""
+    options = ["--hidden", "4", "--epochs", "5", "--episodes-per-epoch", "4"]
+    options += ["--num-envs", "2", "--max-episode-steps", "20", "--seed", "3"]
+    options += ["--eval-every", "2", "--eval-episodes", "3", "--engine", "host"]
+    options += ["--run-dir", str(tmp_path / "a"), "--tensorboard", "--no-preset"]
+    assert cli.main(["train", "CartPole-v1", *options]) == 0
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,), seed=3)
+    logger = tfr.callbacks.TensorBoardLogger(tmp_path / "b" / "tensorboard")
+    options = {**FIT, "resume": tmp_path / "b", "callbacks": [logger]}
+    agent.fit("CartPole-v1", epochs=5, seed=3, **options)
+    expect_equal_runs(tmp_path / "a", tmp_path / "b")
+    assert {x.name for x in (tmp_path / "b").iterdir()} == FILES | {"tensorboard"}
+    assert cli.main(["train", "--resume", str(tmp_path / "b")]) == 0
+    assert "finished after update 5 of 5" in capsys.readouterr().out
+
+
+def test_command_line_continues_a_run_of_an_own_model_to_the_same_bits(tmp_path, capsys):
+    """The agent is in `last.keras`, so the command runs no code of the program."""
+
+    def stop(epoch, logs):
+        if epoch == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    own_agent().fit("CartPole-v1", epochs=6, resume=tmp_path / "a", **FIT)
+    interrupt = keras.callbacks.LambdaCallback(on_epoch_end=stop)
+    with pytest.raises(KeyboardInterrupt, match="after update 3 of 6. To continue, "):
+        own_agent().fit(
+            "CartPole-v1", epochs=6, resume=tmp_path / "b", callbacks=[interrupt], **FIT
+        )
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert config["only_in_script"] == ["callbacks"] and config["agent"] == {}
+    assert cli.main(["train", "--resume", str(tmp_path / "b")]) == 2
+    assert "its callbacks can be in no file" in capsys.readouterr().err
+    config = {**config, "only_in_script": []}
+    run_config.write_json(tmp_path / "b" / "config.json", config)
+    assert cli.main(["train", "--resume", str(tmp_path / "b")]) == 0
+    assert "continuing at update 4 of 6\n" in capsys.readouterr().out
+    expect_equal_runs(tmp_path / "a", tmp_path / "b")
+    assert config["model"] == "mine, 10 weights"
+
+
+def test_the_best_agent_is_evaluated_and_the_last_one_returned(tmp_path, monkeypatch):
+    """The best of these validations is the first."""
+    returns = iter([9.0, 5.0, 7.0])
+    seen, evaluate = [], tfr.Reinforce.trainer.fget
+
+    class Spy:
+        def __init__(self, trainer):
+            self.trainer = trainer
+
+        def __getattr__(self, name):
+            return getattr(self.trainer, name)
+
+        def evaluate(self, envs, key, *arguments):
+            seen.append((key.stream, weights(self.trainer.agent)))
+            value = next(returns) if key.stream == "validation" else 1.0
+            metrics = self.trainer.evaluate(envs, key, *arguments)
+            return {**metrics, "episode_return": value}
+
+    monkeypatch.setattr(
+        tfr.Reinforce, "trainer", property(lambda self: Spy(evaluate(self)))
+    )
+    agent = own_agent()
+    agent.fit("CartPole-v1", epochs=5, resume=tmp_path, **FIT)
+    assert [stream for stream, _ in seen] == ["validation"] * 3 + ["evaluation"]
+    assert seen[3][1] == seen[0][1] == weights(tfr.load(tmp_path / "agent.keras"))
+    assert seen[2][1] == weights(tfr.load(tmp_path / "last.keras")) == weights(agent)
+    assert json.loads((tmp_path / "evaluation.json").read_text())["episode_return"] == 1
+
+
+def test_without_validations_the_last_agent_is_the_best(tmp_path):
+    agent = own_agent()
+    options = {**FIT, "validation_freq": []}
+    agent.fit("CartPole-v1", epochs=2, resume=tmp_path, **options)
+    assert weights(tfr.load(tmp_path / "agent.keras")) == weights(agent)
+    assert not any("val_episode_return" in key for row in log(tmp_path) for key in row)
+
+
+@pytest.mark.parametrize("make", [toys.Bandit, toys.Bandit()], ids=["class", "instance"])
+def test_validation_in_the_environment_of_the_training_changes_nothing(make, tmp_path):
+    """Also where both play in the same instance."""
+    results = []
+    for freq in (1, []):
+        agent = tfr.Reinforce.for_env(make, hidden=(2,), seed=1)
+        options = {**FIT, "validation_freq": freq, "num_envs": 1}
+        agent.fit(make, epochs=4, resume=tmp_path / f"run{freq}", **options)
+        results.append(weights(agent))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("name", ["log.csv", "config.json", "agent.keras"])
+def test_files_of_the_user_are_kept(name, tmp_path):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(FileExistsError, match=f"contains {name}, and no run that wrote"):
+        own_agent().fit("CartPole-v1", epochs=1, resume=tmp_path, **FIT)
+    assert (tmp_path / name).read_text() == "{}"
+    assert {x.name for x in tmp_path.iterdir()} <= {name, ".lock"}
+
+
+def test_log_of_a_callback_of_the_user_stays_the_only_one(tmp_path):
+    path = tmp_path / "run" / "log.csv"
+    path.parent.mkdir()
+    logger = keras.callbacks.CSVLogger(path)
+    options = {**FIT, "callbacks": [logger], "resume": path.parent}
+    own_agent().fit("CartPole-v1", epochs=2, **options)
+    assert len(log(path.parent)) == 2
+
+
+class NoConfig(keras.Model):
+    """A model that Keras cannot save."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def call(self, inputs):
+        return self.layer(inputs)
+
+
+def test_a_model_that_keras_cannot_save_is_kept_as_weights(tmp_path, caplog):
+    def train(epochs):
+        keras.utils.set_random_seed(0)
+        agent = tfr.Reinforce(NoConfig(keras.layers.Dense(2)))
+        agent.compile("adam")
+        return agent.fit("CartPole-v1", epochs=epochs, resume=tmp_path, **FIT)
+
+    train(2)
+    assert "agent.weights.h5" in caplog.text
+    assert train(3).epoch == [0, 1, 2]
+    names = {x.name for x in tmp_path.iterdir()}
+    assert names >= {"agent.weights.h5", "last.weights.h5", "evaluation.json"}
+
+
+SCRIPT = """
+import signal, sys
+import tf_reinforce as tfr
+agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,))
+class Stop(tfr.callbacks.EpisodeCallback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch + 1 == int(sys.argv[2]):
+            signal.raise_signal(signal.SIGINT)
+options = dict(episodes_per_epoch=2, max_episode_steps=9, validation_episodes=2)
+agent.fit("CartPole-v1", epochs=4, resume=sys.argv[1], callbacks=[Stop()], **options)
+print("the program goes on")
+"""
+
+
+def test_a_script_that_ctrl_c_ends_says_so_in_a_line_and_goes_on(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+
+    def start(stop):
+        command = [sys.executable, "script.py", "run", str(stop)]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        errors = [x for x in ran.stderr.splitlines() if x.startswith("interrupted")]
+        assert "Traceback" not in ran.stderr
+        return ran.returncode, ran.stdout.splitlines(), errors
+
+    code, _, errors = start(2)
+    assert (code, len(errors)) == (-signal.SIGINT, 1)
+    assert errors[0].startswith("interrupted after update 2 of 4. To continue, start")
+    code, lines, errors = start(0)
+    assert (code, lines[0], errors) == (0, "continuing at update 3 of 4", [])
+    assert lines[-2:] == [f"saved in {tmp_path / 'run'}", "the program goes on"]
+    code, again, _ = start(0)
+    assert again[0] == "finished after update 4 of 4" and again[-1] == lines[-1]
+    assert again[2].partition(":")[0] == "CartPole-v1"
+    command = (tmp_path / "run" / "command.txt").read_text()
+    assert command == f"{sys.executable} script.py run 2\n"
+
+
+@keras.saving.register_keras_serializable("test_run_directory")
+def is_largest(inputs, choices):
+    return (inputs[:, :3].argmax(axis=1) == choices).astype("float32")
+
+
+def test_a_score_function_writes_a_run_that_the_commands_read(tmp_path, capsys):
+    run = tmp_path / "run"
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+    for epochs in (2, 4):  # the second one continues
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((4,))
+        choice = tfr.layers.Sample(tfr.heads.Categorical(3), seed=1)
+        outputs = choice(keras.layers.Dense(3)(inputs))
+        model = tfr.ScoreFunction(keras.Model(inputs, outputs), reward=is_largest)
+        model.compile(keras.optimizers.Adam(0.1))
+        data = dict(validation_data=(x, None), validation_freq=2, batch_size=16)
+        model.fit(x, epochs=epochs, resume=run, verbose=1, **data)
+        printed = capsys.readouterr().out
+        assert ("continuing at epoch 3 of 4\n" in printed) == (epochs == 4)
+    rows = log(run)
+    assert [row["epoch"] for row in rows] == ["0", "1", "2", "3"]
+    values = [float(row["val_reward"]) for row in rows]
+    assert np.isnan(values).tolist() == [True, False, True, False]
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    assert evaluation["reward"] == max(values[1::2])
+    assert {"agent.keras", "last.keras", "config.json"} <= {x.name for x in run.iterdir()}
+    assert cli.main(["train", "--resume", str(run)]) == 2
+    assert "a run of ScoreFunction. Only the program" in capsys.readouterr().err
+    assert cli.main(["info", str(run)]) == 0
+    assert "ScoreFunction" in capsys.readouterr().out

@@ -1,0 +1,383 @@
+"""The run directory, the folder with all files of one training."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import shlex
+import sys
+import time
+
+import gymnasium as gym
+import numpy as np
+
+from tf_reinforce import callbacks as package_callbacks
+from tf_reinforce import envs
+from tf_reinforce.callbacks import run_files
+from tf_reinforce.engine import agent_state
+from tf_reinforce.engine import checkpoints
+from tf_reinforce.engine import interruption
+from tf_reinforce.engine import recorder
+from tf_reinforce.settings import config as settings
+from tf_reinforce.settings import run_config
+from tf_reinforce.support import files
+from tf_reinforce.support import version
+
+LOG, EPISODES, EVALUATION = "log.csv", "episodes.csv", "evaluation.json"
+TENSORBOARD = "tensorboard"  # the folder of event files
+_BEST, _LAST = "agent", "last"
+LAST = f"{_LAST}.keras"
+# The statistics of a validation, which the first row of the log may lack.
+_VALIDATED = ("return", "return_min", "return_max", "return_std", "length")
+COLUMNS = (*(f"val_episode_{x}" for x in _VALIDATED), "val_episodes", "val_env_steps")
+
+log = logging.getLogger("tf_reinforce")
+
+
+class RunDirectory:
+    """Writes the files of one training beside its checkpoints.
+
+    Args:
+        folder: `checkpoints.Checkpoints`, open.
+        model: The compiled Keras model that is trained.
+        config: Dict, the content of `config.json`.
+        monitors, columns: As in `run_files.BestModel` and `run_files.RunLog`.
+        others: List of the Keras callbacks of the user. A log that one of them writes is
+            left to it.
+        verbose: As in `fit`.
+
+    Attributes:
+        callbacks: List of the Keras callbacks that write files.
+    """
+
+    def __init__(self, folder, model, config, monitors, columns, others, verbose):
+        self.folder, self.path, self.model = folder, folder.path, model
+        self.config = {**config, **folder.settings}
+        self.verbose = verbose and folder.is_writer
+        self.best = run_files.BestModel(
+            monitors, self._save_best if folder.is_writer else None
+        )
+        taken = {os.path.abspath(getattr(x, "filename", "")) for x in others}
+        logs = [run_files.RunLog(self.path / LOG, columns)]
+        if "env" in config:
+            logs.append(package_callbacks.EpisodeLogger(self.path / EPISODES))
+        logs = [x for x in logs if os.path.abspath(x.filename) not in taken]
+        self.callbacks = [self.best, *logs]
+        self._logs = [os.path.basename(x.filename) for x in logs]
+        self.suffix = ".keras"
+        self.seconds = self._start = 0.0
+
+    def begin(self, progress, is_new):
+        """Writes the first files, and tells where the training continues.
+
+        Args:
+            progress: `recorder.Progress` from which it continues.
+            is_new: Bool, whether there is no checkpoint.
+        """
+        self._start = time.perf_counter()
+        self._choose_suffix()
+        if self.folder.is_writer:
+            self._expect_own_files()
+            command = self.config.pop("command", None) or _command()
+            model = getattr(self.model, "policy", self.model)
+            self.config["model"] = f"{model.name}, {model.count_params():,} weights"
+            run_config.write(self.path, self.config, command)
+        if not is_new and self.verbose:
+            print(self._continues(progress), flush=True)
+
+    def _choose_suffix(self):
+        """Stores weights only, if Keras cannot serialize the model."""
+        try:
+            json.dumps(self.model.get_config())
+        except (NotImplementedError, TypeError, ValueError) as error:
+            self.suffix = ".weights.h5"
+            text = str(error).strip().split("\n")[0]
+            log.warning(
+                "The run stores the weights of the model (%s%s), and not the model, "
+                "because Keras cannot save it: %s",
+                *(_BEST, self.suffix, text),
+            )
+
+    def _expect_own_files(self):
+        """Raises `FileExistsError` if the folder has files that are of no run."""
+        names = {*run_config.FILES, *self._logs, EVALUATION}
+        names |= {f"{name}{self.suffix}" for name in (_BEST, _LAST)}
+        content = run_config.read_json(self.path / run_config.FILE_NAME)
+        found = sorted(name for name in names if (self.path / name).exists())
+        if found and version.CONFIG_KEY not in content:
+            raise FileExistsError(
+                f"{self.path} contains {', '.join(found)}, and no run that wrote "
+                f"{'it' if len(found) == 1 else 'them'}. Choose another folder for "
+                "`resume`, which would replace such files."
+            )
+
+    def _continues(self, progress):
+        fit = self.config["fit"]
+        epochs, steps, done = fit.get("epochs"), fit.get("steps"), progress.number
+        steps = steps and steps + progress.first_step
+        env_steps = getattr(self.model, "env_steps", 0)
+        unit = "epoch" if progress.updates else "update"
+        finished = progress.epoch >= epochs if epochs else env_steps >= steps
+        if finished or progress.stopped:
+            total = f" of {epochs}" if epochs else ""
+            return f"finished after {unit} {progress.epoch}{total}"
+        if steps:
+            return f"continuing at update {done + 1} ({env_steps:,} of {steps:,} steps)"
+        return f"continuing at {unit} {progress.epoch + 1} of {epochs}"
+
+    def save_last(self):
+        self._save(_LAST)
+
+    def _save_best(self, logs=None):
+        """Saves the model; of a validated Keras model, also the metrics."""
+        self._save(_BEST)
+        metrics = {x[4:]: y for x, y in (logs or {}).items() if x.startswith("val_")}
+        if metrics and "env" not in self.config:
+            run_config.write_json(self.path / EVALUATION, metrics)
+
+    def _save(self, name):
+        is_whole = self.suffix == ".keras"
+        save = self.model.save if is_whole else self.model.save_weights
+        save(self.path / f"{name}{self.suffix}")
+
+    def interrupted(self, progress):
+        """Returns the message for a training that a signal has ended.
+
+        Args:
+            progress: `recorder.Progress` of the last checkpoint, or `None`.
+        """
+        epochs, after = self.config["fit"].get("epochs"), ""
+        if progress is not None:
+            after = f" after update {progress.number}"
+            after += f" of {epochs}" if epochs and not progress.updates else ""
+        return (
+            f"interrupted{after}. To continue, start the same program again: a "
+            f"checkpoint is in {self.path}"
+        )
+
+    def finish(self, epochs, validator):
+        """Evaluates the best agent on new episodes, and prints its returns.
+
+        Args:
+            epochs: List of the numbers of all epochs.
+            validator: `validation.Validation`.
+        """
+        self.seconds = time.perf_counter() - self._start
+        path, updates = self.path / EVALUATION, self.model.updates
+        if not self.folder.is_writer:
+            return
+        metrics, trained = run_config.read_json(path), ""
+        if metrics.get("updates") != updates:
+            metrics = {**self._evaluate(epochs, validator), "updates": updates}
+            run_config.write_json(path, metrics)
+            trained = (
+                f"trained {updates} update{'s' * (updates != 1)}, "
+                f"{self.model.env_steps:,} steps, {self.seconds:.1f} s\n"
+            )
+        self._print(f"{self._result(metrics)}\n{trained}saved in {self.path}")
+
+    def _evaluate(self, epochs, validator):
+        last = epochs[-1] + 1 if epochs else 0
+        with interruption.explained(f"interrupted; the trained agent is in {self.path}"):
+            if not validator.table["every"]:
+                self._save_best()
+            elif self.best.judged_update != last:
+                self._print("evaluating the last agent …")
+                self.best.judge(validator.metrics()["episode_return"], last)
+            self._print("evaluating the best agent on new episodes …")
+            with self._best_weights():
+                return validator.play("evaluation", 0)
+
+    def _print(self, text):
+        if self.verbose:
+            print(text, flush=True)
+
+    def _file(self, name):
+        return self.path / f"{name}{self.suffix}"
+
+    @contextlib.contextmanager
+    def _best_weights(self):
+        """Gives the agent its best weights in the `with` block.
+
+        The file may come from an untrusted source, so it must not be larger than expected
+        for the agent.
+        """
+        variables = agent_state.variables(self.model)
+        values = [x.numpy() for x in variables]
+        size = 2**27 + 2 * sum(np.asarray(x).nbytes for x in values)
+        files.expect_regular_file(self._file(_BEST), size)
+        try:
+            self.model.load_weights(self._file(_BEST))
+            yield
+        finally:
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+
+    def _result(self, metrics):
+        mean, target = metrics["episode_return"], self.config["target_return"]
+        reached = ""
+        if target is not None:
+            reached = f", target {target:g} {'reached' if mean >= target else 'missed'}"
+        return (
+            f"\n{self.config['env']}: mean return {mean:.4g} ± "
+            f"{metrics['episode_return_std']:.4g} over {metrics['episodes']:.0f} new "
+            f"episodes{reached}"
+        )
+
+
+@contextlib.contextmanager
+def of_agent(agent, given, options, table, others):
+    """Yields the open `RunDirectory` of `Reinforce.fit`.
+
+    Args:
+        agent: Compiled `Reinforce`.
+        given: Dict of the arguments of `fit`.
+        options: `config.FitOptions`.
+        table: Dict, the table `evaluation` of the run's settings.
+        others: As in `RunDirectory`.
+    """
+    strategy = agent._distribute_strategy
+    with checkpoints.open_checkpoints(given["resume"], strategy) as folder:
+        config = _config(agent, folder, given, options, table, others)
+        columns = ("val_episode_return",), COLUMNS if table["every"] else ()
+        with _explained(folder):
+            yield RunDirectory(folder, agent, config, *columns, others, given["verbose"])
+
+
+@contextlib.contextmanager
+def of_model(model, resume, arguments, validates, options):
+    """Yields the open `RunDirectory` of another model's `fit`.
+
+    Args:
+        model: Compiled `resumed_fit.TrainingModel`.
+        resume: Argument of `fit`.
+        arguments: Dict of the arguments of `fit` that must not change.
+        validates: Bool, whether epochs are validated.
+        options: Dict of the arguments `callbacks`, `verbose` and `epochs` of `fit`.
+    """
+    names = "val_reward", "val_loss", "reward", "policy_value", "loss"
+    monitors = names[:2] if validates else names[2:]
+    others, verbose = options["callbacks"], options["verbose"]
+    numbers = {x: y for x, y in arguments.items() if isinstance(y, int)}
+    config = {
+        "trainer": type(model).__name__,
+        "fit": {**numbers, "epochs": options["epochs"]},
+    }
+    with checkpoints.open_checkpoints(resume) as folder, _explained(folder):
+        columns = None if validates else ()
+        yield RunDirectory(folder, model, config, monitors, columns, others, verbose)
+
+
+def _explained(folder):
+    saved = "Its last checkpoint is complete, and the training can continue from it."
+    return files.explain_failed_write(folder.path, saved, files.DISK_ERRORS)
+
+
+def _config(agent, folder, given, options, table, others):
+    """Returns the content of `config.json`, the settings of an agent's training.
+
+    Its entry `only_in_script` names the arguments of `fit` that no file can contain.
+    """
+    env, kwargs = given["env"], given["env_kwargs"]
+    if kwargs is None:
+        kwargs = agent._fit_defaults.get("env_kwargs") or {}
+    twin = _twin_id(env, given["validation_env"])
+    shown = env if twin is None else twin
+    defaults = {**vars(settings.FitOptions(epochs=1)), "epochs": None}
+    fit = {name: getattr(options, name) for name in settings.FIT_OPTIONS}
+    stored = {name: x for name, x in kwargs.items() if _is_json(x)}
+    known, unknown = _callback_table(others, folder.path)
+    missing = {
+        "env": recorder.env_id(shown) is None,
+        "env_kwargs": stored != kwargs,
+        "validation_env": given["validation_env"] not in (None, shown),
+        "validation_freq": not isinstance(table["every"], int),
+        "callbacks": unknown and "make_callbacks" not in folder.settings,
+        "reset_options": given["reset_options"] is not None,
+        "env_attrs": given["env_attrs"] is not None,
+        "initial_epoch": given["initial_epoch"] > 0,
+    }
+    return {
+        "env": recorder.env_name(shown),
+        "engine": "host" if twin is None else "compiled",
+        "seed": given["seed"],
+        "target_return": _target(agent, shown, known),
+        "preset": None,
+        "env_kwargs": stored,
+        "agent": {},
+        "fit": {name: x for name, x in fit.items() if x != defaults[name]},
+        "evaluation": table,
+        "checkpoint": folder.options(),
+        "callbacks": known,
+        "only_in_script": [name for name, is_missing in missing.items() if is_missing],
+        **agent._settings,
+    }
+
+
+def _twin_id(env, validation_env):
+    """Returns the id of the environment whose twin trains, or `None`."""
+    is_twin = isinstance(env, envs.TensorEnv) and isinstance(validation_env, str)
+    name = type(env).__name__
+    return (
+        validation_env if is_twin and settings.TWINS.get(validation_env) == name else None
+    )
+
+
+def agent_settings(options):
+    """Returns the arguments of `Reinforce.for_env` as JSON values, `{}` if some are none.
+
+    Args:
+        options: Dict of the arguments and their defaults.
+    """
+    fields = dataclasses.fields(settings.AgentSettings)
+    result = {field.name: field.default for field in fields} | options
+    if result["baseline"] == "value":
+        result["baseline"] = dict(settings.VALUE_NETWORK)
+    return json.loads(json.dumps(result)) if _is_json(result) else {}
+
+
+def _is_json(value):
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _callback_table(others, path):
+    """Returns the table `callbacks` of a run, and whether there are other callbacks."""
+    table, unknown = {}, False
+    for callback in others:
+        if type(callback) is package_callbacks.Diagnostics and callback.every == 10:
+            table["diagnose"] = True
+        elif type(callback) is package_callbacks.StopAtReturn and (
+            callback.monitor == "val_episode_return"
+        ):
+            table["stop_at_return"] = callback.target
+        elif type(callback) is package_callbacks.TensorBoardLogger and (
+            os.path.abspath(callback.log_dir) == os.fspath(path / TENSORBOARD)
+        ):
+            kind = "histograms" if callback.histograms else "scalars"
+            table["tensorboard"] = kind
+        elif type(callback) is not package_callbacks.ProgressLine:
+            unknown = True
+    return table, unknown
+
+
+def _target(agent, env, callbacks):
+    """Returns the target return: that of the preset, of a callback or of `env`."""
+    target = (agent._fit_defaults.get("evaluation") or {}).get("target")
+    target = callbacks.get("stop_at_return") if target is None else target
+    if target is not None:
+        return target
+    spec = getattr(env, "spec", env)
+    with contextlib.suppress(gym.error.Error, ImportError):
+        spec = gym.spec(spec) if isinstance(spec, str) else spec
+    return getattr(spec, "reward_threshold", None)
+
+
+def _command():
+    """Returns the command that started this process, or `None` in a notebook."""
+    is_interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules
+    return None if is_interactive else shlex.join(sys.orig_argv)

@@ -1,0 +1,118 @@
+"""Validation of an agent during its training, and evaluation after it."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from tf_reinforce.data import seeding
+from tf_reinforce.settings import config
+from tf_reinforce.support import validation
+
+_COMPARED = 10  # validations that are compared with the training episodes
+# A difference must exceed both, in standard errors and as a share of the returns.
+_CLEARLY, _RELEVANT = 3.0, 0.05
+
+
+class Validation:
+    """When and how `fit` validates the agent.
+
+    The first time that, over ten validations, greedy actions return clearly less than the
+    sampled actions of the training episodes, a hint is printed.
+
+    Args:
+        agent: `Reinforce`.
+        given: Dict of the arguments of `fit`.
+        options: `config.FitOptions`.
+        table: Result of `settings`.
+    """
+
+    def __init__(self, agent, given, options, table):
+        self.agent = agent
+        self.table = table
+        self.seed = given["seed"]
+        self.settings = options.env_settings.constant
+        self.env, workers = given["validation_env"], 1
+        if self.env is None:
+            self.env, workers = given["env"], options.workers
+        if isinstance(workers, config.RayWorkers):  # they are idle, and have the cores
+            workers = dataclasses.replace(workers, num_cpus_per_worker=0)
+        size = min(options.num_envs, table["episodes"])
+        self._arguments = {"num_envs": size, "workers": workers}
+        self._arguments |= {"env_kwargs": given["env_kwargs"], **options.limits}
+        self._arguments["max_episode_steps"] = table["max_episode_steps"]
+        prints = table["deterministic"] and given["verbose"]
+        self._pairs = [] if prints else None
+
+    def check(self):
+        """Raises the errors of the environment before training begins."""
+        arguments = {**self._arguments, "num_envs": 1, "workers": 1}
+        with self.agent._open(self.env, **arguments) as envs:
+            envs.check_settings(self.settings)
+
+    def is_due(self, epoch):
+        """Returns whether to validate after an epoch, counted from 1."""
+        every = self.table["every"]
+        if isinstance(every, (list, tuple, set)):
+            return epoch in every
+        return epoch % every == 0
+
+    def play(self, stream, number):
+        """Plays the episodes of a random stream, and returns their metrics."""
+        key = seeding.StreamKey(self.seed, stream, number)
+        episodes, deterministic = self.table["episodes"], self.table["deterministic"]
+        with self.agent._open(self.env, **self._arguments) as envs:
+            arguments = envs, key, episodes, self.settings, deterministic
+            return self.agent.trainer.evaluate(*arguments)
+
+    def metrics(self, training=None):
+        """Validates the agent, and returns the metrics.
+
+        Args:
+            training: Dict, the logs of an update's training episodes, or `None`.
+        """
+        metrics = self.play("validation", self.agent.updates)
+        if self._pairs is not None and training is not None:
+            pair = training["episode_return"], metrics["episode_return"]
+            self._pairs = [*self._pairs, pair][-_COMPARED:]
+            if len(self._pairs) == _COMPARED:
+                self._compare()
+        return metrics
+
+    def _compare(self):
+        sampled, greedy = np.transpose(self._pairs)
+        error = np.std(sampled - greedy, ddof=1) / math.sqrt(_COMPARED)
+        size = np.mean(np.abs([sampled, greedy]))
+        if np.mean(sampled - greedy) > max(_CLEARLY * error, _RELEVANT * size):
+            print(
+                f"In the last {_COMPARED} validations, greedy actions returned "
+                f"{np.mean(greedy):.4g}, and sampled ones {np.mean(sampled):.4g}. To "
+                "judge the policy by samples, pass `validation_deterministic=False`.",
+                flush=True,
+            )
+            self._pairs = None
+
+
+def settings(given, defaults, limit):
+    """Returns how `fit` validates, as the table `evaluation` of a run's settings.
+
+    Args:
+        given: Dict of the arguments of `fit`.
+        defaults: Dict, the table `evaluation` of a preset, or `None` without one.
+        limit: Int, the time limit of the training, or `None`.
+    """
+    in_run = given["resume"] is not None
+    table = dict(config.RUN_EVALUATION if in_run else config.VALIDATION)
+    if in_run and defaults is not None:
+        table |= {name: x for name, x in defaults.items() if name in table}
+    if given["max_episode_steps"] is not None or not in_run or defaults is None:
+        table["max_episode_steps"] = limit
+    names = dict(every="freq", episodes="episodes", deterministic="deterministic")
+    explicit = {key: given[f"validation_{name}"] for key, name in names.items()}
+    table |= {key: x for key, x in explicit.items() if x is not None}
+    freqs = table["every"]
+    for freq in freqs if isinstance(freqs, (list, tuple, set)) else [freqs]:
+        validation.positive_int("validation_freq", freq)
+    validation.positive_int("validation_episodes", table["episodes"])
+    validation.boolean("validation_deterministic", table["deterministic"])
+    return table
