@@ -92,8 +92,19 @@ def test_run_with_another_environment_has_no_difference():
 
 def test_table_has_a_line_for_each_run():
     text = comparison.table(comparison.compare([run("a", [1.0] * 2), run("bc", [4.0])]))
-    header, first, second = text.splitlines()
-    assert header.split()[:4] == ["run", "environment", "seeds", "steps"]
-    assert first.split() == ["a", "CartPole-v1", "2", "2,000", "1", "[1,", "1]"]
-    assert second.split() == ["bc", "CartPole-v1", "1", "2,000", "4", "3"]
-    assert first.index("CartPole") == second.index("CartPole")
+    about, table = (part.splitlines() for part in text.split("\n\n"))
+    names = [["a", "CartPole-v1", "?"], ["bc", "CartPole-v1", "?"]]
+    assert [line.split()[:3] for line in about] == names
+    header, first, ends, second = table
+    assert header.split()[:3] == ["run", "seeds", "steps"]
+    assert first.split() == ["a", "2", "2,000", "1"] and ends.split() == ["[1,", "1]"]
+    assert second.split() == ["bc", "1", "2,000", "4", "3"]
+    assert first.index("2,000") == second.index("2,000")
+
+
+def test_ordinary_table_fits_a_terminal():
+    """Long values, and names of ten characters."""
+    seeds = [[4987.321 + 9 * seed, -4321.123 - 7 * seed] for seed in range(4)]
+    runs = [run(name, values) for name, values in zip(["a" * 10, "b" * 10], seeds)]
+    lines = comparison.table(comparison.compare(runs)).splitlines()
+    assert max(map(len, lines)) <= 80

@@ -194,7 +194,7 @@ def plot(
     *,
     out: str | None = None,
     key: Annotated[tuple, str] = (),
-    x: Literal["steps", "episodes", "updates", "seconds"] = "steps",
+    x: Literal["steps", "episodes", "updates", "seconds"] | None = None,
     window: Count | None = None,
 ):
     """Draw the learning curves of runs.
@@ -206,15 +206,18 @@ def plot(
         runs: Run directory, or a folder with a run directory for each seed.
         out: PNG, SVG or PDF (RUN/curve.png; with several runs curve.png).
         key: Key of log.csv, for example entropy; several times for several panels
-            (episode_return).
-        x: Horizontal axis.
+            (episode_return, or reward of other models).
+        x: Horizontal axis (steps, or updates of other models).
         window: Draw means of N updates (a fiftieth of all updates).
     """
     out = output_path(out, runs, "curve.png")
     from tf_reinforce.experiments import curves
     from tf_reinforce.experiments import plots
 
-    found, keys = [*map(curves.read, runs)], key or ["episode_return"]
+    found = [*map(curves.read, runs)]
+    first = found[0].curves[0]
+    keys, x = key or [first.score], x or "steps" * ("env_steps" in first.columns)
+    x = x or "updates"
     plots.save(plots.draw(found, keys, x, window), out)
     count = "1 run" if len(found) == 1 else f"{len(found)} runs"
     print(f"drawn to {out}: {', '.join(keys)} of {count}")

@@ -80,8 +80,7 @@ class RunDirectory:
         if self.folder.is_writer:
             self._expect_own_files()
             command = self.config.pop("command", None) or _command()
-            model = getattr(self.model, "policy", self.model)
-            self.config["model"] = f"{model.name}, {model.count_params():,} weights"
+            self.config["model"] = describe(getattr(self.model, "policy", self.model))
             run_config.write(self.path, self.config, command)
         if not is_new and self.verbose:
             print(self._continues(progress), flush=True)
@@ -224,6 +223,11 @@ class RunDirectory:
             f"{metrics['episode_return_std']:.4g} over {metrics['episodes']:.0f} new "
             f"episodes{reached}"
         )
+
+
+def describe(model):
+    """Returns the name and the size of a Keras model."""
+    return f"{model.name}, {model.count_params():,} weights"
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ def _iqm_or_difference(values, *reference, axis=0):
 
 # One run in a comparison; see `compare`.
 Row = collections.namedtuple(
-    "Row", "name env seeds env_steps seconds last_return evaluation difference"
+    "Row", "name env model seeds env_steps seconds last_return evaluation difference"
 )
 
 
@@ -87,14 +87,17 @@ def compare(runs):
     for index, run in enumerate(runs):
         has_difference = index > 0 and run.env == runs[0].env
         scored = (scores[index], scores[0]) if has_difference else None
+        is_agent = all("env_steps" in curve.columns for curve in run.curves)
+        axis = "steps" if is_agent else "updates"
         has_speed = all("steps_per_second" in curve.columns for curve in run.curves)
         seconds = [curve.x("seconds")[-1] for curve in run.curves if has_speed]
         rows.append(
             Row(
                 run.name,
                 run.env,
+                run.model,
                 seeds=len(run.curves),
-                env_steps=np.mean([curve.x("steps")[-1] for curve in run.curves]),
+                env_steps=np.mean([curve.x(axis)[-1] for curve in run.curves]),
                 seconds=np.mean(seconds or [np.nan]),
                 last_return=iqm_interval(lasts[index]),
                 evaluation=iqm_interval(run.evaluations) if complete[index] else None,
@@ -105,27 +108,37 @@ def compare(runs):
 
 
 def _last_return(curve):
-    """Returns the mean return of the episodes in the last tenth of the updates."""
-    values = curve.column("episode_return")
+    """Returns the mean return, or other score, in the last tenth of the updates."""
+    values = curve.column(curve.score)
     return curves.smooth(values, max(1, round(_LAST * len(values))))[-1]
 
 
 def table(rows):
-    """Returns a comparison as text, one line per run."""
-    titles = "run", "environment", "seeds", "steps", "seconds"
-    lines = [[*titles, "return of the last 10 %", "evaluation", "difference"]]
+    """Returns a comparison as text: what each run is, and a table of results.
+
+    Below the results of a run, a second line has the ends of their intervals.
+    """
+    about = []
+    lines = [["run", "seeds", "steps", "last 10 %", "evaluation", "difference"]]
     for row in rows:
-        seconds = "" if np.isnan(row.seconds) else f"{row.seconds:.3g}"
-        line = [row.name, row.env or "?", str(row.seeds), f"{row.env_steps:,.0f}"]
-        intervals = map(_format, (row.last_return, row.evaluation, row.difference))
-        lines.append([*line, seconds, *intervals])
-    return curves.align(lines)
+        seconds = "" if np.isnan(row.seconds) else f"{row.seconds:.3g} s"
+        about.append([row.name, row.env or "?", row.model or "?", seconds])
+        results = row.last_return, row.evaluation, row.difference
+        estimates, ends = zip(*map(_format, results))
+        lines.append([row.name, str(row.seeds), f"{row.env_steps:,.0f}", *estimates])
+        if any(ends):
+            lines.append(["", "", "", *ends])
+    return f"{curves.align(about)}\n\n{curves.align(lines)}"
 
 
 def _format(interval):
-    """Formats an interval like "487 [462, 500]", and `None` as an empty text."""
+    """Returns an estimate and its interval as texts: "487" and "[462, 500]"."""
     if interval is None:
-        return ""
+        return "", ""
     estimate, low, high = map(float, interval)
-    ends = "" if np.isnan(low) else f" [{low:.4g}, {high:.4g}]"
-    return f"{estimate:.4g}{ends}"
+    ends = "" if np.isnan(low) else f"[{_short(low)}, {_short(high)}]"
+    return _short(estimate), ends
+
+
+def _short(number):
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"

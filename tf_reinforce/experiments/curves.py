@@ -51,6 +51,11 @@ class Curve:
             return steps
         return np.cumsum(np.diff(steps, prepend=0.0) / self.column("steps_per_second"))
 
+    @property
+    def score(self):
+        """Returns the log key that says how good the policy is."""
+        return next((x for x in SCORES if x in self.columns), SCORES[0])
+
     def column(self, key):
         """Returns the values of a log key, or raises `ValueError` if there are none."""
         if key not in self.columns:
@@ -67,16 +72,18 @@ class Run:
 
     Attributes:
         name: String, the name of the folder.
-        env: String, the environment id, or `None` if unknown.
+        env: String, the environment id or the name of another trainer, or `None`.
         curves: List of `Curve`s, one per seed.
         evaluations: List of mean returns after training, one for each seed that was
             evaluated.
+        model: String that describes the policy, or `None` if unknown.
     """
 
     name: str
     env: str | None
     curves: list
     evaluations: list
+    model: str | None = None
 
 
 def read(folder):
@@ -109,12 +116,14 @@ def read(folder):
             "they are read as seeds of one run. To compare different runs, name them one "
             f"by one, for example {folder}/*."
         )
-    seeds, env = [config.get("seed") for config in configs], configs[0].get("env")
+    seeds, first = [config.get("seed") for config in configs], configs[0]
+    env, model = first.get("env", first.get("trainer")), first.get("model")
     return Run(
         folder.resolve().name,
         env if isinstance(env, str) else None,
         [x for part, seed in zip(parts, seeds) for x in _read_log(part / LOG, seed)],
         [x for part in parts for x in _read_evaluations(part / "evaluation.json")],
+        model if isinstance(model, str) else None,
     )
 
 

@@ -152,7 +152,9 @@ def train_seeds(make, env, directory, settings, twin, seeds, *, command=None):
         KeyboardInterrupt, Terminated: After SIGINT or SIGTERM, and a last checkpoint.
     """
     seeds, fit = list(seeds), settings["fit"]
-    config = {"env": env, "engine": "compiled", "seeds": seeds, **settings}
+    model = run_directory.describe(make(seeds[0]).policy)
+    config = {"env": env, "engine": "compiled", "seeds": seeds, "model": model}
+    config |= settings
     names = ("epochs", "episodes_per_epoch", "max_episode_steps")
     budget = {name: fit[name] for name in names if fit.get(name) is not None}
     folder = checkpoints.Checkpoints(directory, **config.get("checkpoint", {}))
