@@ -12,6 +12,7 @@ from tf_reinforce.callbacks import evaluation
 from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import loop
 from tf_reinforce.experiments import tuning_trial
+from tf_reinforce.settings import config
 
 
 def curve(updates_per_call, target):
@@ -71,7 +72,9 @@ def test_first_agent_with_the_best_return_is_saved_also_after_a_resume():
 
 def test_trial_of_a_search_needs_the_agent_of_each_update():
     trial = tuning_trial.TrialCallback(None, None, "CartPole-v1", {}, 0)
-    calls = loop.CallbackList(None, learner_processes.get(None), [trial], 9, None, 0)
+    calls = loop.CallbackList(
+        None, learner_processes.get(None), [trial], config.FitOptions(epochs=9), 0
+    )
     assert calls.updates_until_due(5, 9, None) == 1
 
 
@@ -84,5 +87,5 @@ class Collected(tfr.callbacks.EpisodeCallback):
 def test_callbacks_of_the_chief_limit_the_calls_of_all_processes(callback):
     """Otherwise, the processes would make different numbers of updates, and wait."""
     other = types.SimpleNamespace(own_callbacks=lambda callbacks: [])
-    calls = loop.CallbackList(None, other, [callback], 9, None, 0)
+    calls = loop.CallbackList(None, other, [callback], config.FitOptions(epochs=9), 0)
     assert calls.updates_until_due(5, 9, None) == 1

@@ -98,6 +98,20 @@ class Lengths(gym.Env):
         return np.array([self.now, self.length], np.float32)
 
 
+class Reporting(Lengths):
+    """Reports `cost`, a seventh of the length, and `late` unless the length is 3, 6, ….
+
+    Only the last info counts: all others have a negative cost.
+    """
+
+    def step(self, action):
+        *answer, _ = super().step(action)
+        if not answer[2]:
+            return *answer, {"cost": -1.0, "late": True}
+        late = {"late": np.bool_(self.length > 6)} if self.length % 3 else {}
+        return *answer, {"cost": self.length / 7, **late}
+
+
 class Misbehaving(Clock):
     """A `Clock` that returns `answer(observation, reward, …)` at step `at`."""
 

@@ -56,7 +56,9 @@ class EpisodeCallback(keras.callbacks.Callback):
             episode: Int, the number of the episode, from 0 over all calls of `fit`.
             logs: Dict with `episode_return` (float, the undiscounted sum of the rewards),
                 `episode_length` (int, in steps), `terminated` (bool, False for a
-                truncated episode) and `update` (int, the number of the update, from 0).
+                truncated episode), `update` (int, the number of the update, from 0),
+                the `info_keys` of `fit`, and `success` if the environment reports it
+                (floats; NaN for a key that the episode lacks).
         """
 
     def on_train_error(self) -> None:
@@ -66,9 +68,9 @@ class EpisodeCallback(keras.callbacks.Callback):
 class EpisodeLogger(EpisodeCallback):
     """Writes one CSV row per episode.
 
-    The file has the columns `episode`, `update`, `episode_return`, `episode_length` and
-    `terminated`. All rows of an update are written together, and the file is closed
-    between updates.
+    The file has the columns `episode`, `update`, `episode_return`, `episode_length`,
+    `terminated`, and the `info_keys` of `fit`. All rows of an update are written
+    together, and the file is closed between updates.
 
     Args:
         filename: Path of the CSV file.
@@ -84,15 +86,26 @@ class EpisodeLogger(EpisodeCallback):
         self.append = validation.boolean("append", append)
         self._rows: list = []
 
+    @property
+    def _columns(self) -> list[str]:
+        return [*COLUMNS, *(self.params or {}).get("info_keys", ())]
+
     def on_train_begin(self, logs: Any = None) -> None:
         self._rows = []
         has_rows = os.path.exists(self.filename) and os.path.getsize(self.filename)
         if not (self.append and has_rows):
-            self._write("w", [COLUMNS])
+            self._write("w", [self._columns])
+            return
+        with open(self.filename, newline="") as file:
+            if (header := next(csv.reader(file))) != self._columns:
+                raise ValueError(
+                    f"`append` needs a file with the columns {self._columns}. Received: "
+                    f"{self.filename!r} with the columns {header}"
+                )
 
     def on_episode_end(self, episode: int, logs: Any = None) -> None:
         values = {**logs, "episode": episode, "terminated": int(logs["terminated"])}
-        self._rows.append([values[name] for name in COLUMNS])
+        self._rows.append([values[name] for name in self._columns])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._write("a", self._rows)

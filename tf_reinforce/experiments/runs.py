@@ -30,7 +30,13 @@ MAX_UPDATES = 300  # without a budget, if the target is not reached
 # The evaluation options in the tables of a run, and their defaults.
 _EVALUATION = {
     "evaluation": {"episodes": 100, "deterministic": True, "max_episode_steps": None},
-    "fit": {"num_envs": 8, "workers": 1, "on_bad_env": "raise", "on_env_error": "raise"},
+    "fit": {
+        "num_envs": 8,
+        "workers": 1,
+        "on_bad_env": "raise",
+        "on_env_error": "raise",
+        "info_keys": (),
+    },
 }
 EVALUATION_FREQ = 10  # updates from one evaluation to the next
 _LOG, _EPISODES = "log.csv", "episodes.csv"
@@ -275,7 +281,7 @@ def evaluation_options(settings):
     Args:
         settings: Dict of dicts. `env_kwargs` is required. `evaluation` may contain
             `episodes`, `deterministic` and `max_episode_steps`; `fit` may contain
-            `num_envs`, `workers`, `on_bad_env` and `on_env_error`.
+            `num_envs`, `workers`, `on_bad_env`, `on_env_error` and `info_keys`.
     """
     result = {
         name: settings[table].get(name, default)

@@ -12,7 +12,8 @@ import itertools
 import math
 import numbers
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -21,6 +22,8 @@ import numpy as np
 from tf_reinforce.data import spaces
 from tf_reinforce.settings import config
 from tf_reinforce.support import validation
+
+SUCCESS = "is_success"  # the key of an info from which the log key `success` follows
 
 
 class IndexedFault(Exception):
@@ -45,7 +48,8 @@ class EpisodeEnd(NamedTuple):
 
     env_index: int
     terminated: bool  # False: the episode was truncated
-    success: Any = None  # real number or bool from `info["is_success"]`, or `None`
+    info: Sequence = ()  # numbers of its last info, from `read_info`
+    info_names: frozenset = frozenset()  # the keys of this info, if one is missing
     fault: IndexedFault | None = None  # makes the episode invalid: another replaces it
 
 
@@ -192,13 +196,39 @@ def _has_ended(env_index, terminated, truncated):
     return bool(terminated or truncated)
 
 
-def read_success(env_index, success):
-    """Returns an episode's success; raises `IndexedFault` if it is invalid."""
-    is_number = isinstance(success, (numbers.Real, np.bool_))
-    if success is not None and not (is_number and math.isfinite(success)):
-        text = f"`is_success` in the info is {success!r}. Expected: a bool"
-        raise IndexedFault(env_index, text)
-    return success
+def episode_end(env_index, terminated, info, keys):
+    """Returns an `EpisodeEnd`, given the last info of the episode.
+
+    Raises `IndexedFault` if a number in the info is invalid.
+
+    Args:
+        env_index: Int.
+        terminated: Bool, False if the episode was truncated.
+        info: Dict.
+        keys: Strings, the keys to read after `"is_success"`.
+    """
+    values = [_read_info(env_index, key, info.get(key)) for key in (SUCCESS, *keys)]
+    is_complete = not any(map(math.isnan, values[1:]))
+    names = () if is_complete else (key for key in info if isinstance(key, str))
+    return EpisodeEnd(env_index, bool(terminated), values, frozenset(names))
+
+
+def _read_info(env_index, key, value):
+    """Returns a number of an info as a float, NaN for `None`."""
+    if value is None:
+        return math.nan
+    number = value
+    if isinstance(value, (np.ndarray, np.generic)) and value.size == 1:
+        number = value.item()
+    # No comparison holds for NaN, and none fails for an int outside of float64.
+    limit = sys.float_info.max
+    if not isinstance(number, numbers.Real) or not -limit <= number <= limit:
+        raise IndexedFault(
+            env_index,
+            f"info[{key!r}] at the end of an episode is a {type(value).__name__}: "
+            f"{repr(value)[:200]}. Expected: one finite number, a bool or None",
+        )
+    return float(number)
 
 
 WORDS = 3  # words of a `Progress` before those of the environments
@@ -582,8 +612,12 @@ class SyncEnvs(BatchedEnvs):
             )
 
     def _episode_end(self, env_index, terminated):
-        success = self._infos[env_index].get("is_success")
-        return EpisodeEnd(env_index, bool(terminated), read_success(env_index, success))
+        info, keys = self._infos[env_index], self._settings.info_keys
+        try:
+            return episode_end(env_index, terminated, info, keys)
+        except IndexedFault as fault:
+            self.recover(fault)
+            return EpisodeEnd(env_index, False, fault=fault)
 
     def close_all(self):
         errors = []

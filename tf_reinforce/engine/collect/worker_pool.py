@@ -78,7 +78,7 @@ class WorkerPool(environments.HostEnvironments):
         self._mean_length = arrays.lengths.mean()
         restarts = self._losses.total()
         self._losses.clear()
-        return self._to_collected(arrays, actor, restarts)
+        return self._to_collected(arrays, actor, request.settings.info_keys, restarts)
 
     def close(self):
         """Closes the environments and ends the worker processes."""
