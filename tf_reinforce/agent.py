@@ -571,7 +571,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         on_bad_env: str = "raise",
         on_env_error: str = "raise",
         info_keys: Sequence[str] = (),
-    ) -> dict[str, float]:
+        per_episode: bool = False,
+    ) -> dict[str, Any]:
         """Evaluates the policy on whole episodes, without an update.
 
         Every episode that starts is played to its end and counted, so that short episodes
@@ -586,22 +587,29 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             num_envs, workers, env_kwargs, max_episode_steps: As in `fit`.
             reset_options, env_attrs, on_bad_env, on_env_error: As in `fit`.
             info_keys: As in `fit`; a key that no episode has gives NaN and a warning.
+            per_episode: Bool, whether to return an array with a number for each episode
+                instead of statistics.
 
         Returns:
             Dict of floats: `episode_return`, `episode_return_min`, `episode_return_max`,
             `episode_return_std`, `episode_length`, `episodes`, `env_steps`, `info_keys`,
             and others of `docs/logs.md` if the environment reports success or episodes
-            are replaced.
+            are replaced. With `per_episode`, dict of NumPy arrays for
+            `pandas.DataFrame`, in the order in which the episodes started:
+            `episode_return`, `episode_length`, `terminated`, `info_keys`, and `success`
+            if the environment reports it.
         """
         key = seeding.StreamKey(validation.check_seed(seed), "evaluation", 0)
         episodes = validation.positive_int("episodes", episodes)
+        per_episode = validation.boolean("per_episode", per_episode)
         num_envs = min(validation.positive_int("num_envs", num_envs), episodes)
         settings = config.EnvSettings(reset_options, env_attrs, info_keys)
         faults = dict(on_bad_env=on_bad_env, on_env_error=on_env_error)
         limits = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
         with self._open(env, num_envs, workers, **limits, **faults) as envs:
             envs.check_settings(settings)
-            return self.trainer.evaluate(envs, key, episodes, settings, deterministic)
+            options = deterministic, per_episode
+            return self.trainer.evaluate(envs, key, episodes, settings, *options)
 
     def collect(
         self,

@@ -74,8 +74,7 @@ def test_episodes_without_success_count_as_failures_if_another_reports_it(succes
 def test_episode_logs_numbers_episodes_from_first():
     returns, given = episode_statistics.episode_returns(record()), record()
     columns = returns, given.lengths, given.terminated, {}
-    columns = episode_statistics.episode_columns(*columns)
-    found = list(episode_statistics.episode_logs(columns, first=40, update=8))
+    found = list(episode_statistics.episode_logs(*columns, first=40, update=8))
     assert [number for number, _ in found] == [40, 41, 42]
     for column, (_, logs) in enumerate(found):
         values = float(returns[column]), int(LENGTHS[column]), column != 1, 8

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+_COLUMNS = "episode_return", "episode_length", "terminated"
+
 
 def batch_metrics(episodes, info):
     """Returns the statistics of a batch of whole episodes.
@@ -54,24 +56,30 @@ def info_metrics(info):
     return {key: float(x.mean()) if len(x) else np.nan for key, x in numbers.items()}
 
 
-def episode_columns(episode_returns, lengths, terminated, info):
-    """Returns what is known of each of B episodes, as a dict of `[B]` arrays."""
-    names = "episode_return", "episode_length", "terminated"
-    columns = episode_returns, lengths, terminated
-    return {**dict(zip(names, columns, strict=True)), **info}
+def episode_columns(episodes, info):
+    """Returns `[B]` arrays by name: return, length, whether it terminated, and `info`.
+
+    Args:
+        episodes: `Episodes` of NumPy arrays.
+        info: As for `batch_metrics`.
+    """
+    columns = episode_returns(episodes), episodes.lengths, episodes.terminated
+    return {**dict(zip(_COLUMNS, columns, strict=True)), **info}
 
 
-def episode_logs(columns, first, update):
+def episode_logs(episode_returns, lengths, terminated, info, first, update):
     """Yields the arguments of `EpisodeCallback.on_episode_end` for each episode.
 
     Args:
-        columns: Result of `episode_columns`.
+        episode_returns, lengths, terminated: `[B]` arrays.
+        info: As for `batch_metrics`.
         first: Int, the number of the first of these episodes.
         update: Int, the number of the update that uses them.
     """
-    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    columns = episode_returns, lengths, terminated, *info.values()
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     for episode, values in enumerate(rows, first):
-        yield episode, {**dict(zip(columns, values)), "update": update}
+        yield episode, {**dict(zip([*_COLUMNS, *info], values)), "update": update}
 
 
 def episode_returns(episodes):

@@ -197,7 +197,9 @@ class Trainer:
             prepared = self._prepared(envs, request)
         return envs.collect(self.actor, *prepared)
 
-    def evaluate(self, envs, key, episodes, settings, deterministic=True):
+    def evaluate(
+        self, envs, key, episodes, settings, deterministic=True, per_episode=False
+    ):
         """Plays episodes, and returns their `episode_statistics.batch_metrics`.
 
         Args:
@@ -206,6 +208,7 @@ class Trainer:
             episodes: Int, the number of episodes.
             settings: `config.EnvSettings`.
             deterministic: Bool, whether to take the most likely actions.
+            per_episode: Bool, whether to return `episode_statistics.episode_columns`.
         """
         request = environments.CollectionRequest(
             key,
@@ -217,6 +220,8 @@ class Trainer:
         if text := collected.describe_missing():  # an error would lose the episodes
             validation.warn(text)
         info = episode_statistics.reported(collected.info)
+        if per_episode:
+            return episode_statistics.episode_columns(collected.episodes, info)
         metrics = episode_statistics.batch_metrics(collected.episodes, info)
         return {**metrics, **collected.faults}
 
@@ -541,8 +546,7 @@ def _logs(results, others, info, update, first_episode):
     for metrics, *columns in results:
         # `env_steps` of the update, of all updates so far, replaces that of the episodes.
         statistics = episode_statistics.metrics(*columns[:2])
-        facts = episode_statistics.episode_columns(*columns, info)
-        episodes = episode_statistics.episode_logs(facts, first_episode, update)
+        episodes = episode_statistics.episode_logs(*columns, info, first_episode, update)
         yield {**statistics, **metrics, **others}, episodes
         first_episode, update = first_episode + len(columns[0]), update + 1
 

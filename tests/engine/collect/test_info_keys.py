@@ -197,3 +197,51 @@ def test_tensor_environment_reports_no_info():
     for call in (agent.evaluate, lambda *x, **y: agent.fit(*x, epochs=1, **y)):
         with pytest.raises(ValueError, match="`info_keys` need Gymnasium"):
             call(env, info_keys=["x"])
+
+
+class Winning(toys.Reporting):
+    """Reports success in episodes of odd length only."""
+
+    def step(self, action):
+        *answer, info = super().step(action)
+        is_won = answer[2] and self.length % 2
+        return *answer, {**info, "is_success": True} if is_won else info
+
+
+def test_statistics_of_an_evaluation_are_those_of_its_episodes():
+    """Rows are in the order of starting, and types are those of a table."""
+    agent = new_agent()
+    options = dict(episodes=9, info_keys=KEYS, deterministic=False)
+    found = agent.evaluate(Winning, num_envs=4, per_episode=True, **options)
+    types = {name: (x.shape, x.dtype.kind) for name, x in found.items()}
+    assert types == {
+        **dict.fromkeys(("episode_return", "success", *KEYS), ((9,), "f")),
+        "episode_length": ((9,), "i"),
+        "terminated": ((9,), "b"),
+    }
+    again = agent.evaluate(Winning, num_envs=1, per_episode=True, **options)
+    lengths = found["episode_length"]
+    expected = {
+        "episode_return": lengths,  # a reward of 1 per step
+        "terminated": np.ones(9),
+        "success": lengths % 2,
+        "cost": lengths / 7,
+        "late": [late(n) for n in lengths],
+    }
+    for name, values in {**expected, "episode_length": lengths}.items():
+        np.testing.assert_array_equal(found[name], values)
+        np.testing.assert_array_equal(again[name], values)
+    metrics = agent.evaluate(Winning, **options)
+    for name in ("episode_return", "episode_length", "success", *KEYS):
+        assert metrics[name] == mean(found[name]), name
+
+
+def test_evaluation_in_a_tensor_environment_returns_episodes_too():
+    env = tfr.envs.Bandit([0.0, 1.0])
+    agent = tfr.Reinforce.for_env(env, hidden=())
+    options = dict(episodes=8, deterministic=False)
+    found = agent.evaluate(env, per_episode=True, **options)
+    assert {*found} == {"episode_return", "episode_length", "terminated"}
+    assert found["episode_length"].tolist() == [1] * 8
+    mean_return = agent.evaluate(env, **options)["episode_return"]
+    assert mean_return == found["episode_return"].mean() and 0 < mean_return < 1
