@@ -64,6 +64,10 @@ class EpisodeCallback(keras.callbacks.Callback):
     def on_train_error(self) -> None:
         """Is called in place of `on_train_end` if the training raises an error."""
 
+    @property
+    def _info_keys(self) -> tuple[str, ...]:
+        return (self.params or {}).get("info_keys", ())
+
 
 class EpisodeLogger(EpisodeCallback):
     """Writes one CSV row per episode.
@@ -86,26 +90,22 @@ class EpisodeLogger(EpisodeCallback):
         self.append = validation.boolean("append", append)
         self._rows: list = []
 
-    @property
-    def _columns(self) -> list[str]:
-        return [*COLUMNS, *(self.params or {}).get("info_keys", ())]
-
     def on_train_begin(self, logs: Any = None) -> None:
-        self._rows = []
+        self._rows, columns = [], [*COLUMNS, *self._info_keys]
         has_rows = os.path.exists(self.filename) and os.path.getsize(self.filename)
         if not (self.append and has_rows):
-            self._write("w", [self._columns])
+            self._write("w", [columns])
             return
         with open(self.filename, newline="") as file:
-            if (header := next(csv.reader(file))) != self._columns:
+            if (header := next(csv.reader(file))) != columns:
                 raise ValueError(
-                    f"`append` needs a file with the columns {self._columns}. Received: "
+                    f"`append` needs a file with the columns {columns}. Received: "
                     f"{self.filename!r} with the columns {header}"
                 )
 
     def on_episode_end(self, episode: int, logs: Any = None) -> None:
         values = {**logs, "episode": episode, "terminated": int(logs["terminated"])}
-        self._rows.append([values[name] for name in self._columns])
+        self._rows.append([values[name] for name in (*COLUMNS, *self._info_keys)])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._write("a", self._rows)
