@@ -274,6 +274,19 @@ def test_text_that_callbacks_print_appears_above_the_display(terminal, monkeypat
     assert sys.stdout is terminal
 
 
+@pytest.mark.parametrize("stream", [None, "its own"])
+def test_findings_appear_above_the_display(stream, terminal, monkeypatch):
+    """The stream may be the one that the display uses."""
+    monkeypatch.setattr(sys, "stdout", terminal)
+    diagnostics = callbacks.Diagnostics(stream=stream and sys.stdout)
+    diagnostics.history = [{}]
+    line = trained(terminal)
+    diagnostics.on_train_end()
+    line.on_train_end()
+    lines = screen(terminal.getvalue())
+    assert lines[0] == "Diagnostics: found nothing in 1 reports." and len(lines) == 4
+
+
 def test_notebook_output_is_replaced(monkeypatch, clock):
     shown = []
 
