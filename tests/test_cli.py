@@ -99,11 +99,16 @@ def test_run_directory_contains_config_versions_logs_agent_and_evaluation(run):
 
 
 def test_warnings_and_logs_of_a_command_are_one_line_each(monkeypatch, capsys):
+    """A progress display replaces `sys.stderr`, to show lines above itself."""
+    display = io.StringIO()
+
     def train(options, cluster):
         for _ in range(2):
             text = warnings.formatwarning("old environment", UserWarning, "env.py", 1)
             print(text, end="", file=sys.stderr)
         logging.getLogger("tf_reinforce").warning("finishing the update")
+        with contextlib.redirect_stderr(display):
+            logging.getLogger("tf_reinforce").warning("above the display")
         return 0
 
     monkeypatch.setattr("tf_reinforce.cli.train._train", train)
@@ -112,6 +117,7 @@ def test_warnings_and_logs_of_a_command_are_one_line_each(monkeypatch, capsys):
         "tf-reinforce: warning: old environment",
         "tf-reinforce: finishing the update",
     ]
+    assert display.getvalue() == "tf-reinforce: above the display\n"
     assert logging.getLogger("tf_reinforce").handlers == []
 
 

@@ -8,11 +8,15 @@ import this module, so it must not import TensorFlow.
 import abc
 import contextlib
 import copy
+import importlib
 import itertools
+import logging
 import math
 import numbers
 import re
 import sys
+import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +26,8 @@ import numpy as np
 from tf_reinforce.data import spaces
 from tf_reinforce.settings import config
 from tf_reinforce.support import validation
+
+log = logging.getLogger("tf_reinforce")
 
 SUCCESS = "is_success"  # the key of an info from which the log key `success` follows
 
@@ -295,6 +301,50 @@ def progress_size(num_envs):
     return 8 * (WORDS + 2 * num_envs)
 
 
+SHOWN: set[str] = set()  # the warnings of constructors that users have seen
+_is_patched = threading.Lock()
+
+
+@contextlib.contextmanager
+def shown_once(env):
+    """Shows each warning of constructors in the `with` block once per process.
+
+    Python shows a warning again after a library has changed the filters. MuJoCo prints
+    its warnings to the file descriptor of `sys.stderr`, so through a progress display.
+
+    Args:
+        env: What is made: an environment id, `EnvSpec` or callable.
+    """
+    spec = gym.registry.get(env) if isinstance(env, str) else env
+    if isinstance(entry := getattr(spec, "entry_point", None), str):
+        importlib.import_module(entry.partition(":")[0])  # MuJoCo, before it warns
+    if not _is_patched.acquire(blocking=False):  # another thread makes an environment
+        yield
+        return
+    show, mujoco, texts = warnings.showwarning, sys.modules.get("mujoco"), []
+
+    def show_new(message, *place):
+        if str(message) not in SHOWN:
+            SHOWN.add(str(message))
+            show(message, *place)
+
+    is_quiet = mujoco is not None and mujoco.get_mju_user_warning() is None
+    try:
+        warnings.showwarning = show_new
+        if is_quiet:
+            mujoco.set_mju_user_warning(texts.append)
+        yield
+    finally:
+        warnings.showwarning = show
+        if is_quiet:
+            mujoco.set_mju_user_warning(None)
+        _is_patched.release()
+        for text in dict.fromkeys(texts):
+            if text not in SHOWN:
+                SHOWN.add(text)
+                log.warning("MuJoCo: %s", text)
+
+
 _WRONG_ARGUMENTS = (
     "unexpected keyword|multiple values for|missing \\d+ required|a mapping|be strings"
 )
@@ -302,9 +352,13 @@ _WRONG_ARGUMENTS = (
 
 @contextlib.contextmanager
 def explain_errors(env, env_kwargs):
-    """Raises `ValueError` if a constructor in the `with` block refuses `env_kwargs`."""
+    """Raises `ValueError` if a constructor in the `with` block refuses `env_kwargs`.
+
+    Its warnings are `shown_once`.
+    """
     try:
-        yield
+        with shown_once(env):
+            yield
     except TypeError as error:
         if not re.search(_WRONG_ARGUMENTS, str(error)):
             raise
@@ -326,7 +380,8 @@ class EnvFactory(NamedTuple):
     def make(self):
         """Returns one environment."""
         if isinstance(self.env, gym.envs.registration.EnvSpec):
-            return gym.make(self.env)
+            with shown_once(self.env):
+                return gym.make(self.env)
         with explain_errors(self.env, self.kwargs):
             return self.env(**self.kwargs)
 
