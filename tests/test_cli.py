@@ -98,11 +98,16 @@ def test_run_directory_contains_config_versions_logs_agent_and_evaluation(run):
 
 
 def test_warnings_and_logs_of_a_command_are_one_line_each(monkeypatch, capsys):
+    """A progress display replaces `sys.stderr`, to show lines above itself."""
+    display = io.StringIO()
+
     def train(options, cluster):
         for _ in range(2):
             text = warnings.formatwarning("old environment", UserWarning, "env.py", 1)
             print(text, end="", file=sys.stderr)
         logging.getLogger("tf_reinforce").warning("finishing the update")
+        with contextlib.redirect_stderr(display):
+            logging.getLogger("tf_reinforce").warning("above the display")
         return 0
 
     monkeypatch.setattr("tf_reinforce.cli.train._train", train)
@@ -111,6 +116,7 @@ def test_warnings_and_logs_of_a_command_are_one_line_each(monkeypatch, capsys):
         "tf-reinforce: warning: old environment",
         "tf-reinforce: finishing the update",
     ]
+    assert display.getvalue() == "tf-reinforce: above the display\n"
     assert logging.getLogger("tf_reinforce").handlers == []
 
 
@@ -501,6 +507,7 @@ def test_evaluations_of_a_run_use_its_settings():
     settings["fit"] = {**fit, "max_episode_steps": 50, "epochs": 4, "workers": workers}
     idle = dataclasses.replace(workers, num_cpus_per_worker=0)
     expected = {**fit, **evaluated, "env_kwargs": {"g": 5.0}, "workers": idle}
+    expected["info_keys"] = ()
     assert runs.evaluation_options(settings) == expected
 
 
@@ -546,6 +553,29 @@ def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, capsys):
     assert "trained 1 update, " in printed and "target 0 reached" in printed
     assert train(tmp_path / "c", *few[:1], "--no-preset", env="Pendulum-v1") == 2
     assert "Pendulum-v1 has no reward threshold" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_info_keys_are_in_all_files_of_a_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gym.envs.registration, "registry", {})
+    gym.register("Reporting-v0", toys.Reporting)
+    words = ["--info-keys", "cost", "late", "--eval-episodes", "3"]
+    assert train(tmp_path / "run", *words, env="Reporting-v0") == 0
+    run = tmp_path / "run"
+    config = json.loads((run / "config.json").read_text())
+    assert config["fit"]["info_keys"] == ["cost", "late"]
+    for name in ("log.csv", "episodes.csv"):
+        header = (run / name).read_text().splitlines()[0].split(",")
+        assert {"cost", "late"} <= {*header}
+    metrics = json.loads((run / "evaluation.json").read_text())
+    assert metrics["cost"] == pytest.approx(metrics["episode_length"] / 7)
+    assert cli.main(["plot", str(run), "--key", "cost", "--key", "late"]) == 0
+    capsys.readouterr()
+    assert cli.main(["evaluate", str(run), "--info-keys", "cost"]) == 0
+    metrics = json.loads(capsys.readouterr().out)
+    assert metrics["cost"] == pytest.approx(metrics["episode_length"] / 7)
+    assert cli.main(["train", "--resume", str(run), "--info-keys", "cost"]) == 2
+    assert "has another `info_keys`" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -435,6 +435,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         on_bad_env: str | None = None,
         on_env_error: str | None = None,
         step_timeout: float | None = None,
+        info_keys: Sequence[str] | None = None,
         verbose: str | int = "auto",
     ) -> keras.callbacks.History:
         """Trains on an environment: one epoch is one update from whole episodes.
@@ -497,6 +498,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
                 replaced too, and its episodes are played again.
             step_timeout: Float, the seconds, by default 300, after which a reset or step
                 in a worker process counts as hanging.
+            info_keys: Keys of numbers in the last `info` of an episode. Their means are
+                logged under the same keys (docs/logs.md).
             verbose: 0 prints nothing, 1 or `"auto"` shows progress, 2 prints each epoch.
 
         Returns:
@@ -586,7 +589,9 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         max_episode_steps: int | None = None,
         on_bad_env: str = "raise",
         on_env_error: str = "raise",
-    ) -> dict[str, float]:
+        info_keys: Sequence[str] = (),
+        per_episode: bool = False,
+    ) -> dict[str, Any]:
         """Evaluates the policy on whole episodes, without an update.
 
         Every episode that starts is played to its end and counted, so that short episodes
@@ -600,21 +605,30 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             seed: Int for environments and actions.
             num_envs, workers, env_kwargs, max_episode_steps: As in `fit`.
             reset_options, env_attrs, on_bad_env, on_env_error: As in `fit`.
+            info_keys: As in `fit`; a key that no episode has gives NaN and a warning.
+            per_episode: Bool, whether to return an array with a number for each episode
+                instead of statistics.
 
         Returns:
             Dict of floats: `episode_return`, `episode_return_min`, `episode_return_max`,
-            `episode_return_std`, `episode_length`, `episodes`, `env_steps`, and others of
-            `docs/logs.md` if the environment reports success or episodes are replaced.
+            `episode_return_std`, `episode_length`, `episodes`, `env_steps`, `info_keys`,
+            and others of `docs/logs.md` if the environment reports success or episodes
+            are replaced. With `per_episode`, dict of NumPy arrays for
+            `pandas.DataFrame`, in the order in which the episodes started:
+            `episode_return`, `episode_length`, `terminated`, `info_keys`, and `success`
+            if the environment reports it.
         """
         key = seeding.StreamKey(validation.check_seed(seed), "evaluation", 0)
         episodes = validation.positive_int("episodes", episodes)
+        per_episode = validation.boolean("per_episode", per_episode)
         num_envs = min(validation.positive_int("num_envs", num_envs), episodes)
-        settings = config.EnvSettings(reset_options, env_attrs)
+        settings = config.EnvSettings(reset_options, env_attrs, info_keys)
         faults = dict(on_bad_env=on_bad_env, on_env_error=on_env_error)
         limits = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
         with self._open(env, num_envs, workers, **limits, **faults) as envs:
             envs.check_settings(settings)
-            return self.trainer.evaluate(envs, key, episodes, settings, deterministic)
+            options = deterministic, per_episode
+            return self.trainer.evaluate(envs, key, episodes, settings, *options)
 
     def collect(
         self,

@@ -113,9 +113,10 @@ def progress(stream, epochs, every=1.0, first=0, total="same", logs=LOGS):
 
 def test_progress_line_in_a_plain_stream_writes_one_line_per_report(clock):
     text = progress(io.StringIO(), epochs=2)
+    line = LINE.replace("length 57 · ", "")
     assert text.splitlines() == [
-        f"update 1/2 · {LINE}",
-        f"update 2/2 · {LINE} · left 0:00:00",
+        f"update 1/2 · {line}",
+        f"update 2/2 · {line.rpartition(' · ')[0]} · left 0:00:00",
     ]
     assert "\x1b" not in text and "\r" not in text
 
@@ -168,12 +169,41 @@ def test_budget_in_steps_has_a_total_and_a_remaining_time(monkeypatch):
     line.on_train_begin()
     for epoch, steps in enumerate((11000.0, 12000.0, 13001.0)):
         line.on_epoch_end(epoch, {**LOGS, "env_steps": steps})
-    counts = [line.split(" · ", 4)[4] for line in line.stream.getvalue().splitlines()]
+    counts = [line.split(" · ", 3)[3] for line in line.stream.getvalue().splitlines()]
     assert counts == [
         "11,000/13,000 steps · 6,789 steps/s",
-        "12,000/13,000 steps · 6,789 steps/s · left 0:00:10",
-        "13,001/13,000 steps · 6,789 steps/s · left 0:00:00",
+        "12,000/13,000 steps · left 0:00:10",
+        "13,001/13,000 steps · left 0:00:00",
     ]
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e6, 1e9])
+def test_line_of_progress_fits_into_80_columns(size, clock):
+    """It keeps the returns, and all other facts for which there is room."""
+    logs = {name: size * x for name, x in LOGS.items()}
+    logs["val_episode_return"] = -99.9 * size
+    text = progress(io.StringIO(), epochs=2, first=10**6, logs=logs)
+    for line in text.splitlines():
+        assert len(line) <= 80 and f"return {logs['episode_return']:.1f}" in line
+    assert len(text.splitlines()) == 2
+    assert ("steps" in text) == (size < 1e6)
+
+
+def test_facts_in_a_terminal_fill_its_width(terminal, monkeypatch):
+    logs, lines = {**LOGS, "val_episode_return": -1234.5}, {}
+    for columns in (40, 80, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        stream = Terminal()
+        line = trained(stream)
+        line.on_epoch_end(2, logs)
+        line.on_train_end()
+        lines[columns] = screen(stream.getvalue())[2:]
+    assert [len(x) for x in lines.values()] == [1, 1, 1]
+    assert lines[40] == ["return 12.3 · evaluation -1234.5"]
+    assert lines[80] == [
+        "return 12.3 · evaluation -1234.5 · entropy 0.693 · 12,345 steps · 6,789 steps/s"
+    ]
+    assert lines[100] == [LINE.replace(" · ", " · evaluation -1234.5 · ", 1)]
 
 
 @pytest.mark.parametrize("budget", [sweeps.rare(dict(epochs=2)), dict(steps=4)])
@@ -277,6 +307,19 @@ def test_text_that_callbacks_print_appears_above_the_display(terminal, monkeypat
     lines = screen(terminal.getvalue())
     assert lines[:2] == ["a finding", "a finding"] and len(lines) == 5
     assert sys.stdout is terminal
+
+
+@pytest.mark.parametrize("stream", [None, "its own"])
+def test_findings_appear_above_the_display(stream, terminal, monkeypatch):
+    """The stream may be the one that the display uses."""
+    monkeypatch.setattr(sys, "stdout", terminal)
+    diagnostics = callbacks.Diagnostics(stream=stream and sys.stdout)
+    diagnostics.history = [{}]
+    line = trained(terminal)
+    diagnostics.on_train_end()
+    line.on_train_end()
+    lines = screen(terminal.getvalue())
+    assert lines[0] == "Diagnostics: found nothing in 1 reports." and len(lines) == 4
 
 
 def test_notebook_output_is_replaced(monkeypatch, clock):

@@ -49,7 +49,9 @@ def test_validations_do_not_depend_on_the_updates_per_call(target):
 
 def test_validations_are_due_after_multiples_of_the_freq():
     """Also in a training that continues between two multiples."""
-    calls = loop.CallbackList(None, learner_processes.get(None), [], 9, None, 0)
+    calls = loop.CallbackList(
+        None, learner_processes.get(None), [], config.FitOptions(epochs=9), 0
+    )
     validator = types.SimpleNamespace(table={"every": 3})
     validator.is_due = lambda epoch: validation.Validation.is_due(validator, epoch)
     due = [epoch + calls.updates_until_due(epoch, 99, validator) for epoch in range(7)]
@@ -114,7 +116,9 @@ def test_greedy_actions_that_return_clearly_less_are_reported_once(greedy, hints
 
 def test_trial_of_a_search_needs_the_agent_of_each_update():
     trial = tuning_trial.TrialCallback(None, None, "CartPole-v1", {}, 0)
-    calls = loop.CallbackList(None, learner_processes.get(None), [trial], 9, None, 0)
+    calls = loop.CallbackList(
+        None, learner_processes.get(None), [trial], config.FitOptions(epochs=9), 0
+    )
     assert calls.updates_until_due(5, 9, None) == 1
 
 
@@ -127,5 +131,5 @@ class Collected(tfr.callbacks.EpisodeCallback):
 def test_callbacks_of_the_chief_limit_the_calls_of_all_processes(callback):
     """Otherwise, the processes would make different numbers of updates, and wait."""
     other = types.SimpleNamespace(own_callbacks=lambda callbacks: [])
-    calls = loop.CallbackList(None, other, [callback], 9, None, 0)
+    calls = loop.CallbackList(None, other, [callback], config.FitOptions(epochs=9), 0)
     assert calls.updates_until_due(5, 9, None) == 1

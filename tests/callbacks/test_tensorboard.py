@@ -3,11 +3,16 @@
 import math
 
 import pytest
+import toys
 from tensorboard.backend.event_processing import event_file_loader
 from tensorboard.util import tensor_util
 
 import tf_reinforce as tfr
 from tf_reinforce import callbacks
+
+RETURNS = ["episode_return", "episode_return_max", "episode_return_min"]
+EPISODE = {*RETURNS, "episode_return_std", "success", "cost"}
+TIME = {"env_steps", "episode_length", "steps_per_second"}
 
 
 def events(folder):
@@ -24,20 +29,29 @@ def scalars(folder):
     """Returns the dict `{tag: {step: value}}` of scalars; a step must occur once."""
     result = {}
     for step, tag, tensor in events(folder):
-        if not tag.startswith(("actions", "weights")):
+        if not tag.startswith(("update/actions", "weights")):
             assert step not in result.setdefault(tag, {})
             result[tag][step] = tensor_util.make_ndarray(tensor).item()
     return result
+
+
+def tag(name):
+    if name.startswith("val_"):
+        return f"validation/{name[4:]}"
+    group = "episode" if name in EPISODE else "time" if name in TIME else "update"
+    return f"{group}/{name}"
 
 
 def assert_written(folder, logs):
     """Compares all scalars in the event files of a folder with the logs of a training."""
     written = scalars(folder)
     logs = {name: x for name, x in logs.items() if math.isfinite(sum(x))}
-    assert set(written) == set(logs) and "value_loss" not in logs
+    tags = {name: tag(name) for name in logs}
+    assert set(written) == set(tags.values()) and "value_loss" not in logs
     for name, values in logs.items():
         expected = dict(zip(logs["env_steps"], values, strict=True))
-        assert written[name] == pytest.approx(expected, rel=1e-6)
+        assert written[tags[name]] == pytest.approx(expected, rel=1e-6)
+    return written
 
 
 def train(folder, updates, *, resume=None, **options):
@@ -55,21 +69,33 @@ def train(folder, updates, *, resume=None, **options):
     return agent, history.history
 
 
+class Winning(toys.Reporting):
+    def step(self, action):
+        *answer, info = super().step(action)
+        return *answer, {**info, "is_success": True}
+
+
 def test_scalars_are_the_logs_at_environment_steps(tmp_path):
-    _, logs = train(tmp_path, 3)
-    assert_written(tmp_path, logs)
+    """TensorBoard sorts the tags, so that the mean return is the first chart."""
+    agent = tfr.Reinforce.for_env(Winning, hidden=())
+    options = dict(epochs=3, episodes_per_epoch=2, verbose=0, info_keys=["cost"])
+    options.update(validation_env=Winning, validation_episodes=2)
+    logger = callbacks.TensorBoardLogger(tmp_path)
+    logs = agent.fit(Winning, callbacks=[logger], **options).history
+    written = sorted(assert_written(tmp_path, logs))
+    assert written[:4] == ["episode/cost", *(f"episode/{name}" for name in RETURNS)]
 
 
 def test_histograms_count_the_actions_and_the_weights(tmp_path):
     agent, logs = train(tmp_path, 3, histograms=True, every=2)
     found = {}
     for step, tag, tensor in events(tmp_path):
-        if tag.startswith(("actions", "weights")):
+        if tag.startswith(("update/actions", "weights")):
             buckets = tensor_util.make_ndarray(tensor)
             found.setdefault(tag, {})[step] = buckets[:, 2].sum()
     steps = [logs["env_steps"][0], logs["env_steps"][2]]
     lengths = [logs["env_steps"][0], logs["env_steps"][2] - logs["env_steps"][1]]
-    assert found["actions"] == dict(zip(steps, lengths, strict=True))
+    assert found["update/actions"] == dict(zip(steps, lengths, strict=True))
     for variable in agent.weights:
         if variable.dtype == "float32":
             counts = found[f"weights/{variable.path}"]

@@ -75,6 +75,23 @@ def test_other_environments_get_a_value_baseline(words, limit, every, capsys):
     assert hints == [True] * has_preset
 
 
+def test_info_keys_of_options_and_presets_need_the_host_engine(tmp_path, capsys):
+    path = tmp_path / "own.toml"
+    path.write_text('env = "CartPole-v1"\n[fit]\ninfo_keys = ["a"]\n')
+    for words, keys in ((["--preset", str(path)], ["a"]), (["--info-keys", "b"], ["b"])):
+        options = entry.make_parser().parse_args(["train", "CartPole-v1", *words])
+        plan = plans.make(options)
+        assert plan.settings["fit"]["info_keys"] == keys and plan.twin() is None
+        command = ["train", "CartPole-v1", "--engine", "compiled", *words]
+        assert cli.main(command) == 2
+        assert (
+            f"reads no info; `--engine host` does. Received: {{'info_keys': {keys}"
+            in (capsys.readouterr().err)
+        )
+    assert cli.main(["train", "CartPole-v1", "--info-keys", "a", "loss"]) == 2
+    assert "Received: 'loss'" in capsys.readouterr().err
+
+
 def test_options_override_the_settings_of_the_environment():
     words = "--gamma", "0.5", "--episodes-per-epoch", "3", "--eval-every", "7"
     more = "--set", "baseline.passes=3", "--set", "max_kl=null"

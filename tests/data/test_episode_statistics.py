@@ -36,7 +36,7 @@ def test_batch_metrics_equal_numpy_statistics():
         "episodes": 3,
         "env_steps": 7,
     }
-    found = episode_statistics.batch_metrics(record(), np.full(3, np.nan))
+    found = episode_statistics.batch_metrics(record(), {})
     assert list(found) == list(truth)
     assert all(type(value) is float for value in found.values())
     np.testing.assert_allclose(list(found.values()), list(truth.values()), rtol=1e-14)
@@ -53,9 +53,8 @@ def test_metrics_do_not_depend_on_padding():
     """NumPy sums in pairs, so that a longer column could be rounded in another way."""
     short = record()
     long = short._replace(rewards=np.pad(short.rewards, [(0, 300), (0, 0)]))
-    unknown = np.full(3, np.nan)
-    expected = episode_statistics.batch_metrics(short, unknown)
-    assert episode_statistics.batch_metrics(long, unknown) == expected
+    expected = episode_statistics.batch_metrics(short, {})
+    assert episode_statistics.batch_metrics(long, {}) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,13 +66,14 @@ def test_metrics_do_not_depend_on_padding():
     ],
 )
 def test_episodes_without_success_count_as_failures_if_another_reports_it(success, share):
-    found = episode_statistics.batch_metrics(record(), np.array(success))
+    info = episode_statistics.reported({"success": np.array(success)})
+    found = episode_statistics.batch_metrics(record(), info)
     assert found["success"] == pytest.approx(share, abs=1e-15)
 
 
 def test_episode_logs_numbers_episodes_from_first():
     returns, given = episode_statistics.episode_returns(record()), record()
-    columns = returns, given.lengths, given.terminated
+    columns = returns, given.lengths, given.terminated, {}
     found = list(episode_statistics.episode_logs(*columns, first=40, update=8))
     assert [number for number, _ in found] == [40, 41, 42]
     for column, (_, logs) in enumerate(found):

@@ -20,6 +20,7 @@ from tf_reinforce.engine import loop
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.sequences import training
+from tf_reinforce.settings import config
 
 PROGRAM = pathlib.Path(__file__).parents[2] / "stress" / "replicated_learners.py"
 
@@ -157,7 +158,9 @@ def test_all_processes_make_the_calls_of_the_smallest_limit():
     for callbacks, number in itertools.product(itertools.permutations(kinds), range(2)):
         agent = types.SimpleNamespace(env_steps=0)
         processes = learner_processes.get(Strategy(number))
-        calls = loop.CallbackList(agent, processes, list(callbacks), 20, None, 0)
+        calls = loop.CallbackList(
+            agent, processes, list(callbacks), config.FitOptions(epochs=20), 0
+        )
         limits = [calls.updates_until_due(epoch, 20, None) for epoch in range(9)]
         assert limits == [3, 2, 1, 1, 2, 1, 1, 1, 1]
     for callback in (
@@ -168,7 +171,9 @@ def test_all_processes_make_the_calls_of_the_smallest_limit():
         keras.callbacks.SwapEMAWeights(),
         keras.callbacks.TensorBoard("logs"),
     ):
-        calls = loop.CallbackList(agent, processes, [callback, kinds[1]], 20, None, 0)
+        calls = loop.CallbackList(
+            agent, processes, [callback, kinds[1]], config.FitOptions(epochs=20), 0
+        )
         assert calls.updates_until_due(0, 20, None) == 1, callback
 
 

@@ -18,6 +18,7 @@ import sweeps
 
 import tf_reinforce as tfr
 from tf_reinforce.engine.update import train_step
+from tf_reinforce.settings import config
 
 LENGTHS, TERMINATED = [3, 1, 5, 2, 6, 2, 4], [True, False, True, True, False]
 
@@ -156,6 +157,7 @@ def test_logs_equal_their_definitions(size, has_faults, monkeypatch):
     for epoch, (stages, logs, collected, seconds) in enumerate(story.epochs):
         learned = set(train_step.METRICS) - {"env_steps"}
         assert logs.keys() >= learned
+        assert {name.removeprefix("val_") for name in logs} <= {*config.LOG_KEYS}
         logs = {k: x for k, x in logs.items() if k not in learned}
         expected = expected_logs(*stages[0], options, known[0])
         expected["steps_per_second"] = expected["env_steps"] / seconds
@@ -173,6 +175,8 @@ def test_logs_equal_their_definitions(size, has_faults, monkeypatch):
     for (update, episode), (_, logs) in zip(ended, story.ended, strict=True):
         expected = {"episode_return": sum(episode.rewards), "update": update}
         expected["episode_length"] = len(episode.rewards)
+        if update:  # the first epoch of success
+            expected["success"] = float(episode.success is True)
         assert_logs(logs, {**expected, "terminated": episode.terminated})
     for story.epoch in (0, 1):
         story.mark()

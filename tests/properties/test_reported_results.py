@@ -176,8 +176,7 @@ def test_files_and_text_of_a_training_are_those_of_its_episodes(trainings):
     mean, deviation = final["episode_return"], final["episode_return_std"]
     assert f"mean return {mean:.4g} ± {deviation:.4g} over 4 new" in training.printed
     assert f"trained 5 updates, {training.steps[-1]} steps, " in training.printed
-    assert "trained 5 updates, 29 steps, " in training.printed
-    last = f"update 5/5 · return {training.log[4]['episode_return']:.1f} · length"
+    last = f"update 5/5 · return {training.log[4]['episode_return']:.1f} · "
     assert last in training.printed
     printed, played = command(
         "evaluate", training.folder, "--episodes", "3", "--num-envs", 1

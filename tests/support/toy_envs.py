@@ -1,6 +1,7 @@
 """Small environments with known results, without TensorFlow."""
 
 import copy
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -96,6 +97,30 @@ class Lengths(gym.Env):
 
     def _observation(self):
         return np.array([self.now, self.length], np.float32)
+
+
+class Reporting(Lengths):
+    """Reports `cost`, a seventh of the length, and `late` unless the length is 3, 6, ….
+
+    Only the last info counts: all others have a negative cost.
+    """
+
+    def step(self, action):
+        *answer, _ = super().step(action)
+        if not answer[2]:
+            return *answer, {"cost": -1.0, "late": True}
+        late = {"late": np.bool_(self.length > 6)} if self.length % 3 else {}
+        return *answer, {"cost": self.length / 7, **late}
+
+
+class OldModel(Clock):
+    """A `Clock` whose constructor warns with a text, also after changed filters."""
+
+    def __init__(self, text):
+        super().__init__()
+        with warnings.catch_warnings():
+            pass  # makes Python forget which warnings it has shown
+        warnings.warn(text, stacklevel=2)
 
 
 class Misbehaving(Clock):

@@ -25,6 +25,7 @@ Clock = toy_envs.Clock
 Bandit = toy_envs.Bandit
 Corridor = toy_envs.Corridor
 Lengths = toy_envs.Lengths
+Reporting = toy_envs.Reporting
 Misbehaving = toy_envs.Misbehaving
 Observing = toy_envs.Observing
 

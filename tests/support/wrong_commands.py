@@ -26,7 +26,8 @@ TRAIN, CARTPOLE = ("train",), ("train", "CartPole-v1")
 ONCE = (*CARTPOLE, "--epochs", "1")
 EVALUATE = ("evaluate", "run")
 HUGE = "1000000000000"
-TEXTS = "jit_compile", "action_mask"  # flags, and text of another check
+# Flags, and texts of another check.
+TEXTS = "jit_compile", "action_mask", "info_keys"
 
 
 class Command(NamedTuple):

@@ -497,6 +497,8 @@ def _evaluate_and_collect():
         evaluate,
         episodes=(*COUNTS, None),
         deterministic=("yes", 2, None),
+        info_keys=refused("fit", ["info_keys"])["info_keys"],
+        per_episode=("yes", 2, None),
         seed=SEEDS,
         **ENV_SETTINGS,
         **common,

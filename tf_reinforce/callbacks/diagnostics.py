@@ -51,8 +51,8 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     Args:
         every: Positive int, the number of updates from one report to the next.
         verbose: `verbose=0` prints nothing. `verbose=1` prints one line at the end of
-            training, and before that the most important finding of each report. A cause
-            is printed only once, and not while the mean return rises.
+            training, and before that the most important finding of each report. It is
+            printed once until its cause changes, and not while the mean return rises.
         stream: A text stream for the printed lines, by default standard output.
 
     Attributes:
@@ -91,7 +91,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     def on_train_begin(self, logs: Any = None) -> None:
         self._before_update = None
         self.history, self.findings = [], []
-        # The causes of printed findings, the mean returns since the last report, and
+        # The causes of printed findings in order, the returns since the last report, and
         # the mean of those before it.
         self._progress: dict[str, Any] = {"updates": 0, "printed": [], "returns": []}
         self._progress["last_return"] = math.nan
@@ -165,7 +165,7 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         rises = mean > self._progress["last_return"]
         self._progress |= {"last_return": float(mean), "returns": []}
         for update, cause, text in findings[:1] if self.verbose else ():
-            if cause not in printed and not rises:
+            if printed[-1:] != [cause] and not rises:
                 printed.append(cause)
                 self._print(f"Update {update}: {text}")
 
@@ -185,5 +185,8 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
                 normalizer.set_weights(current)
 
     def _print(self, text):
-        # In a terminal, `ProgressLine` replaces `sys.stdout` during the training.
-        print(text, file=self.stream or sys.stdout, flush=True)
+        # In a terminal, `ProgressLine` replaces `sys.stdout` during the training. What is
+        # printed to the original would overwrite the display.
+        original = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+        stream = sys.stdout if self.stream in (None, original) else self.stream
+        print(text, file=stream, flush=True)

@@ -17,6 +17,7 @@ import rich.text
 from tf_reinforce.support import files
 from tf_reinforce.support import validation
 
+WIDTH = 80  # columns of a line of progress in a plain stream
 COLUMNS = ("episode", "update", "episode_return", "episode_length", "terminated")
 
 
@@ -56,19 +57,25 @@ class EpisodeCallback(keras.callbacks.Callback):
             episode: Int, the number of the episode, from 0 over all calls of `fit`.
             logs: Dict with `episode_return` (float, the undiscounted sum of the rewards),
                 `episode_length` (int, in steps), `terminated` (bool, False for a
-                truncated episode) and `update` (int, the number of the update, from 0).
+                truncated episode), `update` (int, the number of the update, from 0),
+                the `info_keys` of `fit`, and `success` if the environment reports it
+                (floats; NaN for a key that the episode lacks).
         """
 
     def on_train_error(self) -> None:
         """Is called in place of `on_train_end` if the training raises an error."""
 
+    @property
+    def _info_keys(self) -> tuple[str, ...]:
+        return (self.params or {}).get("info_keys", ())
+
 
 class EpisodeLogger(EpisodeCallback):
     """Writes one CSV row per episode.
 
-    The file has the columns `episode`, `update`, `episode_return`, `episode_length` and
-    `terminated`. All rows of an update are written together, and the file is closed
-    between updates.
+    The file has the columns `episode`, `update`, `episode_return`, `episode_length`,
+    `terminated`, and the `info_keys` of `fit`. All rows of an update are written
+    together, and the file is closed between updates.
 
     Args:
         filename: Path of the CSV file.
@@ -85,14 +92,21 @@ class EpisodeLogger(EpisodeCallback):
         self._rows: list = []
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._rows = []
+        self._rows, columns = [], [*COLUMNS, *self._info_keys]
         has_rows = os.path.exists(self.filename) and os.path.getsize(self.filename)
         if not (self.append and has_rows):
-            self._write("w", [COLUMNS])
+            self._write("w", [columns])
+            return
+        with open(self.filename, newline="") as file:
+            if (header := next(csv.reader(file))) != columns:
+                raise ValueError(
+                    f"`append` needs a file with the columns {columns}. Received: "
+                    f"{self.filename!r} with the columns {header}"
+                )
 
     def on_episode_end(self, episode: int, logs: Any = None) -> None:
         values = {**logs, "episode": episode, "terminated": int(logs["terminated"])}
-        self._rows.append([values[name] for name in COLUMNS])
+        self._rows.append([values[name] for name in (*COLUMNS, *self._info_keys)])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._write("a", self._rows)
@@ -142,8 +156,9 @@ class ProgressLine(keras.callbacks.Callback):
 
     The live display has a bar of the used part of the budget and the remaining time.
     Below it, a line of blocks shows the mean returns of all updates so far, and another
-    line has facts about the last update. The first update is slow, because TensorFlow
-    compiles its functions then, so the remaining time is estimated from the later ones.
+    line has facts about the last update. A line leaves out facts that would not fit, in a
+    plain stream into 80 columns. The first update is slow, because TensorFlow compiles
+    its functions then, so the remaining time is estimated from the later ones.
 
     Args:
         every: Float ≥ 0, the minimum number of seconds between two plain lines. With 0,
@@ -199,8 +214,10 @@ class ProgressLine(keras.callbacks.Callback):
             left = f"left {datetime.timedelta(seconds=int(seconds))}"
         facts = _describe(logs, end_step)
         if self._display.disable:
-            self._pending = " · ".join(filter(None, (title, facts, left))) + "\n"
+            facts = {"title": title, **facts, "left": left}
+            self._pending = _fitting_line(facts, WIDTH) + "\n"
         else:
+            facts = _fitting_line(facts, self._display.console.width)
             changes = dict(description=title, completed=position, total=end, facts=facts)
             self._display.update(self._display.row, **changes, note=left)
             self._display.returns.append(logs["episode_return"])
@@ -250,7 +267,8 @@ class _LiveDisplay(rich.progress.Progress):
         if self.returns:
             yield from super().get_renderables()
             yield rich.text.Text(_sparkline(self.returns))
-            yield rich.text.Text(self.tasks[0].fields["facts"])
+            facts = self.tasks[0].fields["facts"]
+            yield rich.text.Text(facts, no_wrap=True, overflow="ellipsis")
 
     def draw(self, **changes: Any) -> None:
         """Draws the last update, if there is one, with changed fields of its row."""
@@ -280,12 +298,30 @@ def _sparkline(values: list) -> str:
     return "".join("▁▂▃▄▅▆▇█"[int(x * scale + 0.5)] for x in means - means.min())
 
 
-def _describe(logs: Any, end_step: int | None) -> str:
-    """Returns facts about an update."""
-    facts = f"return {logs['episode_return']:.1f}"
-    if math.isfinite(logs.get("val_episode_return", math.nan)):
-        facts += f" · evaluation {logs['val_episode_return']:.1f}"
-    facts += f" · length {logs['episode_length']:.0f} · entropy {logs['entropy']:.3f}"
+def _describe(logs: Any, end_step: int | None) -> dict[str, str]:
+    """Returns facts about an update, by name."""
     total = f"/{end_step:,}" if end_step else ""
-    facts += f" · {logs['env_steps']:,.0f}{total} steps"
-    return f"{facts} · {logs['steps_per_second']:,.0f} steps/s"
+    evaluated = logs.get("val_episode_return", math.nan)
+    return {
+        "return": f"return {logs['episode_return']:.1f}",
+        "evaluation": f"evaluation {evaluated:.1f}" if math.isfinite(evaluated) else "",
+        "length": f"length {logs['episode_length']:.0f}",
+        "entropy": f"entropy {logs['entropy']:.3f}",
+        "steps": f"{logs['env_steps']:,.0f}{total} steps",
+        "speed": f"{logs['steps_per_second']:,.0f} steps/s",
+    }
+
+
+def _fitting_line(facts: dict[str, str], width: int) -> str:
+    """Joins facts to a line; leaves out the least important ones if it is too long.
+
+    Example:
+
+    >>> _fitting_line({"return": "return 1.0", "length": "length 9", "left": ""}, 15)
+    'return 1.0'
+    """
+    kept = {name: text for name, text in facts.items() if text}
+    for name in ("length", "speed", "entropy", "left", "steps", "evaluation"):
+        if len(" · ".join(kept.values())) > width:
+            kept.pop(name, None)
+    return " · ".join(kept.values())

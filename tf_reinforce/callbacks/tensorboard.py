@@ -12,17 +12,21 @@ from tf_reinforce.data import spaces
 from tf_reinforce.support import files
 from tf_reinforce.support import validation
 
+_TIME = "env_steps", "episode_length", "steps_per_second"
+
 
 class TensorBoardLogger(episode_callbacks.EpisodeCallback):
     """Writes the logs of each update for TensorBoard, over the environment steps.
 
-    Each log key becomes a scalar of the same name. Values that are not finite are left
-    out, for example `val_episode_return` after an update without an evaluation. You can
-    also use `keras.callbacks.TensorBoard`, but then the x axis is the number of updates.
+    Each log key becomes a scalar in one of four groups, for example
+    `episode/episode_return`, `update/loss`, `time/steps_per_second` and
+    `validation/episode_return`. Values that are not finite are left out, for example
+    `val_episode_return` after an update without an evaluation. You can also use
+    `keras.callbacks.TensorBoard`, but then the x axis is the number of updates.
 
     Histograms show how the numbers in an array are distributed. With `histograms=True`,
     they are written for all weights, under names that begin with `weights/`, and for the
-    actions that the policy sampled for the update, under the name `actions`.
+    actions that the policy sampled for the update, under the name `update/actions`.
 
     When `fit(..., resume=...)` continues a training, the updates after the checkpoint are
     made again and also written again, with the same values at the same steps.
@@ -65,15 +69,27 @@ class TensorBoardLogger(episode_callbacks.EpisodeCallback):
             with self._writer.as_default(step=int(logs["env_steps"])):
                 for name, value in logs.items():
                     if math.isfinite(value):
-                        tf.summary.scalar(name, value)
+                        tf.summary.scalar(self._tag(name), value)
                 if self._actions:
                     self._write_histograms()
         self._actions = []
 
+    def _tag(self, key: str) -> str:
+        """Returns the group and name of a log key.
+
+        TensorBoard sorts both by the alphabet. The returns come first, because lengths,
+        which are constant in many environments, belong to another group.
+        """
+        if key.startswith("val_"):
+            return f"validation/{key.removeprefix('val_')}"
+        if key.startswith("episode_return") or key in ("success", *self._info_keys):
+            return f"episode/{key}"
+        return f"{'time' if key in _TIME else 'update'}/{key}"
+
     def _write_histograms(self) -> None:
         for number, actions in enumerate(self._actions):
-            name = "actions" if len(self._actions) == 1 else f"actions/{number}"
-            tf.summary.histogram(name, actions)
+            suffix = "" if len(self._actions) == 1 else f"/{number}"
+            tf.summary.histogram(f"update/actions{suffix}", actions)
         for variable in self.model.weights:
             if variable.dtype.startswith(("float", "bfloat")):
                 tf.summary.histogram(f"weights/{variable.path}", variable.value)

@@ -10,6 +10,7 @@ from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
 from tf_reinforce.cli.options import EnvArguments
 from tf_reinforce.experiments import seed_processes
+from tf_reinforce.settings import config
 from tf_reinforce.settings import run_config
 from tf_reinforce.settings import toml_files
 from tf_reinforce.settings.schema import Count
@@ -26,16 +27,19 @@ class EvaluateOptions(cli_options.PlayOptions):
 
     Attributes:
         num_envs: Environments side by side; the result does not depend on it.
+        info_keys: Numbers of an episode's last info to average.
     """
 
     episodes: Count = 100
     num_envs: Count = 8
+    info_keys: config.InfoKeys = ()
 
 
 def evaluate(options: EvaluateOptions):
     """Evaluate a trained agent."""
     agent, env, more = _load(options)
-    metrics = agent.evaluate(env, options.episodes, num_envs=options.num_envs, **more)
+    more |= dict(num_envs=options.num_envs, info_keys=options.info_keys)
+    metrics = agent.evaluate(env, options.episodes, **more)
     print(json_.dumps(metrics, indent=2))
     return 0
 

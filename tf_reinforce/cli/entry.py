@@ -115,10 +115,16 @@ def main(arguments=None):
         return code
 
 
+class _StandardError(logging.StreamHandler):
+    """Writes to the current `sys.stderr`, which a progress display replaces."""
+
+    stream = property(lambda self: sys.stderr, lambda self, value: None)
+
+
 @contextlib.contextmanager
 def _plain_messages():
     """Prints each warning once, and the package's log, without places in files."""
-    log, handler = logging.getLogger("tf_reinforce"), logging.StreamHandler()
+    log, handler = logging.getLogger("tf_reinforce"), _StandardError()
     handler.setFormatter(logging.Formatter("tf-reinforce: %(message)s"))
     previous = warnings.formatwarning, log.propagate
     # Python forgets which warnings it has shown when a library changes the filters.

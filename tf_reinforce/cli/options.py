@@ -114,6 +114,8 @@ def _form(name, hint):
             metavar="NAME=VALUE" if name.endswith(("_arg", "set")) else name.upper(),
             action="store" if parts[0] is dict else "append",
         )
+    if hint is config.InfoKeys:
+        return dict(nargs="+", metavar="KEY")
     if hint is config.Sizes:
         form, hint = dict(nargs="*"), Count
     kind = next(iter(schema.kinds(hint)), str)

@@ -28,7 +28,7 @@ _NOT_WITH_RESUME += [
 ]
 # The values of settings that the compiled engine needs.
 _COMPILED: dict[str, Any] = {"steps_per_epoch": None, "workers": 1, "env_kwargs": {}}
-_COMPILED |= dict.fromkeys(config.FAULT_OPTIONS, "raise")
+_COMPILED |= {**dict.fromkeys(config.FAULT_OPTIONS, "raise"), "info_keys": ()}
 _LIMIT = "max_episode_steps"
 
 
@@ -104,8 +104,9 @@ class Plan:
             if settings := self._host_settings():
                 raise ValueError(
                     "`--engine compiled` takes no environment arguments, collects a "
-                    "fixed number of episodes for each update in one process, and drops "
-                    f"no episodes; `--engine host` does. Received: {settings}"
+                    "fixed number of episodes for each update in one process, drops no "
+                    "episodes and reads no info; `--engine host` does. Received: "
+                    f"{settings}"
                 )
 
     @property

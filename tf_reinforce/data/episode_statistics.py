@@ -2,24 +2,22 @@
 
 import numpy as np
 
+_COLUMNS = "episode_return", "episode_length", "terminated"
 
-def batch_metrics(episodes, success):
+
+def batch_metrics(episodes, info):
     """Returns the statistics of a batch of whole episodes.
 
     Args:
         episodes: `Episodes` of NumPy arrays.
-        success: `[B]` float, 1 for success, 0 for failure, NaN where an episode reports
-            neither.
+        info: Dict of `[B]` float arrays, from `reported`.
 
     Returns:
         Dict of floats: `episode_return` (mean undiscounted return), `episode_return_min`,
         `episode_return_max`, `episode_return_std` (of the population), `episode_length`
-        (mean, in steps), `episodes`, `env_steps`, and `success` if it is reported.
+        (mean, in steps), `episodes`, `env_steps`, and those of `info_metrics`.
     """
-    return {
-        **metrics(episode_returns(episodes), episodes.lengths),
-        **success_metrics(success),
-    }
+    return {**metrics(episode_returns(episodes), episodes.lengths), **info_metrics(info)}
 
 
 def metrics(episode_returns, lengths):
@@ -36,29 +34,52 @@ def metrics(episode_returns, lengths):
     return {name: float(value) for name, value in logs.items()}
 
 
-def success_metrics(success):
-    """Returns `{"success": rate}`, or `{}` if no episode reports success.
+def reported(info):
+    """Returns what episodes have reported: without `success`, if none reports it.
 
     If some do, the others did not succeed: many environments report it only when the goal
     is reached.
+
+    Args:
+        info: Dict of `[B]` float arrays, NaN where an episode reports no number.
     """
+    info = dict(info)
+    success = info.pop("success", np.array(np.nan))
     if np.isnan(success).all():
-        return {}
-    return {"success": float(np.nan_to_num(success).mean())}
+        return info
+    return {"success": np.nan_to_num(success), **info}
 
 
-def episode_logs(episode_returns, lengths, terminated, first, update):
+def info_metrics(info):
+    """Returns the mean of each key over the episodes that report it, NaN without any."""
+    numbers = {key: values[~np.isnan(values)] for key, values in info.items()}
+    return {key: float(x.mean()) if len(x) else np.nan for key, x in numbers.items()}
+
+
+def episode_columns(episodes, info):
+    """Returns `[B]` arrays by name: return, length, whether it terminated, and `info`.
+
+    Args:
+        episodes: `Episodes` of NumPy arrays.
+        info: As for `batch_metrics`.
+    """
+    columns = episode_returns(episodes), episodes.lengths, episodes.terminated
+    return {**dict(zip(_COLUMNS, columns, strict=True)), **info}
+
+
+def episode_logs(episode_returns, lengths, terminated, info, first, update):
     """Yields the arguments of `EpisodeCallback.on_episode_end` for each episode.
 
     Args:
         episode_returns, lengths, terminated: `[B]` arrays.
+        info: As for `batch_metrics`.
         first: Int, the number of the first of these episodes.
         update: Int, the number of the update that uses them.
     """
-    names = "episode_return", "episode_length", "terminated"
-    columns = episode_returns.tolist(), lengths.tolist(), terminated.tolist()
-    for episode, values in enumerate(zip(*columns, strict=True), first):
-        yield episode, {**dict(zip(names, values)), "update": update}
+    columns = episode_returns, lengths, terminated, *info.values()
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for episode, values in enumerate(rows, first):
+        yield episode, {**dict(zip([*_COLUMNS, *info], values)), "update": update}
 
 
 def episode_returns(episodes):

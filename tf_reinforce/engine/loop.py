@@ -55,7 +55,7 @@ def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, 
     epochs, steps, epoch = options.epochs, options.steps, settings["initial_epoch"]
     agent.stop_training, strategy = False, agent._distribute_strategy
     processes = None if strategy is None else learner_processes.get(strategy)
-    callbacks = CallbackList(agent, processes, callbacks, epochs, steps, verbose)
+    callbacks = CallbackList(agent, processes, callbacks, options, verbose)
     optimizer, made = _optimizer_steps(agent)
     progress, record = recorder.Progress(epoch, agent.env_steps, made), _Unrecorded()
     if run is not None:
@@ -128,9 +128,8 @@ class CallbackList(keras.callbacks.CallbackList):
     """A Keras callback list that also notifies `EpisodeCallback`s, epoch by epoch.
 
     Args:
-        agent, callbacks, verbose: As in `run_loop`.
+        agent, callbacks, options, verbose: As in `run_loop`.
         processes: Result of `learner_processes.get`, or `None` without a strategy.
-        epochs, steps: Ints, the budget, one of them `None`.
 
     Attributes:
         notify_collected: Function that receives the episodes of an update, or `None`.
@@ -138,12 +137,12 @@ class CallbackList(keras.callbacks.CallbackList):
         facts: Dict of what must be equal in all processes: all logs but the speed.
     """
 
-    def __init__(self, agent, processes, callbacks, epochs, steps, verbose):
+    def __init__(self, agent, processes, callbacks, options, verbose):
         swaps = [x for x in callbacks if isinstance(x, keras.callbacks.SwapEMAWeights)]
-        if epochs is None and any(callback.swap_on_epoch for callback in swaps):
+        if options.epochs is None and any(callback.swap_on_epoch for callback in swaps):
             raise ValueError(
                 "SwapEMAWeights(swap_on_epoch=True) needs `epochs` instead of `steps`. "
-                f"Received: steps={steps}"
+                f"Received: steps={options.steps}"
             )
         own = list(processes.own_callbacks(callbacks) if processes else callbacks)
         for callback in own:
@@ -152,7 +151,8 @@ class CallbackList(keras.callbacks.CallbackList):
                     if applies(callback.monitor):
                         callback.mode = mode
         verbose = 1 if verbose == "auto" else int(verbose)
-        shown = dict(verbose=verbose, epochs=epochs, steps=1)
+        shown = dict(verbose=verbose, epochs=options.epochs, steps=1)
+        shown["info_keys"] = options.info_keys
         super().__init__(own, add_history=True, model=agent, **shown)
         self._of_all_processes = callbacks
         self.notify_collected = self._notifier("on_episodes_collected")
@@ -172,8 +172,8 @@ class CallbackList(keras.callbacks.CallbackList):
             validator: As in `run_loop`.
         """
         logs = self._with_failures(logs, "success")
-        for episode in episodes if self._notify_end is not None else ():
-            self._notify_end(*episode)
+        for number, episode in episodes if self._notify_end is not None else ():
+            self._notify_end(number, self._with_failures(episode, "success"))
         self.facts = {k: x for k, x in logs.items() if k != "steps_per_second"}
         self.on_train_batch_end(0, logs)
         if validator and (validator.is_due(epoch + 1) or self._ask_for_validation(logs)):

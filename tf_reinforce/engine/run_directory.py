@@ -244,9 +244,12 @@ def of_agent(agent, given, options, table, others):
     strategy = agent._distribute_strategy
     with checkpoints.open_checkpoints(given["resume"], strategy) as folder:
         config = _config(agent, folder, given, options, table, others)
-        columns = ("val_episode_return",), COLUMNS if table["every"] else ()
+        columns = options.info_keys
+        if table["every"]:
+            columns += (*COLUMNS, *(f"val_{key}" for key in columns))
+        parts = ("val_episode_return",), columns, others, given["verbose"]
         with _explained(folder):
-            yield RunDirectory(folder, agent, config, *columns, others, given["verbose"])
+            yield RunDirectory(folder, agent, config, *parts)
 
 
 @contextlib.contextmanager

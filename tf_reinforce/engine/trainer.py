@@ -197,7 +197,9 @@ class Trainer:
             prepared = self._prepared(envs, request)
         return envs.collect(self.actor, *prepared)
 
-    def evaluate(self, envs, key, episodes, settings, deterministic=True):
+    def evaluate(
+        self, envs, key, episodes, settings, deterministic=True, per_episode=False
+    ):
         """Plays episodes, and returns their `episode_statistics.batch_metrics`.
 
         Args:
@@ -206,6 +208,7 @@ class Trainer:
             episodes: Int, the number of episodes.
             settings: `config.EnvSettings`.
             deterministic: Bool, whether to take the most likely actions.
+            per_episode: Bool, whether to return `episode_statistics.episode_columns`.
         """
         request = environments.CollectionRequest(
             key,
@@ -214,8 +217,13 @@ class Trainer:
             settings=settings.at(self.totals[0]),
         )
         collected = self.play(envs, request)
-        statistics = collected.episodes, collected.success
-        return {**episode_statistics.batch_metrics(*statistics), **collected.faults}
+        if text := collected.describe_missing():  # an error would lose the episodes
+            validation.warn(text)
+        info = episode_statistics.reported(collected.info)
+        if per_episode:
+            return episode_statistics.episode_columns(collected.episodes, info)
+        metrics = episode_statistics.batch_metrics(collected.episodes, info)
+        return {**metrics, **collected.faults}
 
     # Training
 
@@ -239,7 +247,7 @@ class Trainer:
         update, first_episode, _ = self.totals
         request = self.training_request(envs, seed, *counts)
         if envs.in_graph and notify is None:
-            began, others = time.perf_counter(), {}
+            began, others, info = time.perf_counter(), {}, {}
             results = self._update_in_program(
                 self.program(envs, request), seed, *limits, rates
             )
@@ -248,6 +256,8 @@ class Trainer:
             began = time.perf_counter()
             collected = self.play(envs, request)
             seconds = time.perf_counter() - began
+            if text := collected.describe_missing(self.agent.history.history):
+                raise ValueError(text)
             if notify is not None:
                 notify(collected.episodes, {"update": update})
             began = time.perf_counter()
@@ -258,13 +268,11 @@ class Trainer:
                 result = result._replace(episode_returns=returns)
             results = [result]
             seconds += time.perf_counter() - began
-            others = {
-                **episode_statistics.success_metrics(collected.success),
-                **collected.faults,
-            }
+            info = episode_statistics.reported(collected.info)
+            others = {**episode_statistics.info_metrics(info), **collected.faults}
         num_steps = sum(int(result.lengths.sum()) for result in results)
         others["steps_per_second"] = num_steps / seconds
-        return _logs(results, others, update, first_episode)
+        return _logs(results, others, info, update, first_episode)
 
     def set_rates(self, end, by_steps):
         """Sets the learning rates that change linearly until a training ends.
@@ -533,12 +541,12 @@ class Trainer:
         return self.graphs[name][1]
 
 
-def _logs(results, others, update, first_episode):
+def _logs(results, others, info, update, first_episode):
     """Yields the logs of each update, and those of its episodes."""
     for metrics, *columns in results:
         # `env_steps` of the update, of all updates so far, replaces that of the episodes.
         statistics = episode_statistics.metrics(*columns[:2])
-        episodes = episode_statistics.episode_logs(*columns, first_episode, update)
+        episodes = episode_statistics.episode_logs(*columns, info, first_episode, update)
         yield {**statistics, **metrics, **others}, episodes
         first_episode, update = first_episode + len(columns[0]), update + 1
 

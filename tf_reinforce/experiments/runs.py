@@ -26,7 +26,13 @@ from tf_reinforce.support import own_code
 # The evaluation options in the tables of a run, and their defaults.
 _EVALUATION = {
     "evaluation": {"episodes": 100, "deterministic": True, "max_episode_steps": None},
-    "fit": {"num_envs": 8, "workers": 1, "on_bad_env": "raise", "on_env_error": "raise"},
+    "fit": {
+        "num_envs": 8,
+        "workers": 1,
+        "on_bad_env": "raise",
+        "on_env_error": "raise",
+        "info_keys": (),
+    },
 }
 # Files written before the first update ends.
 _FIRST_FILES = *run_config.FILES, run_directory.LOG, run_directory.EPISODES
@@ -194,7 +200,7 @@ def evaluation_options(settings):
     Args:
         settings: Dict of dicts. `env_kwargs` is required. `evaluation` may contain
             `episodes`, `deterministic` and `max_episode_steps`; `fit` may contain
-            `num_envs`, `workers`, `on_bad_env` and `on_env_error`.
+            `num_envs`, `workers`, `on_bad_env`, `on_env_error` and `info_keys`.
     """
     result = {
         name: settings[table].get(name, default)

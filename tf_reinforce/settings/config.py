@@ -63,7 +63,39 @@ DEFAULT_MAX_EPISODE_STEPS = 10_000
 # The default of `FitOptions`, unless `steps_per_epoch` is given.
 EPISODES_PER_EPOCH = 16
 
+# The log keys of docs/logs.md and the other columns of log files, which no key of an
+# environment's info may replace.
+LOG_KEYS = (
+    *("loss", "policy_loss", "value_loss", "entropy", "gradient_norm"),
+    *("effective_sample_size", "gradient_steps", "learning_rate", "steps_per_second"),
+    *("episode_return", "episode_return_min", "episode_return_max", "episode_return_std"),
+    *("episode_length", "episodes", "env_steps", "success", "dropped_episodes"),
+    *("worker_restarts", "env_restarts"),
+    *("epoch", "update", "episode", "terminated", "seed"),
+)
+
+
+def _info_keys(name, value):
+    """Returns keys of an environment's info as a tuple, or raises `ValueError`."""
+    is_list = isinstance(value, (list, tuple))
+    if not is_list or not all(isinstance(key, str) and key for key in value):
+        hint = f" For one key, pass [{value!r}]." if isinstance(value, str) else ""
+        raise ValueError(
+            f"`{name}` must be a list of texts.{hint} Received: {name}="
+            f"{repr(value)[:200]}"
+        )
+    for key in value:
+        if key in LOG_KEYS or key.startswith("val_") or value.count(key) > 1:
+            raise ValueError(
+                f"`{name}` must contain different keys, and none that the logs use: "
+                f"{', '.join(LOG_KEYS)}, val_…. Received: {key!r}. Let the environment "
+                "report the number under another key."
+            )
+    return tuple(value)
+
+
 Repeats = Annotated[int, Range(1, validation.MAX_REPEATS)]  # of one call, in files
+InfoKeys: Any = Annotated[tuple[str, ...], _info_keys]
 Sizes = Annotated[list, validation.layer_sizes]
 Low = Annotated[float, Range(0, 1)]
 
@@ -279,14 +311,14 @@ class RayWorkers:
 
 @dataclasses.dataclass(frozen=True)
 class EnvSettings:
-    """What environments receive before each update's episodes.
+    """What environments receive before each update's episodes, and what they report.
 
-    Each argument may also be a function that returns the dict, given the number of
-    updates so far.
+    Each dict may also be a function that returns it, given the number of updates so far.
 
     Args:
         reset_options: Dict for the argument `options` of each reset, or `None`.
         env_attrs: Dict from attribute names to values, or `None`.
+        info_keys: Tuple of the keys to read from the last info of each episode.
 
     Raises:
         ValueError: If an argument is invalid.
@@ -294,18 +326,19 @@ class EnvSettings:
 
     reset_options: Changing = None
     env_attrs: Changing = None
+    info_keys: InfoKeys = ()
 
     def __post_init__(self):
         schema.check_fields(self)
 
     def at(self, update):
-        """Returns both dicts for an update, after calling any functions."""
+        """Returns the settings of an update, after calling any functions."""
         values = vars(self).values()
         return EnvSettings(*(x(update) if callable(x) else x for x in values))
 
     @property
     def constant(self):
-        """Returns the settings that are dicts, without the functions."""
+        """Returns the settings without the functions."""
         return EnvSettings(*(None if callable(x) else x for x in vars(self).values()))
 
 
@@ -332,6 +365,7 @@ class FitOptions:
         on_env_error: When an environment raises an exception, stop with an error, or make
             it again and replace the episode; host engine only.
         step_timeout: Longest time in seconds for one reset or step in a worker.
+        info_keys: Numbers of an episode's last info to log; host engine only.
 
     Raises:
         ValueError: If an option is invalid.
@@ -347,10 +381,13 @@ class FitOptions:
     on_bad_env: Literal["raise", "drop_episode"] = "raise"
     on_env_error: Literal["raise", "restart"] = "raise"
     step_timeout: Annotated[float, Range(0.001)] = 300.0
+    info_keys: InfoKeys = ()
     env_settings: EnvSettings = EnvSettings()
 
     def __post_init__(self):
         schema.check_fields(self)
+        settings = dataclasses.replace(self.env_settings, info_keys=self.info_keys)
+        object.__setattr__(self, "env_settings", settings)
         if self.episodes_per_epoch is None and self.steps_per_epoch is None:
             object.__setattr__(self, "episodes_per_epoch", EPISODES_PER_EPOCH)
         for names in _ALTERNATIVES:

@@ -24,6 +24,7 @@ from tf_reinforce.support import version
 _UNIONS = types.UnionType, typing.Union
 _TEXTS: dict[typing.Any, str] = {bool: "True or False", str: "text", type(None): "None"}
 _TEXTS |= {dict: "a table", list: "a list of whole numbers", Callable: "a function"}
+_TEXTS |= {tuple[str, ...]: "a list of texts"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from tf_reinforce import agent as agents
 from tf_reinforce import envs as tensor_envs
 from tf_reinforce.data import spaces
+from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.support import validation
@@ -164,7 +165,8 @@ def _findings(env, options, seed, episodes, action_mask):
 
 def _make(env, kwargs):
     if isinstance(env, (str, gym.envs.registration.EnvSpec)):
-        return gym.make(env, disable_env_checker=True, **kwargs)
+        with batched_envs.shown_once(env):
+            return gym.make(env, disable_env_checker=True, **kwargs)
     made = gym.Env, gym.vector.VectorEnv, tensor_envs.TensorEnv
     return env if isinstance(env, made) else env(**kwargs)
 

@@ -17,6 +17,7 @@ from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.engine.collect import environments
 from tf_reinforce.policies import actor as deciding
+from tf_reinforce.settings import config
 
 MODES = list(gym.vector.AutoresetMode)
 COUNTS = (1, 3, 16, 64)
@@ -24,7 +25,15 @@ LENGTHS_HEAD = heads.Categorical(3, start=5)
 
 
 def collect(
-    env, num_envs=1, *, episodes=None, steps=None, head=None, dtype="float32", **options
+    env,
+    num_envs=1,
+    *,
+    episodes=None,
+    steps=None,
+    head=None,
+    dtype="float32",
+    info_keys=(),
+    **options,
 ):
     """Collects episodes with a policy without a network.
 
@@ -42,7 +51,8 @@ def collect(
         spec = records.observation_spec(envs.observation_space, dtype)
         actor = deciding.ActorPolicy(None, head, spec, dtype, [])
         weights = environments.read_weights(actor)
-        request = toys.request(episodes, steps, weights=weights)
+        settings = config.EnvSettings(info_keys=info_keys)
+        request = toys.request(episodes, steps, weights=weights, settings=settings)
         program = types.SimpleNamespace(for_batch=lambda *_: act)
         return envs._collect_episodes(actor, program, request)
 
@@ -220,23 +230,31 @@ def test_vector_env_may_have_more_environments_than_requested_episodes(mode):
 
 
 @pytest.mark.parametrize("mode", [None, *MODES])
-def test_success_is_nan_for_episodes_that_do_not_report_it(mode):
-    """Episodes of odd length report success.
+def test_numbers_of_the_last_info_are_nan_for_episodes_without_them(mode):
+    """Only episodes of odd length report success, and all others a second key.
 
     Several episodes may end in one vector step.
     """
 
-    class Reporting(toys.Lengths):
+    class Odd(toys.Reporting):
         def step(self, action):
             *answer, info = super().step(action)
-            reported = answer[2] and self.length % 2
-            return *answer, {"is_success": True} if reported else {}
+            if answer[2]:
+                info |= {"is_success": True} if self.length % 2 else {"_even": None}
+            return *answer, info
 
-    env = Reporting if mode is None else vector([Reporting] * 3, mode)
-    result = collect(env, 3, episodes=30, head=LENGTHS_HEAD)
-    expected = np.where(result.episodes.lengths % 2, 1.0, np.nan)
-    np.testing.assert_array_equal(result.success, expected)
+    env = Odd if mode is None else vector([Odd] * 3, mode)
+    keys = "cost", "late"
+    result = collect(env, 3, episodes=30, head=LENGTHS_HEAD, info_keys=keys)
+    lengths = result.episodes.lengths
+    expected = np.where(lengths % 2, 1.0, np.nan)
     assert 0 < np.isnan(expected).sum() < 30
+    assert list(result.info) == ["success", *keys]
+    np.testing.assert_array_equal(result.info["success"], expected)
+    np.testing.assert_array_equal(result.info["cost"], lengths / 7)
+    late = np.where(lengths % 3, lengths > 6, np.nan)
+    np.testing.assert_array_equal(result.info["late"], late)
+    assert result.info_names == {"cost", "is_success", "_even"}
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -8,11 +8,16 @@ import this module, so it must not import TensorFlow.
 import abc
 import contextlib
 import copy
+import importlib
 import itertools
+import logging
 import math
 import numbers
 import re
-from collections.abc import Mapping
+import sys
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -21,6 +26,10 @@ import numpy as np
 from tf_reinforce.data import spaces
 from tf_reinforce.settings import config
 from tf_reinforce.support import validation
+
+log = logging.getLogger("tf_reinforce")
+
+SUCCESS = "is_success"  # the key of an info from which the log key `success` follows
 
 
 class IndexedFault(Exception):
@@ -45,7 +54,8 @@ class EpisodeEnd(NamedTuple):
 
     env_index: int
     terminated: bool  # False: the episode was truncated
-    success: Any = None  # real number or bool from `info["is_success"]`, or `None`
+    info: Sequence = ()  # numbers of its last info, from `read_info`
+    info_names: frozenset = frozenset()  # the keys of this info, if one is missing
     fault: IndexedFault | None = None  # makes the episode invalid: another replaces it
 
 
@@ -192,13 +202,39 @@ def _has_ended(env_index, terminated, truncated):
     return bool(terminated or truncated)
 
 
-def read_success(env_index, success):
-    """Returns an episode's success; raises `IndexedFault` if it is invalid."""
-    is_number = isinstance(success, (numbers.Real, np.bool_))
-    if success is not None and not (is_number and math.isfinite(success)):
-        text = f"`is_success` in the info is {success!r}. Expected: a bool"
-        raise IndexedFault(env_index, text)
-    return success
+def episode_end(env_index, terminated, info, keys):
+    """Returns an `EpisodeEnd`, given the last info of the episode.
+
+    Raises `IndexedFault` if a number in the info is invalid.
+
+    Args:
+        env_index: Int.
+        terminated: Bool, False if the episode was truncated.
+        info: Dict.
+        keys: Strings, the keys to read after `"is_success"`.
+    """
+    values = [_read_info(env_index, key, info.get(key)) for key in (SUCCESS, *keys)]
+    is_complete = not any(map(math.isnan, values[1:]))
+    names = () if is_complete else (key for key in info if isinstance(key, str))
+    return EpisodeEnd(env_index, bool(terminated), values, frozenset(names))
+
+
+def _read_info(env_index, key, value):
+    """Returns a number of an info as a float, NaN for `None`."""
+    if value is None:
+        return math.nan
+    number = value
+    if isinstance(value, (np.ndarray, np.generic)) and value.size == 1:
+        number = value.item()
+    # No comparison holds for NaN, and none fails for an int outside of float64.
+    limit = sys.float_info.max
+    if not isinstance(number, numbers.Real) or not -limit <= number <= limit:
+        raise IndexedFault(
+            env_index,
+            f"info[{key!r}] at the end of an episode is a {type(value).__name__}: "
+            f"{repr(value)[:200]}. Expected: one finite number, a bool or None",
+        )
+    return float(number)
 
 
 WORDS = 3  # words of a `Progress` before those of the environments
@@ -265,6 +301,50 @@ def progress_size(num_envs):
     return 8 * (WORDS + 2 * num_envs)
 
 
+SHOWN: set[str] = set()  # the warnings of constructors that users have seen
+_is_patched = threading.Lock()
+
+
+@contextlib.contextmanager
+def shown_once(env):
+    """Shows each warning of constructors in the `with` block once per process.
+
+    Python shows a warning again after a library has changed the filters. MuJoCo prints
+    its warnings to the file descriptor of `sys.stderr`, so through a progress display.
+
+    Args:
+        env: What is made: an environment id, `EnvSpec` or callable.
+    """
+    spec = gym.registry.get(env) if isinstance(env, str) else env
+    if isinstance(entry := getattr(spec, "entry_point", None), str):
+        importlib.import_module(entry.partition(":")[0])  # MuJoCo, before it warns
+    if not _is_patched.acquire(blocking=False):  # another thread makes an environment
+        yield
+        return
+    show, mujoco, texts = warnings.showwarning, sys.modules.get("mujoco"), []
+
+    def show_new(message, *place):
+        if str(message) not in SHOWN:
+            SHOWN.add(str(message))
+            show(message, *place)
+
+    is_quiet = mujoco is not None and mujoco.get_mju_user_warning() is None
+    try:
+        warnings.showwarning = show_new
+        if is_quiet:
+            mujoco.set_mju_user_warning(texts.append)
+        yield
+    finally:
+        warnings.showwarning = show
+        if is_quiet:
+            mujoco.set_mju_user_warning(None)
+        _is_patched.release()
+        for text in dict.fromkeys(texts):
+            if text not in SHOWN:
+                SHOWN.add(text)
+                log.warning("MuJoCo: %s", text)
+
+
 _WRONG_ARGUMENTS = (
     "unexpected keyword|multiple values for|missing \\d+ required|a mapping|be strings"
 )
@@ -272,9 +352,13 @@ _WRONG_ARGUMENTS = (
 
 @contextlib.contextmanager
 def explain_errors(env, env_kwargs):
-    """Raises `ValueError` if a constructor in the `with` block refuses `env_kwargs`."""
+    """Raises `ValueError` if a constructor in the `with` block refuses `env_kwargs`.
+
+    Its warnings are `shown_once`.
+    """
     try:
-        yield
+        with shown_once(env):
+            yield
     except TypeError as error:
         if not re.search(_WRONG_ARGUMENTS, str(error)):
             raise
@@ -296,7 +380,8 @@ class EnvFactory(NamedTuple):
     def make(self):
         """Returns one environment."""
         if isinstance(self.env, gym.envs.registration.EnvSpec):
-            return gym.make(self.env)
+            with shown_once(self.env):
+                return gym.make(self.env)
         with explain_errors(self.env, self.kwargs):
             return self.env(**self.kwargs)
 
@@ -582,8 +667,12 @@ class SyncEnvs(BatchedEnvs):
             )
 
     def _episode_end(self, env_index, terminated):
-        success = self._infos[env_index].get("is_success")
-        return EpisodeEnd(env_index, bool(terminated), read_success(env_index, success))
+        info, keys = self._infos[env_index], self._settings.info_keys
+        try:
+            return episode_end(env_index, terminated, info, keys)
+        except IndexedFault as fault:
+            self.recover(fault)
+            return EpisodeEnd(env_index, False, fault=fault)
 
     def close_all(self):
         errors = []

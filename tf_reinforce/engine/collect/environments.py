@@ -52,12 +52,29 @@ class CollectionRequest(NamedTuple):
 
 
 class CollectedEpisodes(NamedTuple):
-    """The episodes of a collection, with their success and faults."""
+    """The episodes of a collection, with what they reported, and faults."""
 
     episodes: records.Episodes
-    success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
-    faults: dict[str, float]  # counts of dropped episodes and restarts, by log key
+    info: dict[str, np.ndarray] = {}  # [B] float: `success` and `info_keys`, or NaN
+    faults: dict[str, float] = {}  # counts of dropped episodes and restarts, by log key
+    info_names: frozenset[str] = frozenset()  # keys of infos in which one is missing
     rollout_result: Any = None  # tensors of the same episodes, from a `Rollout`
+
+    def describe_missing(self, known=()):
+        """Returns a text about the first of `info_keys` that no info had, or `""`.
+
+        Args:
+            known: Strings, keys that earlier episodes have had.
+        """
+        for key, values in self.info.items():
+            is_missing = np.isnan(values).all() and key not in self.info_names
+            if key != "success" and is_missing and key not in known:
+                names = ", ".join(sorted(self.info_names)) or "no keys"
+                return (
+                    f"`info_keys`: no episode ended with info[{key!r}]. The final info "
+                    f"had: {names}."
+                )
+        return ""
 
 
 class Environments(abc.ABC):
@@ -87,8 +104,10 @@ class Environments(abc.ABC):
         """Raises `ValueError` if these environments cannot receive `settings`."""
         if self.in_graph and settings != config.EnvSettings():
             raise ValueError(
-                "`reset_options` and `env_attrs` need Gymnasium environments. Let the "
-                "state of a TensorEnv contain what changes."
+                "`reset_options`, `env_attrs` and `info_keys` need Gymnasium "
+                "environments. Let the state of a TensorEnv contain what changes, and "
+                "its observation what you want to log. Received: "
+                f"{vars(settings)}"
             )
 
     @abc.abstractmethod
@@ -182,14 +201,16 @@ class HostEnvironments(Environments):
             ],
             request.deterministic,
         )
-        return self._to_collected(loop.episode_arrays(loop.play(act)), actor)
+        arrays = loop.episode_arrays(loop.play(act))
+        return self._to_collected(arrays, actor, request.settings.info_keys)
 
-    def _to_collected(self, arrays, actor, worker_restarts=0):
+    def _to_collected(self, arrays, actor, info_keys, worker_restarts=0):
         """Returns `CollectedEpisodes`, nested like the environment's spaces.
 
         Args:
             arrays: `host_loop.EpisodeArrays`.
             actor: `actor.ActorPolicy` that collected the episodes.
+            info_keys: Tuple of strings, the keys whose numbers the arrays contain.
             worker_restarts: Int, the number of worker processes that were replaced.
         """
         observations, masks = arrays.observations, None
@@ -208,7 +229,9 @@ class HostEnvironments(Environments):
         names = "dropped_episodes", "env_restarts", "worker_restarts"
         counts = dict(zip(names, map(float, counts), strict=True))
         faults = {key: counts[key] for key in self.fault_keys}
-        return CollectedEpisodes(episodes, arrays.success, faults)
+        info = dict(zip(("success", *info_keys), arrays.info.T, strict=True))
+        names = frozenset().union(*arrays.info_names)
+        return CollectedEpisodes(episodes, info, faults, names)
 
     def close(self):
         for text in self.batch.close_all():

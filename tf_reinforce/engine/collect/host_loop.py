@@ -116,7 +116,8 @@ class EpisodeArrays(NamedTuple):
     numbers: np.ndarray  # [B] int, the numbers of the episodes in starting order
     lengths: np.ndarray  # [B] int, the numbers of steps
     terminated: np.ndarray  # [B] bool, False for truncated episodes
-    success: np.ndarray  # [B] float: 1 or 0, or NaN if success is not reported
+    info: np.ndarray  # [B, 1 + K] float: success and K numbers of the info, or NaN
+    info_names: np.ndarray  # [B] sets, the keys of an info in which one is missing
     faults: np.ndarray  # [B, 2] int, episodes dropped in its place, and restarts for them
     observations: list  # [T + 1, B, …] observations, with any action masks last
     others: list  # [T, B, …] arrays of actions, then rewards
@@ -460,7 +461,8 @@ class CollectionLoop:
             np.array([episode.number for episode in episodes], "int64"),
             lengths,
             np.array([episode.end.terminated for episode in episodes], bool),
-            np.array([episode.end.success for episode in episodes], "float64"),
+            np.array([episode.end.info for episode in episodes], "float64"),
+            np.array([episode.end.info_names for episode in episodes], object),
             np.array([(x.replacements, x.restarts) for x in episodes]).reshape(-1, 2),
             copies[:split],
             copies[split:],

@@ -96,8 +96,9 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         was_reset, self._first_observations = self._resetting, {}
         has_ended = (terminations | truncations) & ~was_reset
         ended = np.flatnonzero(has_ended).tolist()
+        keys = self._settings.info_keys
         ends = [
-            batched_envs.EpisodeEnd(i, bool(terminations[i]), self._success(infos, i))
+            batched_envs.episode_end(i, terminations[i], _last_info(infos, i), keys)
             for i in ended
         ]
         # In the mode SAME_STEP, these are masks of the next episodes.
@@ -150,15 +151,6 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
             for part in self._reader.flatten(env_index, final):
                 self._finals.append((env_index, part, np.copy(part)))
 
-    def _success(self, infos, env_index):
-        infos = infos.get("final_info", infos)
-        # For each key, `_key` states which environments reported it in this step.
-        reported = infos.get("_is_success")
-        is_missing = reported is not None and not reported[env_index]
-        if "is_success" not in infos or is_missing:
-            return None
-        return batched_envs.read_success(env_index, infos["is_success"][env_index])
-
     def _write_masks(self, observations, infos, out, env_indices):
         for env_index in env_indices if self._mask_reader is not None else ():
             outputs = env_index, observations, infos
@@ -202,3 +194,16 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
                 f"Expected: numbers or bools of shape {(self.num_envs,)}",
             )
         return values
+
+
+def _last_info(infos, env_index):
+    """Returns the info with which an environment's episode has ended."""
+    infos = infos.get("final_info", infos)
+    # For each key, `_key` states which environments reported it in this step.
+    masks = {f"_{key}" for key in infos} & infos.keys()
+    return {
+        key: values[env_index] if isinstance(values, np.ndarray) else values
+        for key, values in infos.items()
+        if key not in masks
+        if f"_{key}" not in masks or infos[f"_{key}"][env_index]
+    }

@@ -122,7 +122,8 @@ class EpisodeWorker:
                 raise _Stopped
             case "environments":
                 self._report.words[batched_envs.STATE] = batched_envs.STARTING
-                [make_batch] = values
+                make_batch, shown = values
+                batched_envs.SHOWN.update(shown)
                 self._envs = pickle.loads(make_batch)(self._num_envs)
                 self._envs.first_index = self._first_index
                 self._envs.progress = self._report

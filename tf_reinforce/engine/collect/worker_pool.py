@@ -15,6 +15,7 @@ import time
 import cloudpickle
 import numpy as np
 
+from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.engine.collect import environments
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import local_worker
@@ -78,7 +79,7 @@ class WorkerPool(environments.HostEnvironments):
         self._mean_length = arrays.lengths.mean()
         restarts = self._losses.total()
         self._losses.clear()
-        return self._to_collected(arrays, actor, restarts)
+        return self._to_collected(arrays, actor, request.settings.info_keys, restarts)
 
     def close(self):
         """Closes the environments and ends the worker processes."""
@@ -108,7 +109,7 @@ class WorkerPool(environments.HostEnvironments):
         received = f"env={self._factory.env!r}, env_kwargs={self._factory.kwargs}"
         make_batch = _pickled(self._factory.make_batch, received)
         self._losses.clear()
-        message = pickle.dumps(("environments", make_batch))
+        message = pickle.dumps(("environments", make_batch, batched_envs.SHOWN))
         self._env_message = self._launcher.share(message)
         for number in range(len(self._sizes)):
             self._workers.append(self._start_worker(number))

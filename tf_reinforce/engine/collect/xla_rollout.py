@@ -73,8 +73,7 @@ class BatchedTensorEnv(environments.Environments):
         with explain_compile_errors():
             result = program(keys, request.weights.values)
         episodes = check_result(program, result)
-        success = np.full(program.count, np.nan)
-        return environments.CollectedEpisodes(episodes, success, {}, result)
+        return environments.CollectedEpisodes(episodes, rollout_result=result)
 
 
 class RolloutResult(NamedTuple):
