@@ -178,7 +178,7 @@ def test_newer_file_and_unknown_option_are_named(saved):
     newer["config"].update(tf_reinforce="9.0rc1", brand_new=True)
     message = (
         f"The (agent|{saved.name}) was written by tf_reinforce 9.0rc1 .format 1., "
-        "this is 0.1.0 .format 1.. Install tf_reinforce 9.0rc1 or newer."
+        f"this is {tfr.__version__} .format 1.. Install tf_reinforce 9.0rc1 or newer."
     )
     with pytest.raises(ValueError, match=message):
         saved(newer)
