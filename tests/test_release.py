@@ -1,7 +1,13 @@
-"""Tests that the files of a release agree."""
+"""Tests that a release is complete."""
 
+import os
 import pathlib
 import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
 
 import pytest
 
@@ -20,3 +26,50 @@ ROOT = pathlib.Path(__file__).parents[1]
 def test_file_states_the_version_of_the_package(file, pattern):
     found = re.findall(pattern, (ROOT / file).read_text(), re.MULTILINE)
     assert set(found) == {tfr.__version__}
+
+
+@pytest.fixture
+def tracked():
+    """Returns the names of the files in the repository."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no clone")
+    names = run("git", "ls-files", cwd=ROOT).splitlines()
+    return {name for name in names if (ROOT / name).exists()}
+
+
+@pytest.fixture
+def clone(tracked, tmp_path):
+    """Returns a folder with a copy of these files."""
+    for name in tracked:
+        copy = tmp_path / "clone" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy)
+    return tmp_path / "clone"
+
+
+def run(*command, cwd):
+    """Returns what a command prints that does not find the package of this process."""
+    environment = {k: x for k, x in os.environ.items() if k != "PYTHONPATH"}
+    bin = pathlib.Path(sys.executable).parent  # its Python is the first on the path
+    environment["PATH"] = f"{bin}{os.pathsep}{environment['PATH']}"
+    options = dict(cwd=cwd, env=environment, capture_output=True, text=True)
+    result = subprocess.run(command, **options)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return result.stdout
+
+
+@pytest.mark.slow
+def test_distributions_contain_the_files_of_the_repository(tracked, clone):
+    """The wheel has those of the package only."""
+    run("make", "dist", cwd=clone)
+    (archive,) = clone.glob("dist/*.tar.gz")
+    with tarfile.open(archive) as opened:
+        files = [x.name.partition("/")[2] for x in opened.getmembers() if x.isfile()]
+    metadata = {"PKG-INFO"} | {x for x in files if x.startswith("tf_reinforce.egg-info/")}
+    assert set(files) - metadata == tracked
+    (wheel,) = clone.glob("dist/*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    own = {
+        x for x in names if not x.startswith(f"tf_reinforce-{tfr.__version__}.dist-info")
+    }
+    assert own == {name for name in tracked if name.startswith("tf_reinforce/")}
