@@ -1,5 +1,6 @@
-"""Tests that a release is complete."""
+"""Tests that a release is complete, and that its wheel works without the repository."""
 
+import configparser
 import os
 import pathlib
 import re
@@ -21,11 +22,20 @@ ROOT = pathlib.Path(__file__).parents[1]
     [
         ("CHANGELOG.md", r"\A# Changelog\n\n## (\S+)"),
         ("CITATION.cff", r"^version: (.+)$"),
+        ("docs/install.md", r"tf_reinforce-(.+?)-py3"),
     ],
 )
 def test_file_states_the_version_of_the_package(file, pattern):
     found = re.findall(pattern, (ROOT / file).read_text(), re.MULTILINE)
     assert set(found) == {tfr.__version__}
+
+
+def test_page_about_installation_lists_every_extra():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    page = (ROOT / "docs" / "install.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert sorted(listed) == sorted(setup["options.extras_require"])
 
 
 @pytest.fixture
@@ -73,3 +83,23 @@ def test_distributions_contain_the_files_of_the_repository(tracked, clone):
         x for x in names if not x.startswith(f"tf_reinforce-{tfr.__version__}.dist-info")
     }
     assert own == {name for name in tracked if name.startswith("tf_reinforce/")}
+
+
+@pytest.mark.slow
+def test_commands_of_the_installation_page_and_the_readme_run_in_a_clone(clone, tmp_path):
+    """The code of the README runs outside the clone, with the installed wheel."""
+    page = (ROOT / "docs" / "install.md").read_text()
+    lines = "".join(blocks(page, "console")).replace("\\\n", "").splitlines()
+    commands = [x.removeprefix("$ ") for x in lines if not x.startswith("$ podman ")]
+    run("bash", "-e", "-c", "\n".join(commands), cwd=clone)
+    python = clone / ".venv-wheel" / "bin" / "python"
+    run(python, "-m", "pip", "check", cwd=tmp_path)
+    code = "\n".join(blocks((ROOT / "README.md").read_text(), "python"))
+    code += "print(agent.evaluate('CartPole-v1')['episode_return'], tfr.__file__)"
+    episode_return, file = run(python, "-c", code, cwd=tmp_path).splitlines()[-1].split()
+    assert float(episode_return) > 400
+    assert file.startswith(str(clone / ".venv-wheel"))
+
+
+def blocks(text, language):
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
