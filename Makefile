@@ -13,7 +13,7 @@ SEED := 0
 RUN := runs/$(ENV)/$(shell date +%Y-%m-%d_%H-%M-%S)
 STRESS := env_outputs saving kills bit_flips hostile_files memory replicated_learners worker_faults worker_kills
 
-.PHONY: train test check format docs docs-search slow mutants stress bench bench-setup browser clean
+.PHONY: train test check format docs docs-search slow mutants stress bench bench-setup browser dist clean
 
 train: $(VENV)/installed
 	$(BIN)/tf-reinforce train $(ENV) --seed $(SEED) --run-dir $(RUN)
@@ -75,8 +75,15 @@ browser: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet playwright
 	$(BIN)/python -m pytest -m slow tests/examples/test_browser.py
 
+# The list in an old egg-info would add files that the repository no longer has.
+dist: $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet "build>=1.2" "twine>=6.1"
+	rm -rf dist *.egg-info
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
 clean:
-	rm -rf $(VENV) build docs/_build *.egg-info
+	rm -rf $(VENV) build dist docs/_build *.egg-info
 
 # The pip that comes with Python 3.11 needs twice the time to choose files.
 $(VENV)/bin/python:

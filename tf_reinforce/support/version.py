@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-VERSION = "0.1.0"
+VERSION = "1.0.0"
 FORMAT = 2  # of all files; tests/files has files of each format
 CONFIG_KEY, FORMAT_KEY = "tf_reinforce", "format_version"
 
