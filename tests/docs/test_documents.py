@@ -32,7 +32,7 @@ OPTIONAL = {
     "track_with_wandb",
 }
 # These examples need an exported policy: `test_consoles.py` runs them.
-DEPLOYED = {"serve", "litert_policy"}
+DEPLOYED = {"serve", "serve_client", "litert_policy"}
 EXAMPLES = sorted({path.stem for path in ROOT.glob("examples/*.py")} - DEPLOYED)
 
 
