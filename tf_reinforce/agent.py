@@ -176,11 +176,13 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         **kwargs: Any,
     ) -> None:
         """Makes an agent from a policy; `help(Reinforce)` explains all arguments."""
-        given = locals()
+        kwargs = keras_arguments.renamed("Reinforce", kwargs)
+        given = {**locals(), **kwargs}
         validation.instance("policy", policy, keras.Model)
         if head is not None:
             validation.instance("head", head, heads.Head)
         options = config.AgentOptions(**{x: given[x] for x in config.AGENT_OPTIONS})
+        kwargs = {x: y for x, y in kwargs.items() if x not in config.AGENT_OPTIONS}
         for unknown in kwargs.keys() - _MODEL_ARGUMENTS:
             owner, names = type(self).__name__, config.AGENT_OPTIONS
             raise keras_arguments.unknown(owner, unknown, kwargs[unknown], names)
@@ -194,14 +196,16 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         options.check_baseline(self.baseline, self.baseline.is_value_function)
         for option in config.AGENT_OPTIONS:
             setattr(self, option, getattr(options, option))
-        self._mask_source = action_mask and action_masks.MaskPath(action_mask)
+        self._mask_source = options.action_mask and action_masks.MaskPath(
+            options.action_mask
+        )
         self.normalizer = self.reward_scale = self.advantage_scale = None
-        if normalize_observations:
+        if options.normalize_observations:
             self.normalizer = normalization.RunningNormalization()
-        if scale_rewards:
+        if options.scale_rewards:
             scale = normalization.RunningScale(centered=True, name="reward_scale")
             self.reward_scale = scale
-        if scale_advantages == "running":
+        if options.scale_advantages == "running":
             self.advantage_scale = normalization.RunningScale(name="advantage_scale")
         self.observation_space: Any = None
         self.action_space: Any = None

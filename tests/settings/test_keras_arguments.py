@@ -3,10 +3,12 @@
 import inspect
 import re
 
+import keras
 import numpy as np
 import pytest
 
 import tf_reinforce as tfr
+from tf_reinforce.settings import keras_arguments
 
 X = np.zeros((3, 4))
 
@@ -52,3 +54,21 @@ def test_signature_and_documentation_do_not_change():
     names = list(inspect.signature(tfr.Reinforce.fit).parameters)
     assert names[:4] == ["self", "env", "epochs", "steps"]
     assert tfr.Reinforce.evaluate.__doc__.startswith("Evaluates the policy")
+
+
+def test_renamed_argument_works_with_a_warning(monkeypatch):
+    """As docs/compatibility.md promises for a minor version."""
+    table = {"Reinforce": {"discount": "gamma"}, "fit": {"updates": "epochs"}}
+    monkeypatch.setattr(keras_arguments, "RENAMED", table)
+    policy = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    with pytest.warns(
+        DeprecationWarning, match="`discount` of `Reinforce` is now `gamma`"
+    ):
+        agent = tfr.Reinforce(policy, discount=0.5)
+    assert agent.gamma == 0.5
+    with pytest.warns(DeprecationWarning, match="is now `gamma`") as caught:
+        agent = tfr.Reinforce.for_env(ID, hidden=(), discount=0.25)
+    assert agent.gamma == 0.25 and caught[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match="`updates` of `fit` is now `epochs`"):
+        agent.fit(ID, updates=1, episodes_per_epoch=1, max_episode_steps=3, verbose=0)
+    assert agent.updates == 1

@@ -354,7 +354,6 @@ def _callbacks_and_layers():
                 every_seconds=(*seconds, INF),
                 every_updates=COUNTS,
                 keep=(*COUNTS, 1, None),
-                agent_path=(3,),
                 grace_seconds=seconds,
             ),
         ),

@@ -12,6 +12,24 @@ from tf_reinforce.callbacks import training_statistics
 from tf_reinforce.support import validation
 
 
+def examine(agent: Any, episodes: Any) -> list[advice.Finding]:
+    """Returns what keeps a trained policy from learning, without an update.
+
+    Args:
+        agent: Built `Reinforce`.
+        episodes: `Episodes` of its next update.
+    """
+    diagnostics = Diagnostics(verbose=0)
+    diagnostics.set_model(agent)
+    diagnostics.on_train_begin()
+    diagnostics._start_report(episodes, {"update": agent.updates})
+    if diagnostics._before_update is None:
+        return []
+    unknown = ("kl", "effective_sample_size", "gradient_steps", "learning_rate")
+    report = dict.fromkeys(unknown, math.nan) | diagnostics._before_update[3]
+    return advice.diagnose([report])
+
+
 class Diagnostics(episode_callbacks.EpisodeCallback):
     """Measures updates in detail, and prints advice on how to improve the training.
 

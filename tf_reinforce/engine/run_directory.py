@@ -10,10 +10,12 @@ import sys
 import time
 
 import gymnasium as gym
+import keras
 import numpy as np
 
 from tf_reinforce import callbacks as package_callbacks
 from tf_reinforce import envs
+from tf_reinforce.callbacks import diagnostics
 from tf_reinforce.callbacks import run_files
 from tf_reinforce.engine import agent_state
 from tf_reinforce.engine import checkpoints
@@ -21,6 +23,7 @@ from tf_reinforce.engine import interruption
 from tf_reinforce.engine import recorder
 from tf_reinforce.settings import config as settings
 from tf_reinforce.settings import run_config
+from tf_reinforce.settings import toml_files
 from tf_reinforce.support import files
 from tf_reinforce.support import version
 
@@ -28,6 +31,8 @@ LOG, EPISODES, EVALUATION = "log.csv", "episodes.csv", "evaluation.json"
 TENSORBOARD = "tensorboard"  # the folder of event files
 _BEST, _LAST = "agent", "last"
 LAST = f"{_LAST}.keras"
+# Attributes of agents, language models and sampling models: the network that is trained.
+_NETWORKS = "causal_lm", "policy", "model"
 # The statistics of a validation, which the first row of the log may lack.
 _VALIDATED = ("return", "return_min", "return_max", "return_std", "length")
 COLUMNS = (*(f"val_episode_{x}" for x in _VALIDATED), "val_episodes", "val_env_steps")
@@ -80,7 +85,9 @@ class RunDirectory:
         if self.folder.is_writer:
             self._expect_own_files()
             command = self.config.pop("command", None) or _command()
-            self.config["model"] = describe(getattr(self.model, "policy", self.model))
+            parts = (getattr(self.model, x, None) for x in _NETWORKS)
+            network = next(x for x in parts if isinstance(x, keras.Model))
+            self.config["model"] = describe(network)
             run_config.write(self.path, self.config, command)
         if not is_new and self.verbose:
             print(self._continues(progress), flush=True)
@@ -170,7 +177,10 @@ class RunDirectory:
         if metrics.get("updates") != updates:
             metrics = {**self._evaluate(epochs, validator), "updates": updates}
             run_config.write_json(path, metrics)
-            trained = (
+            target = self.config["target_return"]
+            if self.verbose and target is not None and metrics["episode_return"] < target:
+                trained = self._advice(validator)
+            trained += (
                 f"trained {updates} update{'s' * (updates != 1)}, "
                 f"{self.model.env_steps:,} steps, {self.seconds:.1f} s\n"
             )
@@ -212,6 +222,23 @@ class RunDirectory:
         finally:
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
+
+    def _advice(self, validator):
+        """Returns lines that say why the target was missed, and what may help."""
+        findings = diagnostics.examine(self.model, validator.collect())
+        text = (
+            findings[0].advice
+            if findings
+            else (
+                "nothing known keeps the policy from learning. Train for longer, or "
+                "search settings with `tf-reinforce tune`."
+            )
+        )
+        lines, name = [f"diagnosis: {text}"], toml_files.own_name(self.config["env"])
+        if self.config["preset"] is None and name in toml_files.names():
+            result = toml_files.read(name)["result"]
+            lines.append(f"the preset {name} has reached {result}: use `--preset {name}`")
+        return "".join(f"{line}\n" for line in lines)
 
     def _result(self, metrics):
         mean, target = metrics["episode_return"], self.config["target_return"]

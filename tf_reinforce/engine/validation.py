@@ -65,6 +65,12 @@ class Validation:
             arguments = envs, key, episodes, self.settings, deterministic
             return self.agent.trainer.evaluate(*arguments)
 
+    def collect(self):
+        """Returns the episodes of the agent's next update."""
+        with self.agent._open(self.env, **self._arguments) as envs:
+            counts = config.EPISODES_PER_EPOCH, None, self.settings
+            return self.agent.trainer.collect(envs, self.seed, *counts).episodes
+
     def metrics(self, training=None):
         """Validates the agent, and returns the metrics.
 

@@ -32,6 +32,20 @@ _INSTEAD = {
 }
 
 
+# By method, arguments that have a new name, and this name. An old name is accepted, with
+# a warning, for at least one minor version (docs/compatibility.md).
+RENAMED: dict[str, dict[str, str]] = {}
+
+
+def renamed(owner, arguments):
+    """Returns keyword arguments by their present names; warns of each old name."""
+    names = RENAMED.get(owner, {})
+    for old in arguments.keys() & names:
+        text = f"`{old}` of `{owner}` is now `{names[old]}`, and will be refused."
+        validation.warn(text, DeprecationWarning)
+    return {names.get(name, name): value for name, value in arguments.items()}
+
+
 def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
     """Makes a method's `TypeError` name what to use instead of a wrong argument."""
     signature = inspect.signature(method)
@@ -40,6 +54,7 @@ def explained(method: Callable[_P, _T]) -> Callable[_P, _T]:
     @functools.wraps(method)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         owner = method.__name__
+        kwargs = renamed(owner, kwargs)
         for name in kwargs.keys() - signature.parameters:
             raise unknown(owner, name, kwargs[name], names)
         try:

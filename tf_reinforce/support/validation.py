@@ -28,15 +28,15 @@ LIBRARIES = tuple(
 )
 
 
-def warn(text):
-    """Warns with a `UserWarning` at the innermost line outside of libraries.
+def warn(text, category=UserWarning):
+    """Warns at the innermost line outside of libraries.
 
     A line of Keras or of this package would tell the user nothing.
     """
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARIES):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 def _error(name, expected, value, kind=ValueError):
