@@ -317,11 +317,12 @@ def _default_preset(name, space, limit, is_compiled):
     import gymnasium
 
     limit = limit or gymnasium.spec(name).max_episode_steps
+    limits = f"episodes of at most {limit:,} steps" if limit else "no time limit"
     limit = limit or config.DEFAULT_MAX_EPISODE_STEPS
     agent, fit = default_settings.for_task(space, limit, is_compiled)
     print(
         f"without a preset, the settings follow from {type(space).__name__} actions and "
-        f"episodes of at most {limit:,} steps (docs/presets.md)"
+        f"{limits} (docs/presets.md)"
     )
     # With a limit of up to 1,000 steps, the evaluations of 100 episodes take at most
     # about as many environment steps as the training.

@@ -89,8 +89,23 @@ class RunDirectory:
             network = next(x for x in parts if isinstance(x, keras.Model))
             self.config["model"] = describe(network)
             run_config.write(self.path, self.config, command)
-        if not is_new and self.verbose:
-            print(self._continues(progress), flush=True)
+        if not is_new:
+            self._print(self._continues(progress))
+        elif "env" in self.config:
+            self._print(self._facts())
+
+    def _facts(self):
+        """Describes environment and agent in one line."""
+        agent, env = self.model, self.config["env"]
+        limit = self.config["fit"].get("max_episode_steps") or _spec_value(
+            env, "max_episode_steps"
+        )
+        limit = f", at most {limit:,} steps" if limit else ""
+        observations, actions = map(_shape, (agent.observation_space, agent.action_space))
+        return (
+            f"{env}: {observations} observations, {actions} actions, head "
+            f"{type(agent.head).__name__}{limit}"
+        )
 
     def _choose_suffix(self):
         """Stores weights only, if Keras cannot serialize the model."""
@@ -405,10 +420,25 @@ def _target(agent, env, callbacks):
     target = callbacks.get("stop_at_return") if target is None else target
     if target is not None:
         return target
+    return _spec_value(env, "reward_threshold")
+
+
+def _spec_value(env, name):
+    """Returns what the registration of an environment says, or `None`."""
     spec = getattr(env, "spec", env)
     with contextlib.suppress(gym.error.Error, ImportError):
         spec = gym.spec(spec) if isinstance(spec, str) else spec
-    return getattr(spec, "reward_threshold", None)
+    return getattr(spec, name, None)
+
+
+def _shape(space):
+    """Returns the kind and size of a space in a few characters."""
+    name = type(space).__name__
+    if isinstance(space, gym.spaces.Discrete):
+        return f"{name}({space.n})"
+    if space.shape:
+        return f"{name}{space.shape}"
+    return f"{name}({len(space)})" if hasattr(space, "__len__") else name
 
 
 def _command():
