@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import gymnasium as gym
 import keras
 import numpy as np
 import pytest
@@ -161,6 +162,19 @@ def test_log_of_a_callback_of_the_user_stays_the_only_one(tmp_path):
     options = {**FIT, "callbacks": [logger], "resume": path.parent}
     own_agent().fit("CartPole-v1", epochs=2, **options)
     assert len(log(path.parent)) == 2
+
+
+def test_command_line_refuses_what_only_the_program_has(tmp_path, capsys):
+    """A wrapped instance has the id of the plain environment, which is another one."""
+    wrapped = gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda x: 2 * x)
+    options = {**FIT, "num_envs": 1, "reset_options": {"low": 0.0}, "initial_epoch": 1}
+    own_agent().fit(wrapped, epochs=2, resume=tmp_path, **options)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["only_in_script"] == ["env", "reset_options", "initial_epoch"]
+    assert cli.main(["train", "--resume", str(tmp_path)]) == 2
+    assert "its env, reset_options, initial_epoch can be in" in capsys.readouterr().err
+    assert cli.main(["evaluate", str(tmp_path)]) == 2
+    assert "only if you trust it: --env CartPole-v1" in capsys.readouterr().err
 
 
 class NoConfig(keras.Model):

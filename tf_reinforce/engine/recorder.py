@@ -243,16 +243,13 @@ def of_agent(run, agent, callbacks, settings, options):
     return Recorder(run, callbacks, describing, variables)
 
 
-def env_id(env):
-    """Returns the id of an environment, or `None`."""
-    spec = getattr(env, "spec", env)
-    is_spec = isinstance(spec, gym.envs.registration.EnvSpec)
-    return spec.id if is_spec else env if isinstance(env, str) else None
-
-
 def env_name(env):
     """Returns the id of an environment, or the name of its class or function."""
-    return env_id(env) or getattr(env, "__qualname__", type(env).__qualname__)
+    spec = getattr(env, "spec", env)
+    if isinstance(spec, gym.envs.registration.EnvSpec):
+        return spec.id
+    is_id = isinstance(env, str)
+    return env if is_id else getattr(env, "__qualname__", type(env).__qualname__)
 
 
 def describe(agent, settings):

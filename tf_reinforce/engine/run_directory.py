@@ -240,15 +240,13 @@ class RunDirectory:
 
     def _advice(self, validator):
         """Returns lines that say why the target was missed, and what may help."""
-        findings = diagnostics.examine(self.model, validator.collect())
         text = (
-            findings[0].advice
-            if findings
-            else (
-                "nothing known keeps the policy from learning. Train for longer, or "
-                "search settings with `tf-reinforce tune`."
-            )
+            "nothing known keeps the policy from learning. Train for longer, or search "
+            "settings with `tf-reinforce tune`."
         )
+        with contextlib.suppress(Exception):  # the training itself has succeeded
+            for finding in diagnostics.examine(self.model, validator.collect())[:1]:
+                text = finding.advice
         lines, name = [f"diagnosis: {text}"], toml_files.own_name(self.config["env"])
         if self.config["preset"] is None and name in toml_files.names():
             result = toml_files.read(name)["result"]
@@ -338,7 +336,7 @@ def _config(agent, folder, given, options, table, others):
     stored = {name: x for name, x in kwargs.items() if _is_json(x)}
     known, unknown = _callback_table(others, folder.path)
     missing = {
-        "env": recorder.env_id(shown) is None,
+        "env": not isinstance(shown, str),  # an instance may have any wrapper
         "env_kwargs": stored != kwargs,
         "validation_env": given["validation_env"] not in (None, shown),
         "validation_freq": not isinstance(table["every"], int),

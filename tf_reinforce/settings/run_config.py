@@ -147,7 +147,8 @@ def read_env(run, env_kwargs):
             those in the file.
 
     Returns:
-        The id, or `None` if there is none that may be returned, and a dict of keyword
+        The id, or `None` if there is none that may be returned (also if it is that of an
+        environment that only the program of the run can make), and a dict of keyword
         arguments for `Reinforce.evaluate`.
 
     Raises:
@@ -157,7 +158,8 @@ def read_env(run, env_kwargs):
     env, in_file = config.get("env"), config.get("env_kwargs", {})
     env_kwargs = toml_files.merge_env_kwargs(path, in_file, env_kwargs)
     limit = config.get("evaluation", {}).get("max_episode_steps")
-    env = env if isinstance(env, str) and ":" not in env else None
+    is_plain = isinstance(env, str) and ":" not in env
+    env = env if is_plain and "env" not in config.get("only_in_script", []) else None
     return env, {"env_kwargs": env_kwargs, "max_episode_steps": limit}
 
 
