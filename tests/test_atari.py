@@ -114,7 +114,8 @@ def test_command_finds_the_preset_of_the_game(tmp_path, monkeypatch, capsys):
     assert settings["preset"] == "SmallPong-v0" and settings["fit"]["epochs"] == 7
     options = entry.make_parser().parse_args(["train", PONG])
     plans.make(options)
-    assert f"{PONG} has a preset" in capsys.readouterr().out
+    line = "training with the preset SmallPong-v0 (--no-preset: default settings)\n"
+    assert capsys.readouterr().out == line
     agent = tfr.Reinforce.for_env(PONG, preset="SmallPong-v0")
     assert agent.policy.input_shape == (None, 2, 42, 42)
 

@@ -46,7 +46,7 @@ NOT_DRAWN = {
     "validation_deterministic",
     *("validation_episodes", "initial_epoch", "env_kwargs", "max_episode_steps"),
     *("resume", "on_bad_env", "on_env_error", "step_timeout", "verbose", "seed"),
-    *("reset_options", "env_attrs"),
+    *("reset_options", "env_attrs", "info_keys"),
 }
 
 

@@ -200,9 +200,10 @@ def _new(options):
         with contextlib.suppress(ValueError):  # it does not fit the other options
             plan = _planned(options, env, explicit, own)
             plan.add_budget(not _has_budget(options, explicit))
+            result = toml_files.read(name)["result"]
+            result = result and f", which reached {result}"
             print(
-                f"training with the preset {name}, which reached "
-                f"{toml_files.read(name)['result']} (--no-preset: default settings)"
+                f"training with the preset {name}{result} (--no-preset: default settings)"
             )
             return plan
         options.preset = None
