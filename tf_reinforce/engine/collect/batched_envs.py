@@ -54,7 +54,7 @@ class EpisodeEnd(NamedTuple):
 
     env_index: int
     terminated: bool  # False: the episode was truncated
-    info: Sequence = ()  # numbers of its last info, from `read_info`
+    info: Sequence = ()  # success and the numbers under `info_keys`, or NaN
     info_names: frozenset = frozenset()  # the keys of this info, if one is missing
     fault: IndexedFault | None = None  # makes the episode invalid: another replaces it
 
