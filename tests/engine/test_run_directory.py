@@ -231,7 +231,7 @@ def test_a_script_that_ctrl_c_ends_says_so_in_a_line_and_goes_on(tmp_path):
     assert errors[0].startswith("interrupted after update 2 of 4. To continue, start")
     code, lines, errors = start(0)
     assert (code, lines[0], errors) == (0, "continuing at update 3 of 4", [])
-    assert lines[-2:] == [f"saved in {tmp_path / 'run'}", "the program goes on"]
+    assert lines[-2:] == ["saved in run", "the program goes on"]
     code, again, _ = start(0)
     assert again[0] == "finished after update 4 of 4" and again[-1] == lines[-1]
     assert again[2].partition(":")[0] == "CartPole-v1"

@@ -174,7 +174,7 @@ class RunDirectory:
             after += f" of {epochs}" if epochs and not progress.updates else ""
         return (
             f"interrupted{after}. To continue, start the same program again: a "
-            f"checkpoint is in {self.path}"
+            f"checkpoint is in {self._shown_path}"
         )
 
     def finish(self, epochs, validator):
@@ -199,11 +199,12 @@ class RunDirectory:
                 f"trained {updates} update{'s' * (updates != 1)}, "
                 f"{self.model.env_steps:,} steps, {self.seconds:.1f} s\n"
             )
-        self._print(f"{self._result(metrics)}\n{trained}saved in {self.path}")
+        self._print(f"{self._result(metrics)}\n{trained}saved in {self._shown_path}")
 
     def _evaluate(self, epochs, validator):
         last = epochs[-1] + 1 if epochs else 0
-        with interruption.explained(f"interrupted; the trained agent is in {self.path}"):
+        text = f"interrupted; the trained agent is in {self._shown_path}"
+        with interruption.explained(text):
             if not validator.table["every"]:
                 self._save_best()
             elif self.best.judged_update != last:
@@ -216,6 +217,12 @@ class RunDirectory:
     def _print(self, text):
         if self.verbose:
             print(text, flush=True)
+
+    @property
+    def _shown_path(self):
+        """Returns the path, relative to the current folder if it is inside."""
+        relative = os.path.relpath(self.path)
+        return os.fspath(self.path) if relative.startswith(os.pardir) else relative
 
     def _file(self, name):
         return self.path / f"{name}{self.suffix}"
