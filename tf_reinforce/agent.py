@@ -524,10 +524,12 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         validation.whole_number("initial_epoch", initial_epoch, low=0)
         validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
         limit, evaluation = options.max_episode_steps, defaults.get("evaluation")
-        table = validations.settings(given, evaluation, limit)
+        table = config.validation_table(given, evaluation, limit)
         callbacks = self._own_callbacks(callbacks, verbose)
         self._require_optimizer("fit")
-        validator = validations.Validation(self, given, options, table)
+        validator = None
+        if resume is not None or validation_env is not None:
+            validator = validations.Validation(self, given, options, table)
         with contextlib.ExitStack() as stack:
             run = None
             if resume is not None:
@@ -558,7 +560,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
                 given["seed"],
                 options,
                 [*callbacks, *(run.callbacks if run else [])],
-                validator=validator if has_env or run else None,
+                validator=validator,
                 verbose=given["verbose"],
                 run=run,
                 settings={x: given[x] for x in (*_DESCRIBING, "seed")},

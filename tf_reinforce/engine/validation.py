@@ -7,7 +7,6 @@ import numpy as np
 
 from tf_reinforce.data import seeding
 from tf_reinforce.settings import config
-from tf_reinforce.support import validation
 
 _COMPARED = 10  # validations that are compared with the training episodes
 # A difference must exceed both, in standard errors and as a share of the returns.
@@ -24,7 +23,7 @@ class Validation:
         agent: `Reinforce`.
         given: Dict of the arguments of `fit`.
         options: `config.FitOptions`.
-        table: Result of `settings`.
+        table: Result of `config.validation_table`.
     """
 
     def __init__(self, agent, given, options, table):
@@ -97,28 +96,3 @@ class Validation:
                 flush=True,
             )
             self._pairs = None
-
-
-def settings(given, defaults, limit):
-    """Returns how `fit` validates, as the table `evaluation` of a run's settings.
-
-    Args:
-        given: Dict of the arguments of `fit`.
-        defaults: Dict, the table `evaluation` of a preset, or `None` without one.
-        limit: Int, the time limit of the training, or `None`.
-    """
-    in_run = given["resume"] is not None
-    table = dict(config.RUN_EVALUATION if in_run else config.VALIDATION)
-    if in_run and defaults is not None:
-        table |= {name: x for name, x in defaults.items() if name in table}
-    if given["max_episode_steps"] is not None or not in_run or defaults is None:
-        table["max_episode_steps"] = limit
-    names = dict(every="freq", episodes="episodes", deterministic="deterministic")
-    explicit = {key: given[f"validation_{name}"] for key, name in names.items()}
-    table |= {key: x for key, x in explicit.items() if x is not None}
-    freqs = table["every"]
-    for freq in freqs if isinstance(freqs, (list, tuple, set)) else [freqs]:
-        validation.positive_int("validation_freq", freq)
-    validation.positive_int("validation_episodes", table["episodes"])
-    validation.boolean("validation_deterministic", table["deterministic"])
-    return table

@@ -482,6 +482,31 @@ VALIDATION: dict[str, Any] = {
 RUN_EVALUATION = {**VALIDATION, "every": 10, "episodes": 100}
 
 
+def validation_table(given, defaults, limit):
+    """Returns how `fit` validates, as the table `evaluation` of a run's settings.
+
+    Args:
+        given: Dict of the arguments of `fit`.
+        defaults: Dict, the table `evaluation` of a preset, or `None` without one.
+        limit: Int, the time limit of the training, or `None`.
+    """
+    in_run = given["resume"] is not None
+    table = dict(RUN_EVALUATION if in_run else VALIDATION)
+    if in_run and defaults is not None:
+        table |= {name: x for name, x in defaults.items() if name in table}
+    if given["max_episode_steps"] is not None or not in_run or defaults is None:
+        table["max_episode_steps"] = limit
+    names = dict(every="freq", episodes="episodes", deterministic="deterministic")
+    explicit = {key: given[f"validation_{name}"] for key, name in names.items()}
+    table |= {key: x for key, x in explicit.items() if x is not None}
+    freqs = table["every"]
+    for freq in freqs if isinstance(freqs, (list, tuple, set)) else [freqs]:
+        validation.positive_int("validation_freq", freq)
+    validation.positive_int("validation_episodes", table["episodes"])
+    validation.boolean("validation_deterministic", table["deterministic"])
+    return table
+
+
 class CheckpointSettings(typing.TypedDict, total=False):
     """When a training run writes checkpoints.
 
