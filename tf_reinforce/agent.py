@@ -258,9 +258,9 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         """
         seed = validation.check_seed(seed)
         name, preset = preset, toml_files.read_for_env(preset, env)
-        evaluation = {x: preset[x] for x in ("evaluation",) if name and "env" in preset}
+        has_preset = preset is not toml_files.EMPTY_PRESET
         if name == "auto":
-            name = toml_files.own_name(preset["env"]) if evaluation else None
+            name = toml_files.own_name(preset["env"]) if has_preset else None
         if env_kwargs is None and isinstance(env, _IDS):
             env_kwargs = preset["env_kwargs"]
         arguments = {"hidden": hidden, "learning_rate": learning_rate, **kwargs}
@@ -281,7 +281,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         )
         agent = cls(policy, head, **options)
         agent._fit_defaults = {**fit, "env_kwargs": env_kwargs or {}}
-        agent._fit_defaults |= evaluation
+        if has_preset:
+            agent._fit_defaults["evaluation"] = preset["evaluation"]
         agent.build_for_spaces(*env_spaces)
         agent.compile(keras.optimizers.Adam(rate), **compiling)
         agent._build_optimizers()

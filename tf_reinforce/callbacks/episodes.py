@@ -70,6 +70,22 @@ class EpisodeCallback(keras.callbacks.Callback):
         return (self.params or {}).get("info_keys", ())
 
 
+def write_rows(filename: str, mode: str, rows: Any) -> None:
+    """Writes rows of a CSV file, and closes it.
+
+    Args:
+        filename: String.
+        mode: `"w"` to replace the file, `"a"` to append.
+        rows: Iterable of rows.
+    """
+    kept = "Rows that were written before are unchanged."
+    with (
+        files.explain_failed_write(filename, kept),
+        open(filename, mode, newline="") as file,
+    ):
+        csv.writer(file).writerows(rows)
+
+
 class EpisodeLogger(EpisodeCallback):
     """Writes one CSV row per episode.
 
@@ -95,7 +111,7 @@ class EpisodeLogger(EpisodeCallback):
         self._rows, columns = [], [*COLUMNS, *self._info_keys]
         has_rows = os.path.exists(self.filename) and os.path.getsize(self.filename)
         if not (self.append and has_rows):
-            self._write("w", [columns])
+            write_rows(self.filename, "w", [columns])
             return
         with open(self.filename, newline="") as file:
             if (header := next(csv.reader(file))) != columns:
@@ -109,16 +125,8 @@ class EpisodeLogger(EpisodeCallback):
         self._rows.append([values[name] for name in (*COLUMNS, *self._info_keys)])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._write("a", self._rows)
+        write_rows(self.filename, "a", self._rows)
         self._rows = []
-
-    def _write(self, mode: str, rows: Any) -> None:
-        appended = "Rows that were written before are unchanged."
-        with (
-            files.explain_failed_write(self.filename, appended),
-            open(self.filename, mode, newline="") as file,
-        ):
-            csv.writer(file).writerows(rows)
 
 
 class StopAtReturn(keras.callbacks.Callback):

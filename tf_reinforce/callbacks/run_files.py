@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from tf_reinforce.support import files
+from tf_reinforce.callbacks import episodes
 from tf_reinforce.support import validation
 
 
@@ -46,7 +46,7 @@ class RunLog(keras.callbacks.Callback):
             with open(self.filename, newline="") as file:
                 self._names = next(csv.reader(file), [])
         else:
-            self._write("w")
+            episodes.write_rows(self.filename, "w", [])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         values = {"epoch": epoch, **logs}
@@ -55,16 +55,9 @@ class RunLog(keras.callbacks.Callback):
             if columns is None:
                 columns = {f"val_{name}" for name in logs if not name.startswith("val_")}
             self._names = ["epoch", *sorted({*logs, *columns})]
-            self._write("a", self._names)
-        self._write("a", [values.get(name, math.nan) for name in self._names])
-
-    def _write(self, mode: str, *rows: Any) -> None:
-        kept = "Rows that were written before are unchanged."
-        with (
-            files.explain_failed_write(self.filename, kept),
-            open(self.filename, mode, newline="") as file,
-        ):
-            csv.writer(file).writerows(rows)
+            episodes.write_rows(self.filename, "a", [self._names])
+        row = [values.get(name, math.nan) for name in self._names]
+        episodes.write_rows(self.filename, "a", [row])
 
 
 class BestModel(keras.callbacks.Callback):

@@ -220,8 +220,8 @@ def plot(
 
     found = [*map(curves.read, runs)]
     first = found[0].curves[0]
-    keys, x = key or [first.score], x or "steps" * ("env_steps" in first.columns)
-    x = x or "updates"
+    keys = key or [first.score]
+    x = x or ("steps" if "env_steps" in first.columns else "updates")
     plots.save(plots.draw(found, keys, x, window), out)
     count = "1 run" if len(found) == 1 else f"{len(found)} runs"
     print(f"drawn to {out}: {', '.join(keys)} of {count}")

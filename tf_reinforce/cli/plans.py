@@ -280,11 +280,13 @@ def own_names(options):
     """
     if options.agent is None:
         cli_options.expect_none("without --agent", agent_arg=options.agent_arg)
-    names = {"make_agent": "agent", "make_callbacks": "callbacks", "suggest": "space"}
-    found = {entry: getattr(options, name, None) for entry, name in names.items()}
-    for entry, name in found.items():
-        own_code.expect_name(cli_options.flag(names[entry]), name)
-    return {entry: name for entry, name in found.items() if name is not None}
+    result = {}
+    for entry, option in {**run_config.OWN_CODE, "suggest": "--space"}.items():
+        name = getattr(options, option.removeprefix("--"), None)
+        if name is not None:
+            own_code.expect_name(option, name)
+            result[entry] = name
+    return result
 
 
 def _expect_no_agent_settings(options, explicit):

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import shlex
 import tempfile
 from typing import Annotated
 
@@ -151,7 +150,8 @@ def _train_agent(options, plan, strategy, twin, cluster):
         agent = runs.make_agent(env, settings, plan.seed, maker, resumed)
     tables = {name: settings[name] for name in ("env_kwargs", "evaluation")}
     agent._fit_defaults = {**settings["fit"], **tables}
-    _print_target(settings) if is_chief else None
+    if is_chief:
+        _print_target(settings)
     try:
         with _run_directory(options, plan, is_chief) as directory:
             folder = checkpoints.Checkpoints(directory, **settings["checkpoint"])
@@ -291,12 +291,8 @@ def _run_processes(options, directory, explicit):
     folders = seed_processes.folders(directory)
     content = run_config.read(next(iter(folders.values())))
     env = str(content.get("env"))
-    module = [env] if ":" in env else []
-    own = {entry: explicit[entry] for entry in run_config.OWN_CODE if entry in explicit}
-    words = [x for entry, name in own.items() for x in (run_config.OWN_CODE[entry], name)]
-    words = ["tf-reinforce", "train", *module, "--resume", str(directory), *words]
-    command = shlex.join(words)
-    if module and options.env is None:
+    command = run_config.resume_command(directory, {**explicit, "env": env})
+    if ":" in env and options.env is None:
         raise plans.unknown_module(env, command)
     commands = {
         seed: run_config.resume_words(path, explicit)

@@ -71,7 +71,7 @@ class RunDirectory:
         self.callbacks = [self.best, *logs]
         self._logs = [os.path.basename(x.filename) for x in logs]
         self.suffix = ".keras"
-        self.seconds = self._start = 0.0
+        self._start = 0.0
 
     def begin(self, progress, is_new):
         """Writes the first files, and tells where the training continues.
@@ -184,7 +184,7 @@ class RunDirectory:
             epochs: List of the numbers of all epochs.
             validator: `validation.Validation`.
         """
-        self.seconds = time.perf_counter() - self._start
+        seconds = time.perf_counter() - self._start
         path, updates = self.path / EVALUATION, self.model.updates
         if not self.folder.is_writer:
             return
@@ -197,7 +197,7 @@ class RunDirectory:
                 trained = self._advice(validator)
             trained += (
                 f"trained {updates} update{'s' * (updates != 1)}, "
-                f"{self.model.env_steps:,} steps, {self.seconds:.1f} s\n"
+                f"{self.model.env_steps:,} steps, {seconds:.1f} s\n"
             )
         self._print(f"{self._result(metrics)}\n{trained}saved in {self._shown_path}")
 

@@ -31,10 +31,8 @@ def expect_name(option, name):
 
     Args:
         option: String, the option for the message, for example `"--agent"`.
-        name: String, or `None`.
+        name: String.
     """
-    if name is None:
-        return
     module, _, function = name.rpartition(":")
     if not module or not function.isidentifier():
         raise ValueError(
