@@ -91,14 +91,16 @@ $(VENV)/bin/python:
 	  echo "tf_reinforce needs Python 3.11, 3.12 or 3.13, and found none of them."; \
 	  echo "Install one (Debian: apt-get install python3.11 python3.11-venv), or say"; \
 	  echo "where it is: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	@echo "making the virtual environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "No virtual environment could be made (Debian: apt-get install"; \
 	  echo "python3-venv, or the one of your Python)."; exit 1; }
-	$@ -m pip install --quiet --upgrade pip
+	@$@ -m pip install --quiet --upgrade pip
 
 $(VENV)/installed: $(VENV)/bin/python setup.cfg pyproject.toml
-	$(INSTALL) .
-	touch $@
+	@echo "installing tf_reinforce and TensorFlow (0.5 GB to download)"
+	@$(INSTALL) .
+	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python setup.cfg pyproject.toml
 	$(INSTALL) ".[dev]"

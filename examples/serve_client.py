@@ -5,17 +5,26 @@ python examples/serve_client.py ENV [PORT]
 
 import http.client
 import json
+import os
 import sys
 
 import gymnasium as gym
 import numpy as np
 
+sys.path.append(os.getcwd())  # for ENV in the form MODULE:ID
 name, port = [*(sys.argv[1:] or sys.exit(__doc__)), 8501][:2]
 connection = http.client.HTTPConnection("127.0.0.1", int(port))
 
 
+def plain(x):
+    """Returns an observation, which may be nested, as JSON values."""
+    if isinstance(x, dict):
+        return {name: plain(value) for name, value in x.items()}
+    return [plain(one) for one in x] if isinstance(x, tuple) else np.asarray(x).tolist()
+
+
 def act(observation):
-    body = json.dumps({"instances": [np.asarray(observation).tolist()]})
+    body = json.dumps({"instances": [plain(observation)]})
     connection.request("POST", "/v1/models/policy:predict", body)
     reply = json.load(connection.getresponse())
     return reply["predictions"][0] if "predictions" in reply else sys.exit(reply["error"])

@@ -237,7 +237,7 @@ def test_evaluate_trusts_neither_modules_nor_texts_of_a_run(run, tmp_path, capsy
     assert cli.main(["evaluate", file, "--env", "CartPole-v1", "--episodes", "3"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 3
     assert cli.main(["evaluate", file]) == 2
-    assert "only if you trust it: --env ENV" in capsys.readouterr().err
+    assert "only if you trust it: --env MODULE:ID" in capsys.readouterr().err
     (tmp_path / "agent.keras").write_bytes((run / "agent.keras").read_bytes())
     for config, words in (
         ({"env": "antigravity:CartPole-v1"}, "trust it: --env antigravity:CartPole-v1"),
@@ -597,10 +597,13 @@ def test_presets_are_listed_with_documented_results(capsys):
     lines = capsys.readouterr().out.splitlines()
     pages = [(ROOT / "docs" / name).read_text() for name in ("presets.md", "results.md")]
     rows = [line.split("|") for page in pages for line in page.splitlines()]
+    assert max(map(len, lines)) <= 80
     for name in toml_files.names():
         result = toml_files.read(name)["result"]
-        assert f"{name} " in "\n".join(lines) and any(x.endswith(result) for x in lines)
-        value = result.split(" after ")[0]
+        value, steps = result.split(" after ")
+        (line,) = [x for x in lines if x.startswith(f"{name} ")]
+        thousands = f"{steps.split(' ')[0][:-4]}k"
+        assert line.split(None, 2)[1:] == [thousands, value.partition(" (")[0]]
         cells = [[x.strip(" `") for x in row] for row in rows]
         assert any(name in row and value in row for row in cells), name
 

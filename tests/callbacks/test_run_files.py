@@ -105,13 +105,21 @@ def test_greedy_actions_that_return_clearly_less_are_reported_once(greedy, hints
     given |= dict(env_kwargs=None)
     table = {"every": 1, "episodes": 9, "deterministic": True, "max_episode_steps": None}
     options = config.FitOptions(epochs=1)
-    validator = validation.Validation(agent, given, options, table)
-    validator.play = lambda stream, number: {"episode_return": greedy + rng.normal()}
-    for _ in range(30):
-        validator.metrics({"episode_return": 379 + rng.normal()})
-    printed = capsys.readouterr().out
+
+    def hints_of(count, at_end):
+        validator = validation.Validation(agent, given, options, table)
+        validator.play = lambda stream, number: {"episode_return": greedy + rng.normal()}
+        for _ in range(count):
+            validator.metrics({"episode_return": 379 + rng.normal()})
+        if at_end:
+            validator.compare()
+        return capsys.readouterr().out
+
+    printed = hints_of(30, True)
     assert printed.count("validation_deterministic=False") == hints
     assert ("sampled ones 378.7" in printed) == bool(hints)
+    assert not hints_of(2, True) and not hints_of(9, False)
+    assert hints_of(3, True).count("In the last 3 validations") == hints
 
 
 def test_trial_of_a_search_needs_the_agent_of_each_update():

@@ -1,6 +1,8 @@
 """Tests `--agent`, `--callbacks` and `--space`, which name functions of the user."""
 
 import json
+import re
+import shlex
 import sys
 
 import gymnasium as gym
@@ -171,9 +173,6 @@ def test_options_without_an_effect_are_refused(capsys):
 
 
 PRESET = """
-env = "CartPole-v1"
-[agent]
-units = 4
 [fit]
 episodes_per_epoch = 2
 max_episode_steps = 5
@@ -201,20 +200,15 @@ def test_arguments_of_an_own_agent_are_tuned_and_used(space, folder, capsys):
     if space is None:
         words += ["--preset", "mine.toml"]
     else:
-        words += ["--space", space, "--steps", "60", *SHORT[:4]]
+        words += ["--space", space, "--steps", "60", "--agent-arg", "units=4", *SHORT[:4]]
     assert cli.main(words) == 0
     printed = capsys.readouterr().out
-    assert "units" in printed.split("\n\n")[1].splitlines()[0]
+    first = 3 if space is None else 4  # the default, or what is given
+    assert re.search(rf"^trial 0: return .*units {first}\b", printed, re.M)
     best = tfr.presets.read("s/best.toml", own_agent=True)
     assert best["agent"].keys() == {"units"} and 2 <= best["agent"]["units"] <= 8
-    options = [
-        OWN,
-        "--preset",
-        "s/best.toml",
-        "--run-dir",
-        "run",
-    ]
-    assert train(*options) == 0
+    command = printed.splitlines()[-1].removeprefix("to use them: tf-reinforce ")
+    assert cli.main([*shlex.split(command), "--run-dir", "run"]) == 0
     policy = tfr.load("run/last.keras").policy
     assert policy.layers[0].units == best["agent"]["units"]
 

@@ -108,3 +108,20 @@ def test_ordinary_table_fits_a_terminal():
     runs = [run(name, values) for name, values in zip(["a" * 10, "b" * 10], seeds)]
     lines = comparison.table(comparison.compare(runs)).splitlines()
     assert max(map(len, lines)) <= 80
+
+
+def test_settings_that_differ_are_listed():
+    """A run that lacks a setting of `fit` has its default; one of agents is unknown."""
+    tables = [{"fit": {"steps": 9, "epochs": 1}}, {"fit": {"steps": 8, "epochs": 1}}]
+    tables[0] |= {"agent": {"gamma": 0.9, "baseline": {"kind": "value"}}}
+    tables[1] |= {"agent": {"gamma": "\x1b[2J", "hidden": [4]}}
+    del tables[1]["fit"]["steps"]
+    runs = [curves.Run(x, None, [], [], settings=t) for x, t in zip("ab", tables)]
+    lines = comparison.differences(runs).splitlines()
+    rows = [
+        ["setting", "a", "b"],
+        ["agent.gamma", "0.9", "?[2J"],
+        ["fit.steps", "9", "-"],
+    ]
+    assert sorted(line.split() for line in lines) == sorted(rows)
+    assert comparison.differences(runs[:1] * 2) == ""

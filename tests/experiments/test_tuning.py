@@ -172,7 +172,9 @@ def test_confirmed_trial_with_the_best_mean_is_the_best(fast, tmp_path, monkeypa
             line = tuning.confirmed_line(running, second)
             assert line.endswith("further training failed: ValueError: broken")
             header, *rows = tuning.table(running).splitlines()
-            assert "  confirmed (steps)  " in header
+            assert "  confirmed (steps)" in header
+            assert max(map(len, [header, *rows])) <= 80
+            assert rows[1].strip() in tuning.trial_line(running, first)
             best = [row.split()[0] for row in rows if row.endswith("best")]
             assert best == [str(third)]
             tuning.write_preset(running, tmp_path / "best.toml")

@@ -220,7 +220,7 @@ class ProgressLine(keras.callbacks.Callback):
         left = ""
         if end and seconds >= 0:
             left = f"left {datetime.timedelta(seconds=int(seconds))}"
-        facts = _describe(logs, end_step)
+        facts = _describe(logs, end_step, self.params.get("info_keys", ()))
         if self._display.disable:
             facts = {"title": title, **facts, "left": left}
             self._pending = _fitting_line(facts, WIDTH) + "\n"
@@ -306,13 +306,14 @@ def _sparkline(values: list) -> str:
     return "".join("▁▂▃▄▅▆▇█"[int(x * scale + 0.5)] for x in means - means.min())
 
 
-def _describe(logs: Any, end_step: int | None) -> dict[str, str]:
+def _describe(logs: Any, end_step: int | None, info_keys: Any) -> dict[str, str]:
     """Returns facts about an update, by name."""
     total = f"/{end_step:,}" if end_step else ""
     evaluated = logs.get("val_episode_return", math.nan)
     return {
         "return": f"return {logs['episode_return']:.1f}",
         "evaluation": f"evaluation {evaluated:.1f}" if math.isfinite(evaluated) else "",
+        "info": " · ".join(f"{key} {logs[key]:.4g}" for key in info_keys),
         "length": f"length {logs['episode_length']:.0f}",
         "entropy": f"entropy {logs['entropy']:.3f}",
         "steps": f"{logs['env_steps']:,.0f}{total} steps",
@@ -329,7 +330,7 @@ def _fitting_line(facts: dict[str, str], width: int) -> str:
     'return 1.0'
     """
     kept = {name: text for name, text in facts.items() if text}
-    for name in ("length", "speed", "entropy", "left", "steps", "evaluation"):
+    for name in ("length", "speed", "entropy", "left", "steps", "evaluation", "info"):
         if len(" · ".join(kept.values())) > width:
             kept.pop(name, None)
     return " · ".join(kept.values())

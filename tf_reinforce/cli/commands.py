@@ -3,6 +3,7 @@
 import dataclasses
 import json as json_
 import os
+import re
 from typing import Annotated, Literal
 
 from tf_reinforce import saving
@@ -27,18 +28,20 @@ class EvaluateOptions(cli_options.PlayOptions):
 
     Attributes:
         num_envs: Environments side by side; the result does not depend on it.
-        info_keys: Numbers of an episode's last info to average.
+        info_keys: Numbers of an episode's last info to average (those of the run).
     """
 
     episodes: Count = 100
     num_envs: Count = 8
-    info_keys: config.InfoKeys = ()
+    info_keys: config.InfoKeys | None = None
 
 
 def evaluate(options: EvaluateOptions):
     """Evaluate a trained agent."""
     agent, env, more = _load(options)
-    more |= dict(num_envs=options.num_envs, info_keys=options.info_keys)
+    more |= dict(num_envs=options.num_envs)
+    if options.info_keys is not None:
+        more["info_keys"] = options.info_keys
     metrics = agent.evaluate(env, options.episodes, **more)
     print(json_.dumps(metrics, indent=2))
     return 0
@@ -69,6 +72,7 @@ def record(options: RecordOptions):
     out = output_path(options.out, [options.run], "video.mp4")
     paths = recording.video_paths(out, options.episodes)
     agent, env, more = _load(options)
+    del more["info_keys"]
     metrics = recording.record(agent, env, out, options.episodes, **more)
     print(
         f"recorded {', '.join(map(str, paths))}: mean return "
@@ -98,10 +102,12 @@ def _load(options):
     _agent_file(run, options.max_bytes)
     in_file, more = run_config.read_env(run, dict(options.env_arg))
     if env is None and in_file is None:
-        named = str(run_config.read(run).get("env", "ENV"))[:100]
+        named = str(run_config.read(run).get("env", ""))[:100]
+        example = named if re.search(r"-v\d+$", named) else "MODULE:ID"
         raise ValueError(
-            f"{run} contains no environment id that needs no module. Name the "
-            f"environment, and its module only if you trust it: --env {named}"
+            f"{run} names no environment that a command may make by itself. Name one "
+            "that is registered with Gymnasium, and its module only if you trust it: "
+            f"--env {example}"
         )
     if options.max_episode_steps is not None:
         more["max_episode_steps"] = options.max_episode_steps
@@ -232,7 +238,8 @@ def compare(runs: list[str]):
     """Compare runs in a table.
 
     The table shows the interquartile mean over the seeds of each run with a 95 %
-    bootstrap interval, and the difference from the first run.
+    bootstrap interval, and the difference from the first run. A second one has the
+    settings that differ.
 
     Args:
         runs: Run directory, or a folder with a run directory for each seed.
@@ -240,7 +247,10 @@ def compare(runs: list[str]):
     from tf_reinforce.experiments import comparison
     from tf_reinforce.experiments import curves
 
-    print(comparison.table(comparison.compare([*map(curves.read, runs)])))
+    read = [*map(curves.read, runs)]
+    print(comparison.table(comparison.compare(read)))
+    if text := comparison.differences(read):
+        print(f"\n{text}")
     return 0
 
 
@@ -359,9 +369,11 @@ def presets(name: str | None = None, *, python: bool = False):
         return 0
     names = toml_files.names()
     width = max(map(len, names))
-    print(f"{'preset':<{width}}  mean return of the trained policy")
+    print(f"{'preset':<{width}}    steps  mean return when trained")
     for name in names:
-        print(f"{name:<{width}}  {toml_files.read(name)['result']}")
+        result = re.sub(r" \(.*?\)", "", toml_files.read(name)["result"])
+        value, _, steps = result.removesuffix(" steps").partition(" after ")
+        print(f"{name:<{width}}  {steps.rpartition(',')[0] + 'k':>7}  {value}")
     return 0
 
 

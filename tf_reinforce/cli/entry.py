@@ -15,6 +15,7 @@ from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import train
 from tf_reinforce.cli import tune
 from tf_reinforce.support import locks
+from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
 
@@ -111,7 +112,7 @@ def main(arguments=None):
         code = _exit_code(error)
         if code is None:
             raise
-        print(f"tf-reinforce: {error}", file=sys.stderr)
+        print(f"tf-reinforce: {validation.printable(str(error))}", file=sys.stderr)
         return code
 
 

@@ -325,7 +325,8 @@ def _default_preset(name, space, limit, is_compiled):
     agent, fit = default_settings.for_task(space, limit, is_compiled)
     print(
         f"without a preset, the settings follow from {type(space).__name__} actions and "
-        f"{limits} (docs/presets.md)"
+        f"{limits} (docs/presets.md):\na value network, and {agent['passes']} passes over"
+        " each update's steps. Plain REINFORCE: --baseline leave_one_out"
     )
     # With a limit of up to 1,000 steps, the evaluations of 100 episodes take at most
     # about as many environment steps as the training.

@@ -55,7 +55,7 @@ def train(options: TrainOptions):
     """Train an agent on an environment.
 
     The settings are those of the environment's preset, if there is one. --no-preset takes
-    the defaults instead, which docs/presets.md lists.
+    the defaults instead, which follow from the environment (docs/presets.md).
 
     Use --epochs, --steps or --preset to set a budget. Training uses all of it and only
     reports whether the target was reached. Without a budget, training ends when an

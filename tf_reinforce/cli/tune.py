@@ -176,6 +176,8 @@ def _print_start(search, options):
     )
     if count := len(search.finished()):
         print(f"finished trials: {count} of {max(count, options.trials)}")
+    if missing := search.missing(options.trials)[: options.jobs]:
+        print(f"running trial {' and '.join(map(str, missing))} …", flush=True)
 
 
 def _write_results(search, directory):
@@ -186,6 +188,6 @@ def _write_results(search, directory):
         print("no trial is complete")
         return 1
     print(f"\n{tuning.table(search)}\n")
-    tuning.write_preset(search, directory / _BEST)
-    print(f"best settings: {directory / _BEST}")
+    command = tuning.write_preset(search, directory / _BEST)
+    print(f"best settings: {directory / _BEST}\nto use them: {command}")
     return 0

@@ -20,6 +20,7 @@ log = logging.getLogger("tf_reinforce")
 
 # Parts of a description of a training that may differ when the training continues.
 _MAY_DIFFER = ("versions", "flags")
+_MAX_TEXT = 200  # characters of each part that differs, in a message
 # The options that the checkpoint of an earlier version may lack, by parts.
 _DEFAULTS = {
     "agent": {x.name: x.default for x in dataclasses.fields(config.AgentOptions)},
@@ -357,10 +358,14 @@ def _compare(path, name, old, new, may_differ=False):
     if json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True):
         return  # NaN equals NaN
     if not may_differ:
+        if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+            pairs = [(x, y) for x, y in zip(old, new, strict=True) if x != y]
+            old, new = map(list, zip(*pairs, strict=True))
+        old, new = (repr(x)[:_MAX_TEXT] for x in (old, new))
         raise ValueError(
-            f"The checkpoint {path} belongs to another training: its {name} differs. "
-            f"Expected, as in the checkpoint: {old}. Received: {new}. Pass the same "
-            "arguments as before the interruption, or train in another folder."
+            f"The checkpoint {path} belongs to another training, with another value of "
+            f"{name}. Expected, as in the checkpoint: {old}. Received: {new}. Pass the "
+            "same arguments as before the interruption, or train in another folder."
         )
     log.warning(
         "The training continues with another value of %s: %s instead of %s. Its result "

@@ -190,6 +190,7 @@ class RunDirectory:
             return
         metrics, trained = run_config.read_json(path), ""
         if metrics.get("updates") != updates:
+            validator.compare()
             metrics = {**self._evaluate(epochs, validator), "updates": updates}
             run_config.write_json(path, metrics)
             target = self.config["target_return"]
@@ -265,10 +266,11 @@ class RunDirectory:
         reached = ""
         if target is not None:
             reached = f", target {target:g} {'reached' if mean >= target else 'missed'}"
+        keys = self.config["fit"].get("info_keys", ())
         return (
             f"\n{self.config['env']}: mean return {mean:.4g} ± "
             f"{metrics['episode_return_std']:.4g} over {metrics['episodes']:.0f} new "
-            f"episodes{reached}"
+            f"episodes{reached}{''.join(f', {x} {metrics[x]:.4g}' for x in keys)}"
         )
 
 

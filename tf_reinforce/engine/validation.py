@@ -8,7 +8,8 @@ import numpy as np
 from tf_reinforce.data import seeding
 from tf_reinforce.settings import config
 
-_COMPARED = 10  # validations that are compared with the training episodes
+# Validations that are compared with the training episodes; at the end, fewer suffice.
+_COMPARED, _FEWEST = 10, 3
 # A difference must exceed both, in standard errors and as a share of the returns.
 _CLEARLY, _RELEVANT = 3.0, 0.05
 
@@ -17,7 +18,8 @@ class Validation:
     """When and how `fit` validates the agent.
 
     The first time that, over ten validations, greedy actions return clearly less than the
-    sampled actions of the training episodes, a hint is printed.
+    sampled actions of the training episodes, a hint is printed. At the end of a run,
+    three validations suffice.
 
     Args:
         agent: `Reinforce`.
@@ -81,18 +83,22 @@ class Validation:
             pair = training["episode_return"], metrics["episode_return"]
             self._pairs = [*self._pairs, pair][-_COMPARED:]
             if len(self._pairs) == _COMPARED:
-                self._compare()
+                self.compare()
         return metrics
 
-    def _compare(self):
+    def compare(self):
+        """Prints a hint if greedy actions return clearly less than sampled ones."""
+        if self._pairs is None or (count := len(self._pairs)) < _FEWEST:
+            return
         sampled, greedy = np.transpose(self._pairs)
-        error = np.std(sampled - greedy, ddof=1) / math.sqrt(_COMPARED)
+        error = np.std(sampled - greedy, ddof=1) / math.sqrt(count)
         size = np.mean(np.abs([sampled, greedy]))
         if np.mean(sampled - greedy) > max(_CLEARLY * error, _RELEVANT * size):
             print(
-                f"In the last {_COMPARED} validations, greedy actions returned "
+                f"In the last {count} validations, greedy actions returned "
                 f"{np.mean(greedy):.4g}, and sampled ones {np.mean(sampled):.4g}. To "
-                "judge the policy by samples, pass `validation_deterministic=False`.",
+                "judge the policy by samples, pass `validation_deterministic=False`, or "
+                "`--set evaluation.deterministic=false` on the command line.",
                 flush=True,
             )
             self._pairs = None

@@ -9,6 +9,7 @@ from tf_reinforce.experiments import curves
 from tf_reinforce.support import extras
 
 _LAST = 0.1  # share of the updates that counts as the end of training
+_WIDTH = 16  # of a setting's value
 
 
 class Interval(NamedTuple):
@@ -129,6 +130,21 @@ def table(rows):
         if any(ends):
             lines.append(["", "", "", *ends])
     return f"{curves.align(about)}\n\n{curves.align(lines)}"
+
+
+def differences(runs):
+    """Returns the settings that differ between runs as text, empty if none does.
+
+    Of agents made by different functions, only the settings that all have are compared.
+    """
+    settings = [dict(curves.flat(run.settings)) for run in runs]
+    rows = []
+    for name in dict.fromkeys(name for one in settings for name in one):
+        values = [one.get(name, "-") for one in settings]
+        is_known = name.startswith("fit.") or "-" not in values
+        if is_known and len(set(values)) > 1:
+            rows.append([name, *(x[:_WIDTH] for x in values)])
+    return curves.align([["setting", *(run.name for run in runs)], *rows]) if rows else ""
 
 
 def _format(interval):

@@ -12,6 +12,7 @@ from tf_reinforce import saving
 from tf_reinforce.experiments import seed_processes
 from tf_reinforce.settings import run_config
 from tf_reinforce.support import files
+from tf_reinforce.support import validation
 
 LOG = "log.csv"
 X_AXES = {
@@ -77,6 +78,7 @@ class Run:
         evaluations: List of mean returns after training, one for each seed that was
             evaluated.
         model: String that describes the policy, or `None` if unknown.
+        settings: Dict of the tables `agent` and `fit`, empty if unknown.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Run:
     curves: list
     evaluations: list
     model: str | None = None
+    settings: dict = dataclasses.field(default_factory=dict)
 
 
 def read(folder):
@@ -124,6 +127,7 @@ def read(folder):
         [x for part, seed in zip(parts, seeds) for x in _read_log(part / LOG, seed)],
         [x for part in parts for x in _read_evaluations(part / "evaluation.json")],
         model if isinstance(model, str) else None,
+        {name: first[name] for name in ("agent", "fit") if name in first},
     )
 
 
@@ -292,23 +296,20 @@ def _agent(path, max_bytes):
 def info_table(facts):
     """Formats the result of `info`, one fact per line.
 
-    Control characters become question marks, because the file may be untrusted.
-
     Example:
 
     >>> print(info_table({"settings": {"env": "CartPole-v1", "fit": {"epochs": 9}}}))
     settings.env         CartPole-v1
     settings.fit.epochs  9
     """
-    clean = lambda text: "".join(x if x.isprintable() else "?" for x in text)  # noqa: E731
-    return align([list(map(clean, pair)) for pair in _flat(facts)])
+    return align([*flat(facts)])
 
 
-def _flat(content, prefix=""):
+def flat(content, prefix=""):
     """Yields the dotted name and the text of each fact in nested dicts."""
     for key, value in content.items():
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             text = f"{value:.6g}" if isinstance(value, float) else value
             text = text if isinstance(text, str) else json.dumps(text)
@@ -316,7 +317,8 @@ def _flat(content, prefix=""):
 
 
 def align(rows):
-    """Joins rows of texts to lines with aligned columns."""
+    """Joins rows of texts, maybe from untrusted files, to lines with aligned columns."""
+    rows = [[*map(validation.printable, row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(x.ljust(n) for x, n in zip(row, widths)).rstrip() for row in rows]
     return "\n".join(lines)

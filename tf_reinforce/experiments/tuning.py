@@ -6,7 +6,9 @@ import functools
 import multiprocessing
 import os
 import pathlib
+import shlex
 import signal
+import textwrap
 import threading
 import warnings
 from concurrent.futures import process
@@ -19,7 +21,6 @@ from optuna.storages import journal
 
 from tf_reinforce.data import seeding
 from tf_reinforce.experiments import curves
-from tf_reinforce.experiments import search_space
 from tf_reinforce.experiments import tuning_trial
 from tf_reinforce.settings import run_config
 from tf_reinforce.settings import toml_files
@@ -134,7 +135,7 @@ class Search:
         """
         seed = int(seeding.generator(self.config.seed, "tuning", index).integers(2**32))
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_NUM_RANDOM)
-        start = search_space.start_trials(self.config.space, self.config.settings)
+        start = self.config.start_trials()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             fixed = start[index] if index < len(start) else {}
@@ -332,6 +333,7 @@ def _end_with_parent():
 
 
 _NUM_ROWS = 10  # of the table
+_INDENTED = dict(initial_indent=" " * 7, subsequent_indent=" " * 7)
 
 
 def trial_line(search, index):
@@ -340,8 +342,7 @@ def trial_line(search, index):
     if ERROR in trial.user_attrs:
         return f"trial {index}: failed: {trial.user_attrs[ERROR]}"
     seconds = sum(x["seconds"] for x in search.trainings(index))
-    parameters = (f"{_short(name)} {_number(x)}" for name, x in trial.params.items())
-    text = f"{_result(search, index)} · {seconds:.0f} s · {', '.join(parameters)}"
+    text = f"{_result(search, index)} · {seconds:.0f} s · {_settings(trial)}"
     return f"trial {index}: {text}" + " · best so far" * (search.best() == index)
 
 
@@ -359,7 +360,8 @@ def _result(search, index):
     config, trainings = search.config, search.trainings(index)
     trial, count = search.finished()[index], len(trainings)
     if trial.state == _STATES.PRUNED:
-        return f"pruned after {sum(x['env_steps'] for x in trainings):,} steps"
+        steps = f"{sum(x['env_steps'] for x in trainings):,} steps"
+        return f"pruned after {steps}{f' in {count} trainings' * (count > 1)}"
     if config.objective != "steps":
         return f"{config.objective} {trial.value:.5g}"
     reached = sum(x["reached"] for x in trainings)
@@ -369,9 +371,13 @@ def _result(search, index):
     return f"{reached} of {count} reach {config.target:g}, return {returns:.4g}"
 
 
-def _short(name):
-    """Returns the name of a setting without its table."""
-    return name.removeprefix("agent.").removeprefix("fit.")
+def _settings(trial):
+    """Returns the settings of a trial in one line, without the names of their tables."""
+    settings = (
+        f"{name.removeprefix('agent.').removeprefix('fit.')} {_number(x)}"
+        for name, x in trial.params.items()
+    )
+    return ", ".join(settings)
 
 
 def _number(value):
@@ -379,28 +385,31 @@ def _number(value):
 
 
 def table(search):
-    """Returns a table of the best trials as text, one row per trial."""
-    trials = search.finished().values()
-    names = [*dict.fromkeys(name for trial in trials for name in trial.params)]
-    confirmed = f"confirmed ({search.config.objective})"
-    rows = [["trial", "result", confirmed, *map(_short, names), ""]]
-    finished, best = search.finished(), search.best()
-    for index in search.ranked()[:_NUM_ROWS]:
+    """Returns a table of the best trials as text, with the settings below each row."""
+    finished, best, ranked = search.finished(), search.best(), search.ranked()[:_NUM_ROWS]
+    rows = [["trial", "result", f"confirmed ({search.config.objective})", ""]]
+    for index in ranked:
         mean = search.confirmed(index)
         mean = "" if mean is None else f"{mean:,.5g}"
-        params = finished[index].params
-        values = [_number(params[x]) if x in params else "" for x in names]
-        row = [str(index), _result(search, index), mean, *values]
+        row = [str(index), _result(search, index), mean]
         rows.append([*row, "best" if index == best else ""])
-    return curves.align(rows)
+    lines = curves.align(rows).splitlines()
+    for index, line in zip(ranked, lines[1:], strict=True):
+        settings = _settings(finished[index])
+        lines += [line, *textwrap.wrap(settings, 80, **_INDENTED)]
+    return "\n".join([lines[0], *lines[len(ranked) + 1 :]])
 
 
 def write_preset(search, path):
-    """Writes the settings of the best trial as a preset file."""
+    """Writes the settings of the best trial as a preset; returns a command to use it."""
     best, config = search.best(), search.config
     result = _result(search, best)
     if search.confirmed(best) is not None:
         result += f"; {confirmed_line(search, best).partition(': ')[2]}"
     settings = {"env": config.env, "result": result, **search.settings(best)}
-    comment = f"Trial {best} of tf-reinforce tune {version.VERSION}."
+    words = ["tf-reinforce", "train", config.env, "--preset", str(path)]
+    words += ["--agent", config.make_agent] if config.make_agent else []
+    command = shlex.join(words)
+    comment = f"Trial {best} of tf-reinforce tune {version.VERSION}: {command}"
     toml_files.write(path, settings, comment)
+    return command

@@ -1,10 +1,12 @@
 """The trainings of one trial of a search, and the value computed from them."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
 import time
+import warnings
 from typing import Any
 
 import keras
@@ -97,6 +99,25 @@ class SearchConfig:
         fields = {**dataclasses.asdict(self), "sampler": "tpe"}
         own = {x for x in ("make_agent", "suggest") if fields[x] is None}
         return json.loads(json.dumps({x: y for x, y in fields.items() if x not in own}))
+
+    def start_trials(self):
+        """Returns the parameters of the first trials; the very first changes nothing.
+
+        An argument that the user does not give has the default of the user's function.
+        """
+        settings, own = self.settings, self.make_agent
+        if own is not None:
+            arguments = own_code.defaults("--agent", own) | settings["agent"]
+            settings = {**settings, "agent": arguments}
+        if self.suggest is None:
+            return search_space.start_trials(self.space, settings)
+        function = own_code.load("--space", self.suggest)
+        trial = optuna.trial.FixedTrial(arguments)
+        with warnings.catch_warnings(), contextlib.suppress(Exception):
+            warnings.simplefilter("error")  # of a default outside of its range
+            if function(trial).items() <= arguments.items():
+                return [trial.params]
+        return []
 
     def draw(self, trial):
         """Returns the settings of a training with the parameters of a trial."""

@@ -342,7 +342,7 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         self.train_function = means
         data = dict(x=batches.dataset, shuffle=False, initial_epoch=initial_epoch)
         data["steps_per_epoch"] = steps_per_epoch
-        callbacks = [means, *keras.tree.flatten(callbacks or [])]
+        callbacks = [means, training.Progress(), *keras.tree.flatten(callbacks or [])]
         options = dict(callbacks=callbacks, verbose=verbose, epochs=epochs)
         optimizers.begin_averages(self.optimizer)
         if resume is None:

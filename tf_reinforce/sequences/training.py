@@ -171,6 +171,20 @@ class Means(keras.callbacks.Callback):
         }
 
 
+class Progress(keras.callbacks.ProgbarLogger):
+    """Keras' progress bar with rewards only, which fit into one line."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, _rewards(logs))
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, _rewards(logs))
+
+
+def _rewards(logs):
+    return {name: logs[name] for name in ("reward", "val_reward") if name in logs}
+
+
 def text_metrics(columns, rewards, parts, group_size=None):
     """Returns metrics of completions as a dict of floats.
 

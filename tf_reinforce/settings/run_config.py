@@ -160,7 +160,8 @@ def read_env(run, env_kwargs):
     limit = config.get("evaluation", {}).get("max_episode_steps")
     is_plain = isinstance(env, str) and ":" not in env
     env = env if is_plain and "env" not in config.get("only_in_script", []) else None
-    return env, {"env_kwargs": env_kwargs, "max_episode_steps": limit}
+    keys = config.get("fit", {}).get("info_keys", ())
+    return env, dict(env_kwargs=env_kwargs, max_episode_steps=limit, info_keys=keys)
 
 
 def read_training(directory, env_kwargs, fit, agent_kwargs=None, own=None):

@@ -178,8 +178,7 @@ def check_table(source, hints, table, prefix="", required=()):
     for key in required:
         if key not in table:
             raise ValueError(
-                f"{source} must contain `{key}`, as in {{{', '.join(required)}}}. "
-                f"Received: {repr(table)[:200]}"
+                f"{source} must contain `{key}`. Received: {repr(table)[:200]}"
             )
     return {key: check(prefix + key, hints[key], x) for key, x in table.items()}
 

@@ -62,11 +62,12 @@ def path_of(name):
     return FOLDER / f"{name}.toml"
 
 
-def read(name: str, own_agent: bool = False) -> dict[str, Any]:
+def read(name: str, own_agent: bool = False, env: str | None = None) -> dict[str, Any]:
     """Returns the settings of a preset.
 
     Args:
         name: One of `names()`, or the path of a `.toml` file.
+        env: Environment id for a file that names none.
         own_agent: Bool, whether a function of the user makes the agent. A file's table
             `agent` then contains its keyword arguments, and a named preset has none.
 
@@ -87,8 +88,8 @@ def read(name: str, own_agent: bool = False) -> dict[str, Any]:
     """
     path, source = path_of(name), f"The preset {name}"
     settings = version.unstamped("preset", source, read_toml(path))
+    settings = {**EMPTY_PRESET, **({} if env is None else {"env": env}), **settings}
     settings = schema.check_table(source, PRESET_HINTS, settings, required=("env",))
-    settings = {**EMPTY_PRESET, **settings}
     if path.parent != FOLDER:
         check_env_kwargs(source, settings["env_kwargs"])
     elif own_agent:
@@ -134,7 +135,7 @@ def write(path, settings, comment):
 def _without_none(settings):
     if not isinstance(settings, dict):
         return settings
-    return {key: _without_none(x) for key, x in settings.items() if x is not None}
+    return {key: _without_none(x) for key, x in settings.items() if x not in (None, {})}
 
 
 def read_for_env(name: str | None, env: Any, own_agent: bool = False) -> dict[str, Any]:
@@ -152,7 +153,7 @@ def read_for_env(name: str | None, env: Any, own_agent: bool = False) -> dict[st
         name = own_name(id) if isinstance(id, str) and own_name(id) in names() else None
     if name is None:
         return EMPTY_PRESET
-    preset = read(name, own_agent)
+    preset = read(name, own_agent, id if isinstance(id, str) else None)
     own = own_name(preset["env"])
     if isinstance(id, str) and own_name(id) not in (own, own.rpartition("-v")[0]):
         raise ValueError(

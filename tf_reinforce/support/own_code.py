@@ -65,6 +65,12 @@ def load(option, name):
     return function
 
 
+def defaults(option, name):
+    """Returns the defaults of a function's arguments as a dict."""
+    parameters = inspect.signature(load(option, name)).parameters.values()
+    return {x.name: x.default for x in parameters if x.default is not x.empty}
+
+
 def call(option, name, *args, **kwargs):
     """Calls a function of the user, and returns its result.
 

@@ -218,6 +218,11 @@ def similar(name, names):
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
+def printable(text):
+    """Replaces control characters, which could change what a terminal shows."""
+    return "".join(x if x.isprintable() or x == "\n" else "?" for x in text)
+
+
 def one_line(error):
     """Returns the text of an error without colors, line breaks and Keras' arguments."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("Arguments received by")[0]

@@ -17,6 +17,7 @@ from tf_reinforce.data import spaces
 from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.engine.collect import make_envs
+from tf_reinforce.settings import default_settings
 from tf_reinforce.support import validation
 
 _LARGE = 10.0  # larger observations should be normalized
@@ -140,11 +141,13 @@ def _findings(env, options, seed, episodes, action_mask):
             normalize_observations=any(map(spaces.is_quantity, parts)),
         )
         weights = sum(math.prod(x.shape) for x in agent.policy.trainable_weights)
+        critic_head = default_settings.for_task(agent.action_space, 1)[0].get("head")
+        other = f" ({critic_head} with a value network)" if critic_head else ""
         yield Finding(
             "note",
             f"The action space {agent.action_space} gets the head "
-            f"{type(agent.head).__name__}, and the default policy has {weights:,} "
-            "weights.",
+            f"{type(agent.head).__name__}{other}, and the default policy has "
+            f"{weights:,} weights.",
         )
         records = []
         for _ in range(2):

@@ -4,6 +4,7 @@ import csv
 import decimal
 import fractions
 import math
+import re
 
 import gymnasium as gym
 import keras
@@ -98,10 +99,14 @@ def test_logs_do_not_depend_on_environments_or_workers(options, trained):
     assert found == {name: without_speed(history)[name] for name in found}
 
 
-def test_resumed_training_has_the_same_logs_and_needs_the_same_keys(tmp_path, trained):
+def test_resumed_training_has_the_same_logs_and_needs_the_same_keys(
+    tmp_path, trained, capsys
+):
     """The checkpoint of an earlier version contains no keys, and means none."""
-    train(epochs=1, resume=tmp_path)
-    with pytest.raises(ValueError, match="its settings, info_keys differs"):
+    costs = f"cost {train(epochs=1, resume=tmp_path, verbose=1)['cost'][0]:.4g}"
+    progress, result = re.findall(r".*cost .*", capsys.readouterr().out)
+    assert costs in progress and "new episodes, cost " in result
+    with pytest.raises(ValueError, match="another value of settings, info_keys"):
         train(resume=tmp_path, info_keys=())
     found = without_speed(train(resume=tmp_path))
     assert found == {name: without_speed(trained[0])[name] for name in found}
