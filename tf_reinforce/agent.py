@@ -538,7 +538,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
                 run = stack.enter_context(run_directory.of_agent(*parts))
             history = self._train(given, options, callbacks, validator, run)
             if run is not None:
-                run.finish(history.epoch, validator)
+                run.finish(validator)
         return history
 
     def _train(

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 
 import gymnasium as gym
 import keras
@@ -14,7 +16,10 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
+from tf_reinforce.callbacks import diagnostics
 from tf_reinforce.engine import agent_state
+from tf_reinforce.engine import run_directory
+from tf_reinforce.engine import validation
 from tf_reinforce.settings import run_config
 
 FIT = dict(episodes_per_epoch=4, max_episode_steps=20, num_envs=2, verbose=0)
@@ -97,9 +102,12 @@ def test_command_line_continues_a_run_of_an_own_model_to_the_same_bits(tmp_path,
     assert config["model"] == "mine, 10 weights"
 
 
-def test_the_best_agent_is_evaluated_and_the_last_one_returned(tmp_path, monkeypatch):
-    """The best of these validations is the first."""
-    returns = iter([9.0, 5.0, 7.0])
+@pytest.mark.parametrize("first", [[9.0, 5.0, 7.0], [5.0, 7.0, 9.0]])
+def test_the_best_agent_is_evaluated_and_the_last_one_returned(
+    first, tmp_path, monkeypatch
+):
+    """It stays the best if the training becomes longer."""
+    returns = iter([*first, 6.0, 8.0])
     seen, evaluate = [], tfr.Reinforce.trainer.fget
 
     class Spy:
@@ -121,9 +129,90 @@ def test_the_best_agent_is_evaluated_and_the_last_one_returned(tmp_path, monkeyp
     agent = own_agent()
     agent.fit("CartPole-v1", epochs=5, resume=tmp_path, **FIT)
     assert [stream for stream, _ in seen] == ["validation"] * 3 + ["evaluation"]
-    assert seen[3][1] == seen[0][1] == weights(tfr.load(tmp_path / "agent.keras"))
+    best = seen[first.index(9.0)][1]
+    assert seen[3][1] == best == weights(tfr.load(tmp_path / "agent.keras"))
     assert seen[2][1] == weights(tfr.load(tmp_path / "last.keras")) == weights(agent)
     assert json.loads((tmp_path / "evaluation.json").read_text())["episode_return"] == 1
+    own_agent().fit("CartPole-v1", epochs=7, resume=tmp_path, **FIT)
+    assert len(seen) == 7 and seen[6][1] == best
+
+
+@pytest.mark.parametrize("freq", [2, 9])
+def test_averaged_weights_are_those_of_the_last_agent(freq, tmp_path, monkeypatch):
+    """They are validated too, and here they are better than the weights before."""
+    values = iter([1.0, 2.0, 3.0])
+    rest = dict(episode_return_std=0.0, episodes=3.0)
+    monkeypatch.setattr(
+        validation.Validation, "play", lambda *_: {"episode_return": next(values), **rest}
+    )
+    agent = own_agent()
+    agent.compile(keras.optimizers.Adam(0.05, use_ema=True))
+    options = {**FIT, "validation_freq": freq}
+    agent.fit("CartPole-v1", epochs=2, resume=tmp_path, **options)
+    for name in ("last.keras", "agent.keras"):
+        assert weights(tfr.load(tmp_path / name)) == weights(agent)
+
+
+def test_other_threads_wait_while_the_agent_has_its_best_weights(tmp_path, monkeypatch):
+    """Otherwise they would save an earlier agent, or a mixture."""
+    returns, waits = iter([2.0, 1.0]), []
+    play = validation.Validation.play
+
+    def spy(self, stream, number):
+        if stream == "validation":
+            return {"episode_return": next(returns)}
+        (thread := threading.Thread(target=try_to_lock)).start()
+        thread.join()
+        return play(self, stream, number)
+
+    def try_to_lock():  # as `agent.save` does
+        waits.append(agent._weights_lock.acquire(blocking=False))
+        if waits[-1]:
+            agent._weights_lock.release()
+
+    agent = own_agent()
+    monkeypatch.setattr(validation.Validation, "play", spy)
+    agent.fit("CartPole-v1", epochs=3, resume=tmp_path, **FIT)
+    assert waits == [False] and agent.updates == 3
+    assert tfr.load(tmp_path / "agent.keras").updates == 2
+
+
+def test_a_run_without_checkpoints_begins_anew_unless_it_has_finished(tmp_path):
+    """Nothing of the earlier training remains, which was in another environment."""
+    own_agent().fit("CartPole-v1", epochs=2, resume=tmp_path, **FIT)
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(FileExistsError, match="a finished run without a checkpoint"):
+        own_agent().fit("CartPole-v1", epochs=2, resume=tmp_path, **FIT)
+    assert {x.name for x in tmp_path.iterdir()} == FILES - {"checkpoints"}
+    (tmp_path / "evaluation.json").unlink()  # as if it had been killed
+    (tmp_path / "command.txt").write_text("another")
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
+    agent.fit(toys.Bandit, epochs=2, resume=tmp_path, **{**FIT, "validation_freq": 9})
+    assert tfr.load(tmp_path / "agent.keras").action_space == agent.action_space
+    assert "another" not in (tmp_path / "command.txt").read_text()
+    assert json.loads((tmp_path / "evaluation.json").read_text())["updates"] == 2
+
+
+class Generous(tfr.envs.CartPole):
+    """A twin with other rewards."""
+
+
+def test_only_the_twin_itself_stands_for_its_environment():
+    for env, expected in (
+        (tfr.envs.CartPole(), "CartPole-v1"),
+        (tfr.envs.CartPole(dtype="float64"), None),
+        (type("CartPole", (Generous,), {})(), None),
+        (tfr.envs.Pendulum(), None),
+    ):
+        assert run_directory._twin_id(env, "CartPole-v1") == expected
+
+
+def test_diagnosis_that_fails_is_not_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(diagnostics, "examine", None)
+    options = {**FIT, "verbose": 1, "validation_freq": []}
+    own_agent().fit("CartPole-v1", epochs=1, resume=tmp_path, **options)
+    printed = capsys.readouterr().out
+    assert "target 475 missed" in printed and "diagnosis:" not in printed
 
 
 def test_without_validations_the_last_agent_is_the_best(tmp_path):
@@ -188,7 +277,7 @@ class NoConfig(keras.Model):
         return self.layer(inputs)
 
 
-def test_a_model_that_keras_cannot_save_is_kept_as_weights(tmp_path, caplog):
+def test_a_model_that_keras_cannot_save_is_kept_as_weights(tmp_path, caplog, capsys):
     def train(epochs):
         keras.utils.set_random_seed(0)
         agent = tfr.Reinforce(NoConfig(keras.layers.Dense(2)))
@@ -197,6 +286,10 @@ def test_a_model_that_keras_cannot_save_is_kept_as_weights(tmp_path, caplog):
 
     train(2)
     assert "agent.weights.h5" in caplog.text
+    assert cli.main(["train", "--resume", str(tmp_path)]) == 2
+    assert "its model can be in no file" in capsys.readouterr().err
+    assert cli.main(["evaluate", str(tmp_path)]) == 2
+    assert "agent.load_weights(" in capsys.readouterr().err
     assert train(3).epoch == [0, 1, 2]
     names = {x.name for x in tmp_path.iterdir()}
     assert names >= {"agent.weights.h5", "last.weights.h5", "evaluation.json"}
@@ -205,18 +298,20 @@ def test_a_model_that_keras_cannot_save_is_kept_as_weights(tmp_path, caplog):
 SCRIPT = """
 import signal, sys
 import tf_reinforce as tfr
-agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,))
 class Stop(tfr.callbacks.EpisodeCallback):
     def on_epoch_end(self, epoch, logs=None):
         if epoch + 1 == int(sys.argv[2]):
             signal.raise_signal(signal.SIGINT)
 options = dict(episodes_per_epoch=2, max_episode_steps=9, validation_episodes=2)
-agent.fit("CartPole-v1", epochs=4, resume=sys.argv[1], callbacks=[Stop()], **options)
-print("the program goes on")
+for _ in range(2):
+    agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,))
+    agent.fit("CartPole-v1", epochs=4, resume=sys.argv[1], callbacks=[Stop()], **options)
+    print("the program goes on")
 """
 
 
 def test_a_script_that_ctrl_c_ends_says_so_in_a_line_and_goes_on(tmp_path):
+    """The second start continues, and then has a finished run."""
     (tmp_path / "script.py").write_text(SCRIPT)
 
     def start(stop):
@@ -231,9 +326,10 @@ def test_a_script_that_ctrl_c_ends_says_so_in_a_line_and_goes_on(tmp_path):
     assert errors[0].startswith("interrupted after update 2 of 4. To continue, start")
     code, lines, errors = start(0)
     assert (code, lines[0], errors) == (0, "continuing at update 3 of 4", [])
-    assert lines[-2:] == ["saved in run", "the program goes on"]
-    code, again, _ = start(0)
-    assert again[0] == "finished after update 4 of 4" and again[-1] == lines[-1]
+    end = lines.index("the program goes on")
+    again = lines[end + 1 :]
+    assert lines[end - 1] == "saved in run" and again[-1] == lines[end]
+    assert again[0] == "finished after update 4 of 4"
     assert again[2].partition(":")[0] == "CartPole-v1"
     command = (tmp_path / "run" / "command.txt").read_text()
     assert command == f"{sys.executable} script.py run 2\n"

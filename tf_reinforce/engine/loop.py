@@ -91,7 +91,10 @@ def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, 
                 progress.epoch += 1
             record.write_if_due(progress)
         progress.stopped = agent.stop_training
-        record.write(progress)
+        with contextlib.ExitStack() as stack:
+            stack.callback(record.write, progress)  # also after an error
+            if run is not None and not record.signal:
+                run.judge_last(progress.epoch, validator)
     if _optimizer_steps(agent) != (optimizer, progress.first_optimizer_step):
         optimizers.finalize(agent.optimizer)
     callbacks.on_train_end(callbacks.logs)

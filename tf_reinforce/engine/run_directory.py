@@ -11,7 +11,6 @@ import time
 
 import gymnasium as gym
 import keras
-import numpy as np
 
 from tf_reinforce import callbacks as package_callbacks
 from tf_reinforce import envs
@@ -21,15 +20,18 @@ from tf_reinforce.engine import agent_state
 from tf_reinforce.engine import checkpoints
 from tf_reinforce.engine import interruption
 from tf_reinforce.engine import recorder
+from tf_reinforce.envs import checks
 from tf_reinforce.settings import config as settings
 from tf_reinforce.settings import run_config
 from tf_reinforce.settings import toml_files
 from tf_reinforce.support import files
+from tf_reinforce.support import optimizers
 from tf_reinforce.support import version
 
 LOG, EPISODES, EVALUATION = "log.csv", "episodes.csv", "evaluation.json"
 TENSORBOARD = "tensorboard"  # the folder of event files
 _BEST, _LAST = "agent", "last"
+_SUFFIXES = ".keras", ".weights.h5"  # of the whole model, and of its weights
 LAST = f"{_LAST}.keras"
 # Attributes of agents, language models and sampling models: the network that is trained.
 _NETWORKS = "causal_lm", "policy", "model"
@@ -70,7 +72,7 @@ class RunDirectory:
         logs = [x for x in logs if os.path.abspath(x.filename) not in taken]
         self.callbacks = [self.best, *logs]
         self._logs = [os.path.basename(x.filename) for x in logs]
-        self.suffix = ".keras"
+        self.suffix = _SUFFIXES[0]
         self._start = 0.0
 
     def begin(self, progress, is_new):
@@ -83,7 +85,7 @@ class RunDirectory:
         self._start = time.perf_counter()
         self._choose_suffix()
         if self.folder.is_writer:
-            self._expect_own_files()
+            self._expect_own_files(is_new)
             command = self.config.pop("command", None) or _command()
             parts = (getattr(self.model, x, None) for x in _NETWORKS)
             network = next(x for x in parts if isinstance(x, keras.Model))
@@ -112,7 +114,8 @@ class RunDirectory:
         try:
             json.dumps(self.model.get_config())
         except (NotImplementedError, TypeError, ValueError) as error:
-            self.suffix = ".weights.h5"
+            self.suffix = _SUFFIXES[1]
+            self.config.setdefault("only_in_script", []).append("model")
             text = str(error).strip().split("\n")[0]
             log.warning(
                 "The run stores the weights of the model (%s%s), and not the model, "
@@ -120,10 +123,15 @@ class RunDirectory:
                 *(_BEST, self.suffix, text),
             )
 
-    def _expect_own_files(self):
-        """Raises `FileExistsError` if the folder has files that are of no run."""
+    def _expect_own_files(self, is_new):
+        """Raises `FileExistsError` if `fit` would replace files of the user.
+
+        These are files that no run has written, and those of a finished run without a
+        checkpoint. A run that was killed before its first checkpoint begins anew, without
+        its files.
+        """
         names = {*run_config.FILES, *self._logs, EVALUATION}
-        names |= {f"{name}{self.suffix}" for name in (_BEST, _LAST)}
+        names |= {f"{name}{x}" for name in (_BEST, _LAST) for x in _SUFFIXES}
         content = run_config.read_json(self.path / run_config.FILE_NAME)
         found = sorted(name for name in names if (self.path / name).exists())
         if found and version.CONFIG_KEY not in content:
@@ -132,6 +140,17 @@ class RunDirectory:
                 f"{'it' if len(found) == 1 else 'them'}. Choose another folder for "
                 "`resume`, which would replace such files."
             )
+        if is_new and self._finished_updates() is not None:
+            raise FileExistsError(
+                f"{self.path} contains a finished run without a checkpoint. Choose "
+                "another folder for `resume`, or remove this one."
+            )
+        for name in found if is_new else ():
+            (self.path / name).unlink()
+
+    def _finished_updates(self):
+        """Returns the number of updates of the evaluated agent, or `None`."""
+        return run_config.read_json(self.path / EVALUATION).get("updates")
 
     def _continues(self, progress):
         fit = self.config["fit"]
@@ -158,7 +177,7 @@ class RunDirectory:
             run_config.write_json(self.path / EVALUATION, metrics)
 
     def _save(self, name):
-        is_whole = self.suffix == ".keras"
+        is_whole = self.suffix == _SUFFIXES[0]
         save = self.model.save if is_whole else self.model.save_weights
         save(self.path / f"{name}{self.suffix}")
 
@@ -177,11 +196,10 @@ class RunDirectory:
             f"checkpoint is in {self._shown_path}"
         )
 
-    def finish(self, epochs, validator):
+    def finish(self, validator):
         """Evaluates the best agent on new episodes, and prints its returns.
 
         Args:
-            epochs: List of the numbers of all epochs.
             validator: `validation.Validation`.
         """
         seconds = time.perf_counter() - self._start
@@ -190,8 +208,10 @@ class RunDirectory:
             return
         metrics, trained = run_config.read_json(path), ""
         if metrics.get("updates") != updates:
+            if self._averages:
+                self.save_last()  # the checkpoint needs the weights before averaging
             validator.compare()
-            metrics = {**self._evaluate(epochs, validator), "updates": updates}
+            metrics = {**self._evaluate(validator), "updates": updates}
             run_config.write_json(path, metrics)
             target = self.config["target_return"]
             if self.verbose and target is not None and metrics["episode_return"] < target:
@@ -202,18 +222,39 @@ class RunDirectory:
             )
         self._print(f"{self._result(metrics)}\n{trained}saved in {self._shown_path}")
 
-    def _evaluate(self, epochs, validator):
-        last = epochs[-1] + 1 if epochs else 0
-        text = f"interrupted; the trained agent is in {self._shown_path}"
-        with interruption.explained(text):
+    def judge_last(self, epoch, validator):
+        """Judges the agent as `fit` leaves it, unless a validation has just done so.
+
+        The last checkpoint, which is not written yet, will contain the result.
+
+        Args:
+            epoch: Int, the number of epochs.
+            validator: `validation.Validation`.
+        """
+        is_finished = self._finished_updates() == self.model.updates
+        if is_finished or not self.folder.is_writer:
+            return
+        is_judged = self.best.judged_update == epoch and not self._averages
+        if validator.table["every"] and is_judged:
+            return
+        with self._restored():
+            optimizers.finalize(self.model.optimizer)
             if not validator.table["every"]:
                 self._save_best()
-            elif self.best.judged_update != last:
-                self._print("evaluating the last agent …")
-                self.best.judge(validator.metrics()["episode_return"], last)
+                return
+            self._print("evaluating the last agent …")
+            self.best.judge(validator.metrics()["episode_return"], epoch)
+
+    @property
+    def _averages(self):
+        """Returns whether `fit` ends with averaged weights."""
+        return optimizers.step_count(self.model.optimizer)[0].use_ema
+
+    def _evaluate(self, validator):
+        text = f"interrupted; the trained agent is in {self._shown_path}"
+        with interruption.explained(text), self._best_weights():
             self._print("evaluating the best agent on new episodes …")
-            with self._best_weights():
-                return validator.play("evaluation", 0)
+            return validator.play("evaluation", 0)
 
     def _print(self, text):
         if self.verbose:
@@ -235,19 +276,30 @@ class RunDirectory:
         The file may come from an untrusted source, so it must not be larger than expected
         for the agent.
         """
-        variables = agent_state.variables(self.model)
-        values = [x.numpy() for x in variables]
-        size = 2**27 + 2 * sum(np.asarray(x).nbytes for x in values)
+        size = 2**27 + 2 * sum(x.nbytes for x in self.model.get_weights())
         files.expect_regular_file(self._file(_BEST), size)
-        try:
+        with self._restored():
             self.model.load_weights(self._file(_BEST))
             yield
-        finally:
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
+
+    @contextlib.contextmanager
+    def _restored(self):
+        """Assigns the present values to all variables after the `with` block.
+
+        Other threads do not see the values in between: they wait as for an update.
+        """
+        with self.model._weights_lock:
+            variables = agent_state.variables(self.model)
+            values = [x.numpy() for x in variables]
+            try:
+                yield
+            finally:
+                for variable, value in zip(variables, values, strict=True):
+                    variable.assign(value)
 
     def _advice(self, validator):
         """Returns lines that say why the target was missed, and what may help."""
+        lines, name = [], toml_files.own_name(self.config["env"])
         text = (
             "nothing known keeps the policy from learning. Train for longer, or search "
             "settings with `tf-reinforce tune`."
@@ -255,7 +307,7 @@ class RunDirectory:
         with contextlib.suppress(Exception):  # the training itself has succeeded
             for finding in diagnostics.examine(self.model, validator.collect())[:1]:
                 text = finding.advice
-        lines, name = [f"diagnosis: {text}"], toml_files.own_name(self.config["env"])
+            lines.append(f"diagnosis: {text}")
         if self.config["preset"] is None and name in toml_files.names():
             result = toml_files.read(name)["result"]
             lines.append(f"the preset {name} has reached {result}: use `--preset {name}`")
@@ -373,11 +425,11 @@ def _config(agent, folder, given, options, table, others):
 
 def _twin_id(env, validation_env):
     """Returns the id of the environment whose twin trains, or `None`."""
-    is_twin = isinstance(env, envs.TensorEnv) and isinstance(validation_env, str)
-    name = type(env).__name__
-    return (
-        validation_env if is_twin and settings.TWINS.get(validation_env) == name else None
-    )
+    twin = envs.TWINS.get(validation_env) if isinstance(validation_env, str) else None
+    if twin is None or type(env) is not twin:
+        return None
+    is_changed = checks.constants(env) != checks.constants(envs.make(validation_env))
+    return None if is_changed else validation_env
 
 
 def agent_settings(options):

@@ -58,6 +58,12 @@ def find(run, name="agent.keras"):
     """
     run = pathlib.Path(run)
     path = run / name if run.is_dir() else run
+    weights = path.with_suffix(".weights.h5")
+    if not path.exists() and weights.exists():
+        raise FileNotFoundError(
+            f"Keras could not save the model of {run}. Only its program can use it, with "
+            f'agent.load_weights("{weights}").'
+        )
     if not path.exists():
         raise FileNotFoundError(
             f"There is no file or folder {path}. Expected: an agent file, or a folder of "
