@@ -2,6 +2,7 @@
 
 import math
 
+import keras
 import pytest
 import toys
 from tensorboard.backend.event_processing import event_file_loader
@@ -84,6 +85,18 @@ def test_scalars_are_the_logs_at_environment_steps(tmp_path):
     logs = agent.fit(Winning, callbacks=[logger], **options).history
     written = sorted(assert_written(tmp_path, logs))
     assert written[:4] == ["episode/cost", *(f"episode/{name}" for name in RETURNS)]
+
+
+def test_events_of_a_training_that_fails_are_written(tmp_path):
+    def fail(epoch, logs):
+        raise RuntimeError("the second callback fails")
+
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
+    listed = [callbacks.TensorBoardLogger(tmp_path)]
+    listed.append(keras.callbacks.LambdaCallback(on_epoch_end=fail))
+    with pytest.raises(RuntimeError, match="second callback"):
+        agent.fit(toys.Bandit, epochs=1, callbacks=listed, verbose=0)
+    assert scalars(tmp_path)["episode/episode_return"].keys() == {16}
 
 
 def test_histograms_count_the_actions_and_the_weights(tmp_path):

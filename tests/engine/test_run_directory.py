@@ -62,6 +62,8 @@ def test_a_run_from_python_equals_one_from_the_command_line(tmp_path, capsys):
     options += ["--eval-every", "2", "--eval-episodes", "3", "--engine", "host"]
     options += ["--run-dir", str(tmp_path / "a"), "--tensorboard", "--no-preset"]
     assert cli.main(["train", "CartPole-v1", *options]) == 0
+    printed = capsys.readouterr().out
+    assert "\ndiagnosis: " in printed and "\nthe preset CartPole-v1 has" in printed
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,), seed=3)
     logger = tfr.callbacks.TensorBoardLogger(tmp_path / "b" / "tensorboard")
     options = {**FIT, "resume": tmp_path / "b", "callbacks": [logger]}
@@ -155,24 +157,32 @@ def test_files_of_the_user_are_kept(name, tmp_path):
     assert {x.name for x in tmp_path.iterdir()} <= {name, ".lock"}
 
 
-def test_log_of_a_callback_of_the_user_stays_the_only_one(tmp_path):
+def test_callbacks_of_the_user_are_no_options_and_keep_their_log(tmp_path):
+    """`config.json` names those that an option makes. Each here differs in one point."""
     path = tmp_path / "run" / "log.csv"
     path.parent.mkdir()
-    logger = keras.callbacks.CSVLogger(path)
-    options = {**FIT, "callbacks": [logger], "resume": path.parent}
-    own_agent().fit("CartPole-v1", epochs=2, **options)
-    assert len(log(path.parent)) == 2
+    own = [keras.callbacks.CSVLogger(path), tfr.callbacks.StopAtReturn(1e9)]
+    own += [tfr.callbacks.TensorBoardLogger(tmp_path / "tensorboard")]
+    own += [tfr.callbacks.Diagnostics(every=9)]
+    options = {**FIT, "callbacks": own, "resume": path.parent}
+    own_agent().fit("CartPole-v1", epochs=1, **options)
+    assert len(log(path.parent)) == 1
+    config = json.loads((path.parent / "config.json").read_text())
+    assert (config["callbacks"], config["only_in_script"]) == ({}, ["callbacks"])
+    assert config["fit"]["epochs"] == 1
 
 
 def test_command_line_refuses_what_only_the_program_has(tmp_path, capsys):
     """A wrapped instance has the id of the plain environment, which is another one."""
     wrapped = gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda x: 2 * x)
-    options = {**FIT, "num_envs": 1, "reset_options": {"low": 0.0}, "initial_epoch": 1}
-    own_agent().fit(wrapped, epochs=2, resume=tmp_path, **options)
+    options = {"validation_env": gym.make("CartPole-v1"), "validation_freq": [2]}
+    options |= {"reset_options": {"low": 0.0}, "env_attrs": {"x_threshold": 2.0}}
+    options |= {"initial_epoch": 1, "epochs": 2}
+    own_agent().fit(wrapped, resume=tmp_path, **{**FIT, "num_envs": 1, **options})
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["only_in_script"] == ["env", "reset_options", "initial_epoch"]
+    assert config["only_in_script"] == ["env", *list(options)[:-1]]
     assert cli.main(["train", "--resume", str(tmp_path)]) == 2
-    assert "its env, reset_options, initial_epoch can be in" in capsys.readouterr().err
+    assert f"its {', '.join(config['only_in_script'])} can" in capsys.readouterr().err
     assert cli.main(["evaluate", str(tmp_path)]) == 2
     assert "only if you trust it: --env CartPole-v1" in capsys.readouterr().err
 
@@ -198,6 +208,8 @@ def test_a_model_that_keras_cannot_save_is_kept_as_weights(tmp_path, caplog):
     train(2)
     assert "agent.weights.h5" in caplog.text
     assert train(3).epoch == [0, 1, 2]
+    assert json.loads((tmp_path / "config.json").read_text())["fit"]["epochs"] == 3
+    assert json.loads((tmp_path / "evaluation.json").read_text())["updates"] == 3
     names = {x.name for x in tmp_path.iterdir()}
     assert names >= {"agent.weights.h5", "last.weights.h5", "evaluation.json"}
 
