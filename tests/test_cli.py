@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import logging
+import math
 import os
 import pathlib
 import re
@@ -228,6 +229,9 @@ def test_evaluate_prints_the_same_result_as_the_run(run, capsys):
     shown = json.loads(capsys.readouterr().out)
     stored = json.loads((run / "evaluation.json").read_text())
     assert {**shown, "updates": 2} == stored
+    with pytest.warns(UserWarning, match="no episode ended with info.'cost'."):
+        cli.main(["evaluate", str(run), "--episodes", "1", "--info-keys", "cost"])
+    assert math.isnan(json.loads(capsys.readouterr().out)["cost"])
 
 
 def test_evaluate_trusts_neither_modules_nor_texts_of_a_run(run, tmp_path, capsys):

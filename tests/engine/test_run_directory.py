@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import types
 
 import gymnasium as gym
 import keras
@@ -14,7 +15,10 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
+from tf_reinforce.cli import train as train_command
 from tf_reinforce.engine import agent_state
+from tf_reinforce.engine import run_directory
+from tf_reinforce.settings import config as settings
 from tf_reinforce.settings import run_config
 
 FIT = dict(episodes_per_epoch=4, max_episode_steps=20, num_envs=2, verbose=0)
@@ -165,11 +169,43 @@ def test_callbacks_of_the_user_are_no_options_and_keep_their_log(tmp_path):
     own += [tfr.callbacks.TensorBoardLogger(tmp_path / "tensorboard")]
     own += [tfr.callbacks.Diagnostics(every=9)]
     options = {**FIT, "callbacks": own, "resume": path.parent}
+    options["env_kwargs"] = {"sutton_barto_reward": np.True_}  # no JSON
     own_agent().fit("CartPole-v1", epochs=1, **options)
     assert len(log(path.parent)) == 1
     config = json.loads((path.parent / "config.json").read_text())
-    assert (config["callbacks"], config["only_in_script"]) == ({}, ["callbacks"])
+    assert config["only_in_script"] == ["env_kwargs", "callbacks"]
+    assert (config["callbacks"], config["env_kwargs"]) == ({}, {})
     assert config["fit"]["epochs"] == 1
+
+
+@pytest.mark.parametrize("kind", ["scalars", "histograms"])
+def test_callbacks_of_options_are_recorded_as_these_options(kind, tmp_path):
+    table = {"diagnose": True, "tensorboard": kind, "stop_at_return": 3.0}
+    assert table.keys() == settings.TABLES["callbacks"].keys()
+    made = train_command.make_callbacks({"callbacks": table}, tmp_path)
+    assert run_directory._callback_table(made, tmp_path) == (table, False)
+
+
+@pytest.mark.parametrize(
+    "preset, callbacks, target",
+    [
+        ({"target": 2.0}, {"stop_at_return": 3.0}, 2.0),
+        ({}, {"stop_at_return": 3.0}, 3.0),
+        (None, {}, 475.0),
+    ],
+)
+def test_target_is_that_of_the_preset_or_of_a_callback(preset, callbacks, target):
+    agent = types.SimpleNamespace(_fit_defaults={"evaluation": preset})
+    assert run_directory._target(agent, "CartPole-v1", callbacks) == target
+
+
+def test_only_the_environments_of_the_package_are_twins():
+    class OtherCartPole(tfr.envs.CartPole):
+        pass
+
+    for env, expected in ((tfr.envs.CartPole(), "CartPole-v1"), (OtherCartPole(), None)):
+        assert run_directory._twin_id(env, "CartPole-v1") == expected
+    assert run_directory._twin_id(tfr.envs.CartPole(), "Acrobot-v1") is None
 
 
 def test_command_line_refuses_what_only_the_program_has(tmp_path, capsys):
@@ -281,3 +317,16 @@ def test_a_score_function_writes_a_run_that_the_commands_read(tmp_path, capsys):
     assert "a run of ScoreFunction. Only the program" in capsys.readouterr().err
     assert cli.main(["info", str(run)]) == 0
     assert "ScoreFunction" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("validates, best", [(True, [1.0]), (False, [1.0, 2.0])])
+def test_best_model_is_that_of_the_validations_if_there_are_some(
+    validates, best, tmp_path
+):
+    saved, options = [], dict(callbacks=[], verbose=0, epochs=2)
+    with run_directory.of_model(None, tmp_path, {}, validates, options) as run:
+        run.best.save = saved.append
+        for epoch, (reward, validated) in enumerate([(1.0, 3.0), (2.0, 2.0)]):
+            logs = {"loss": 0.0, "reward": reward, "val_reward": validated}
+            run.best.on_epoch_end(epoch, logs)
+    assert [logs["reward"] for logs in saved] == best
