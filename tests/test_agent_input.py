@@ -334,13 +334,27 @@ def test_build_raises_if_head_does_not_fit_the_action_space(head):
         agent.build_for_spaces(toys.Clock.observation_space, toys.Clock.action_space)
 
 
-def test_wrong_validation_environment_raises_before_training():
-    agent = tfr.Reinforce(policy())
-    agent.compile(keras.optimizers.SGD(0.1))
-    options = {"validation_env": toys.Lengths, "validation_freq": 3, "verbose": 0}
-    with pytest.raises(ValueError, match="[Ss]pace"):
-        agent.fit(toys.Clock, epochs=3, **options)
+@pytest.mark.parametrize(
+    "env, other, message",
+    [
+        (toys.Clock, toys.Lengths, "[Ss]pace"),
+        (toys.Bandit, tfr.envs.Bandit([0.0, 1.0]), "`reset_options`.* need Gymnasium"),
+    ],
+)
+def test_wrong_validation_environment_raises_before_training(env, other, message):
+    agent = tfr.Reinforce.for_env(env, hidden=())
+    options = {"validation_env": other, "validation_freq": 3, "verbose": 0}
+    with pytest.raises(ValueError, match=message):
+        agent.fit(env, epochs=3, reset_options={"any": 1}, **options)
     assert agent.updates == 0
+
+
+def test_validation_environment_has_the_env_kwargs_of_the_training():
+    agent = tfr.Reinforce.for_env(toys.Clock, hidden=())
+    options = dict(epochs=1, episodes_per_epoch=1, validation_episodes=2, verbose=0)
+    options |= dict(validation_env=toys.Clock, env_kwargs={"length": 2})
+    logs = agent.fit(toys.Clock, **options).history
+    assert logs["val_episode_length"] == logs["episode_length"] == [2.0]
 
 
 class Noisy(keras.layers.Layer):

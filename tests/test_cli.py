@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import logging
+import math
 import os
 import pathlib
 import re
@@ -27,6 +28,7 @@ import toys
 import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce import envs
+from tf_reinforce.callbacks import diagnostics
 from tf_reinforce.cli import entry
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
@@ -227,6 +229,9 @@ def test_evaluate_prints_the_same_result_as_the_run(run, capsys):
     shown = json.loads(capsys.readouterr().out)
     stored = json.loads((run / "evaluation.json").read_text())
     assert {**shown, "updates": 2} == stored
+    with pytest.warns(UserWarning, match="no episode ended with info.'cost'."):
+        cli.main(["evaluate", str(run), "--episodes", "1", "--info-keys", "cost"])
+    assert math.isnan(json.loads(capsys.readouterr().out)["cost"])
 
 
 def test_evaluate_trusts_neither_modules_nor_texts_of_a_run(run, tmp_path, capsys):
@@ -361,9 +366,12 @@ def test_options_of_a_resumed_run_replace_those_of_its_config(run, tmp_path):
     path = shutil.copytree(run, tmp_path / "copy") / "config.json"
     content = json.loads(path.read_text())
     content["checkpoint"] = {"every_updates": 5, "grace_seconds": 9.0}
+    content["target_return"] = 3.5
     content["callbacks"] = {"tensorboard": "scalars", "video": 7}
     path.write_text(json.dumps(content))
-    own = plan("train", "--resume", str(path.parent)).settings
+    own = plan("train", "--resume", str(path.parent))
+    assert own.target == 3.5
+    own = own.settings
     for name in ("checkpoint", "fit"):
         assert own[name] == content[name]
     assert own["callbacks"] == {"tensorboard": "scalars"}  # earlier versions had videos
@@ -539,12 +547,17 @@ def test_options_become_the_settings_of_their_tables():
     }
 
 
-def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, capsys):
-    """Without a budget, a training ends when it reaches the target."""
+def test_required_target_that_is_missed_gives_exit_code_1(tmp_path, monkeypatch, capsys):
+    """Without a budget, a training ends when it reaches the target.
+
+    A diagnosis that fails does not fail the training.
+    """
+    monkeypatch.setattr(diagnostics, "examine", None)
     few = ["--require-target", "--eval-episodes", "2", "--engine", "host"]
     assert train(tmp_path / "a", "--target-return", "500", *few) == 1
     printed = capsys.readouterr().out
     assert "target 500 missed" in printed and "training ends" not in printed
+    assert "diagnosis:" not in printed and "use `--preset" not in printed
     words = ["--target-return", "0", "--eval-every", "1", *few]
     words += ["--hidden", "8", "--no-preset", "--run-dir", str(tmp_path / "b")]
     assert cli.main(["train", "CartPole-v1", *words]) == 0
@@ -676,6 +689,7 @@ def test_error_for_a_missing_module_names_it_and_the_folder(
         "Boat-v0": "MODULE:ID if a module registers it. Received: Boat-v0",
         "CartPole": "an environment id with its version",
         "nosuchtask:Grid-v0": f"no module 'nosuchtask' in the current folder, {tmp_path}",
+        "no.such:Grid-v0": "no module 'no.such' in the current folder",
         "half_task:Grid-v0": "No module named 'module_that_it_needs'",
     }.items():
         assert train("run", env=env) == 2

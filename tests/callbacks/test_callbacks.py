@@ -208,9 +208,13 @@ def test_facts_in_a_terminal_fill_its_width(terminal, monkeypatch):
 
 @pytest.mark.parametrize("budget", [sweeps.rare(dict(epochs=2)), dict(steps=4)])
 def test_training_that_continues_says_where(budget, tmp_path, capsys):
+    """The agent has made two steps before, which belong to no budget."""
+
     def fit(**more):
         agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
-        options = dict(episodes_per_epoch=2, num_envs=1, resume=tmp_path / "run")
+        options = dict(episodes_per_epoch=2, num_envs=1)
+        agent.fit(toys.Bandit, epochs=1, verbose=0, **options)
+        options["resume"] = tmp_path / "run"
         agent.fit(toys.Bandit, **{**budget, **options, **more})
         return capsys.readouterr().out
 
@@ -221,7 +225,7 @@ def test_training_that_continues_says_where(budget, tmp_path, capsys):
     assert where == f"saved in {tmp_path / 'run'}"
     [(name, number)] = budget.items()
     lines = fit(**{name: 2 * number}).splitlines()
-    of_epochs = of_epochs or " (4 of 8 steps)"
+    of_epochs = of_epochs or " (6 of 10 steps)"
     assert lines[0] == "continuing at update 3" + of_epochs.format(4)
     assert sum(line.startswith("update 4") for line in lines) == 1
 

@@ -64,6 +64,7 @@ def test_validations_are_due_after_multiples_of_the_freq():
 def test_first_model_with_the_best_value_is_saved_also_after_a_resume():
     returns, saved, state = [-2.0, 3.0, 3.0, 1.0, None, 4.0, math.nan, 4.0], [], None
     for monitor, sign in (("val_episode_return", 1), ("loss", -1)):
+        judged = []
         for update, value in enumerate(returns):
             best = run_files.BestModel(["missing", monitor], saved.append)
             if update:
@@ -71,8 +72,9 @@ def test_first_model_with_the_best_value_is_saved_also_after_a_resume():
             logs = {} if value is None else {monitor: sign * value}
             best.on_epoch_end(update, {**logs, "update": update})
             state = best.get_state()
+            judged.append(state["judged_update"])
         assert [logs.pop("update") for logs in saved] == [0, 1, 5]
-        assert state == {"best_value": 4.0, "judged_update": 8}
+        assert state["best_value"] == 4.0 and judged == [1, 2, 3, 4, 4, 6, 7, 8]
         saved.clear()
 
 
@@ -96,12 +98,16 @@ def test_log_keeps_its_columns_and_has_those_of_later_validations(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("greedy, hints", [(300, 1), (376, 0), (400, 0)])
-def test_greedy_actions_that_return_clearly_less_are_reported_once(greedy, hints, capsys):
+@pytest.mark.parametrize(
+    "greedy, verbose, hints", [(300, 1, 1), (300, 0, 0), (376, 1, 0), (400, 1, 0)]
+)
+def test_greedy_actions_that_return_clearly_less_are_reported_once(
+    greedy, verbose, hints, capsys
+):
     """The sampled actions return 379 on average."""
     rng = np.random.default_rng(0)
     agent = types.SimpleNamespace(updates=1)
-    given = dict(seed=0, validation_env=None, env="CartPole-v1", verbose=1)
+    given = dict(seed=0, validation_env=None, env="CartPole-v1", verbose=verbose)
     given |= dict(env_kwargs=None)
     table = {"every": 1, "episodes": 9, "deterministic": True, "max_episode_steps": None}
     options = config.FitOptions(epochs=1)

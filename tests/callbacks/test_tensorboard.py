@@ -1,7 +1,9 @@
 """Tests the callback that writes logs for TensorBoard."""
 
 import math
+import shutil
 
+import keras
 import pytest
 import toys
 from tensorboard.backend.event_processing import event_file_loader
@@ -84,6 +86,25 @@ def test_scalars_are_the_logs_at_environment_steps(tmp_path):
     logs = agent.fit(Winning, callbacks=[logger], **options).history
     written = sorted(assert_written(tmp_path, logs))
     assert written[:4] == ["episode/cost", *(f"episode/{name}" for name in RETURNS)]
+
+
+def test_training_that_fails_ends_its_file_of_events(tmp_path):
+    """The next training writes another file, also if the folder was emptied."""
+    seen = {}
+
+    def fail(epoch, logs):
+        seen.update({name: [value] for name, value in logs.items()})
+        raise RuntimeError("the second callback fails")
+
+    agent = tfr.Reinforce.for_env(toys.Bandit, hidden=())
+    listed = [callbacks.TensorBoardLogger(tmp_path / "events")]
+    failing = keras.callbacks.LambdaCallback(on_epoch_end=fail)
+    with pytest.raises(RuntimeError, match="second callback"):
+        agent.fit(toys.Bandit, epochs=1, callbacks=[*listed, failing], verbose=0)
+    assert_written(tmp_path / "events", seen)
+    shutil.rmtree(tmp_path / "events")
+    logs = agent.fit(toys.Bandit, epochs=1, callbacks=listed, verbose=0).history
+    assert_written(tmp_path / "events", logs)
 
 
 def test_histograms_count_the_actions_and_the_weights(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce.engine import agent_state
+from tf_reinforce.experiments import seed_processes
 from tf_reinforce.settings import run_config
 from tf_reinforce.support import startup
 
@@ -44,6 +45,9 @@ def make_callbacks(folder):
 
 def suggest(trial):
     return {"units": trial.suggest_int("units", 2, 4)}
+
+def suggest_list(trial):
+    return [trial.suggest_int("units", 2, 4)]
 
 def number(env, seed):
     return 3
@@ -133,6 +137,7 @@ def test_training_of_an_own_agent_equals_that_of_a_program_and_is_resumed(folder
             "no function of own_module. Did you mean 'make_agent'?",
             0,
         ),
+        ("own_module:tfr", "names no function of own_module.", 0),
         ("own_module:number", "must return a tf_reinforce.Reinforce. Received: 3", 0),
         ("own_module:fails", "fails: KeyError: 'no such key' (", 0),
         ("broken:make_agent", "The module broken fails: NameError: name 'undefined'", 0),
@@ -149,6 +154,8 @@ def test_function_that_makes_no_agent_is_one_line(
     assert train(name, "--epochs", "1", "--run-dir", "run") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line and not (folder / "run").exists()
+    if "fails: " in message:  # in a line of the user
+        assert re.search(rf" \({folder}/(own_module|broken)\.py, line \d+\)", line)
 
 
 def test_options_without_an_effect_are_refused(capsys):
@@ -166,10 +173,41 @@ def test_options_without_an_effect_are_refused(capsys):
     words = ["train", "CartPole-v1", "--agent-arg", "units=3"]
     assert cli.main(words) == 2
     assert "`--agent-arg` has no effect without --agent" in capsys.readouterr().err
+    words = ["tune", "CartPole-v1", "--space", "own_module:suggest"]
+    assert cli.main(words) == 2
+    assert "`--space` has no effect without --agent" in capsys.readouterr().err
     words = ["tune", "CartPole-v1", "--agent", OWN]
     assert cli.main(words) == 2
     assert "[ranges.agent]" in capsys.readouterr().err
     assert cli.main(["presets", "--python"]) == 2
+
+
+def test_command_that_continues_a_run_names_the_functions(folder, monkeypatch, capsys):
+    """Those of one run, of many seeds, and of the process of each seed."""
+
+    def interrupted(self, *_, resume, **options):
+        (resume.path / "checkpoints").mkdir()
+        raise KeyboardInterrupt
+
+    started = []
+    note = lambda commands, *_: started.append(commands) or 130  # noqa: E731
+    monkeypatch.setattr(tfr.Reinforce, "fit", interrupted)
+    monkeypatch.setattr(seed_processes, "run", note)
+    own = ["--agent", OWN, "--callbacks", "own_module:make_callbacks"]
+    own += ["--agent-arg", "kind=relu"]
+    new = ["train", "CartPole-v1", "--epochs", "1", *own, "--run-dir"]
+    for words, name in (
+        ([*new, "run"], "run"),
+        ([*new, "many", "--seeds", "2"], "many"),
+        (["train", "--resume", "many", *own], "many"),
+    ):
+        assert cli.main(words) == 130
+        command = f"to continue: tf-reinforce train --resume {name} {' '.join(own)}\n"
+        assert command in capsys.readouterr().out
+    assert len(started) == 2
+    for words in started:
+        resume = ["train", "--resume"]
+        assert words == {n: [*resume, f"many/seed_{n}", *own] for n in range(2)}
 
 
 PRESET = """
@@ -211,6 +249,13 @@ def test_arguments_of_an_own_agent_are_tuned_and_used(space, folder, capsys):
     assert cli.main([*shlex.split(command), "--run-dir", "run"]) == 0
     policy = tfr.load("run/last.keras").policy
     assert policy.layers[0].units == best["agent"]["units"]
+
+
+def test_space_that_returns_no_dict_is_named(capsys):
+    words = ["tune", "CartPole-v1", "--agent", OWN, "--space", "own_module:suggest_list"]
+    assert cli.main([*words, "--trials", "1", "--run-dir", "s"]) == 1
+    text = "failed: ValueError: own_module:suggest_list must return a dict of keyword"
+    assert text in capsys.readouterr().out
 
 
 def test_printed_preset_makes_the_agent_of_the_preset(folder, capsys):

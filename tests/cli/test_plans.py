@@ -67,7 +67,7 @@ def test_other_environments_get_a_value_baseline(words, limit, every, capsys):
     assert found["fit"]["steps_per_epoch"] == 2048 and found["fit"]["num_envs"] == 4
     assert found["evaluation"]["every"] == every
     first, second, *others = capsys.readouterr().out.splitlines()
-    assert second == "a value network, and 10 passes over each update's steps. " + PLAIN
+    assert second == "a value network, and 10 passes over each update's steps. " + HINT
     kind = "Box" if words[0] == "Pendulum-v1" else "Discrete"
     assert first.startswith(f"without a preset, the settings follow from {kind} actions")
     assert f"episodes of at most {limit} steps" in first
@@ -76,7 +76,7 @@ def test_other_environments_get_a_value_baseline(words, limit, every, capsys):
     assert hints == [True] * has_preset
 
 
-PLAIN = "Plain REINFORCE: --baseline leave_one_out"
+HINT = "Plain REINFORCE: --baseline leave_one_out"
 
 
 def test_info_keys_of_options_and_presets_need_the_host_engine(tmp_path, capsys):

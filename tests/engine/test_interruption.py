@@ -26,6 +26,19 @@ def test_only_a_second_sigint_breaks_off_an_update():
     assert ended.type is interruption.Terminated and ended.value.code == 143
 
 
+def test_handler_of_another_language_is_replaced_by_the_default():
+    """Python cannot install it again, and returns `None` for it."""
+    kept = {number: signal.getsignal(number) for number in interruption.SIGNALS}
+    try:
+        with interruption.GracefulStop(grace_seconds=600) as stop:
+            stop._handlers = dict.fromkeys(interruption.SIGNALS)
+        found = [signal.getsignal(number) for number in interruption.SIGNALS]
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    assert found == [signal.SIG_DFL] * 2
+
+
 def test_signals_reach_an_event_loop_after_a_training():
     async def train_then_wait():
         received = asyncio.Event()

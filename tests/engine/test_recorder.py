@@ -219,8 +219,9 @@ def test_second_training_is_refused_and_the_first_is_not_disturbed(
 
 
 def test_training_that_a_callback_has_stopped_makes_no_further_update(
-    trained, tmp_path, caplog
+    trained, tmp_path, caplog, monkeypatch
 ):
+    """Of TensorFlow's variables, those of what it prints change no result."""
     agent, rewind = trained
     rewind()
 
@@ -229,8 +230,12 @@ def test_training_that_a_callback_has_stopped_makes_no_further_update(
 
     stopped = fit(agent, tmp_path, At(1, stop), resume=os.fspath(tmp_path))
     rewind()
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
+    monkeypatch.setenv("TF_OTHER", "1")
     with caplog.at_level(logging.WARNING, "tf_reinforce"):
         assert fit(agent, tmp_path, resume=os.fspath(tmp_path)) == stopped
+    assert "another value of flags, TF_OTHER: 1 instead of None" in caplog.text
+    assert "TF_CPP" not in caplog.text
     assert agent.updates == 2
     assert "A callback has ended this training after 2 epochs" in caplog.text
 

@@ -2,11 +2,13 @@
 
 import csv
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import types
 
 import gymnasium as gym
 import keras
@@ -16,10 +18,11 @@ import toys
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
-from tf_reinforce.callbacks import diagnostics
+from tf_reinforce.cli import train as train_command
 from tf_reinforce.engine import agent_state
 from tf_reinforce.engine import run_directory
 from tf_reinforce.engine import validation
+from tf_reinforce.settings import config as settings
 from tf_reinforce.settings import run_config
 
 FIT = dict(episodes_per_epoch=4, max_episode_steps=20, num_envs=2, verbose=0)
@@ -67,6 +70,8 @@ def test_a_run_from_python_equals_one_from_the_command_line(tmp_path, capsys):
     options += ["--eval-every", "2", "--eval-episodes", "3", "--engine", "host"]
     options += ["--run-dir", str(tmp_path / "a"), "--tensorboard", "--no-preset"]
     assert cli.main(["train", "CartPole-v1", *options]) == 0
+    printed = capsys.readouterr().out
+    assert "\ndiagnosis: " in printed and "\nthe preset CartPole-v1 has" in printed
     agent = tfr.Reinforce.for_env("CartPole-v1", hidden=(4,), seed=3)
     logger = tfr.callbacks.TensorBoardLogger(tmp_path / "b" / "tensorboard")
     options = {**FIT, "resume": tmp_path / "b", "callbacks": [logger]}
@@ -193,26 +198,13 @@ def test_a_run_without_checkpoints_begins_anew_unless_it_has_finished(tmp_path):
     assert json.loads((tmp_path / "evaluation.json").read_text())["updates"] == 2
 
 
-class Generous(tfr.envs.CartPole):
-    """A twin with other rewards."""
-
-
-def test_only_the_twin_itself_stands_for_its_environment():
-    for env, expected in (
-        (tfr.envs.CartPole(), "CartPole-v1"),
-        (tfr.envs.CartPole(dtype="float64"), None),
-        (type("CartPole", (Generous,), {})(), None),
-        (tfr.envs.Pendulum(), None),
-    ):
-        assert run_directory._twin_id(env, "CartPole-v1") == expected
-
-
-def test_diagnosis_that_fails_is_not_printed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(diagnostics, "examine", None)
+def test_missed_target_is_diagnosed(tmp_path, capsys):
     options = {**FIT, "verbose": 1, "validation_freq": []}
     own_agent().fit("CartPole-v1", epochs=1, resume=tmp_path, **options)
     printed = capsys.readouterr().out
-    assert "target 475 missed" in printed and "diagnosis:" not in printed
+    assert re.search(
+        "target 475 missed\ndiagnosis: .*\nthe preset CartPole-v1 has", printed
+    )
 
 
 def test_without_validations_the_last_agent_is_the_best(tmp_path):
@@ -244,24 +236,69 @@ def test_files_of_the_user_are_kept(name, tmp_path):
     assert {x.name for x in tmp_path.iterdir()} <= {name, ".lock"}
 
 
-def test_log_of_a_callback_of_the_user_stays_the_only_one(tmp_path):
+def test_callbacks_of_the_user_are_no_options_and_keep_their_log(tmp_path):
+    """`config.json` names those that an option makes. Each here differs in one point."""
     path = tmp_path / "run" / "log.csv"
     path.parent.mkdir()
-    logger = keras.callbacks.CSVLogger(path)
-    options = {**FIT, "callbacks": [logger], "resume": path.parent}
-    own_agent().fit("CartPole-v1", epochs=2, **options)
-    assert len(log(path.parent)) == 2
+    own = [keras.callbacks.CSVLogger(path), tfr.callbacks.StopAtReturn(1e9)]
+    own += [tfr.callbacks.TensorBoardLogger(tmp_path / "tensorboard")]
+    own += [tfr.callbacks.Diagnostics(every=9)]
+    options = {**FIT, "callbacks": own, "resume": path.parent}
+    options["env_kwargs"] = {"sutton_barto_reward": np.True_}  # no JSON
+    own_agent().fit("CartPole-v1", epochs=1, **options)
+    assert len(log(path.parent)) == 1
+    config = json.loads((path.parent / "config.json").read_text())
+    assert config["only_in_script"] == ["env_kwargs", "callbacks"]
+    assert (config["callbacks"], config["env_kwargs"]) == ({}, {})
+    assert config["fit"]["epochs"] == 1
+
+
+@pytest.mark.parametrize("kind", ["scalars", "histograms"])
+def test_callbacks_of_options_are_recorded_as_these_options(kind, tmp_path):
+    table = {"diagnose": True, "tensorboard": kind, "stop_at_return": 3.0}
+    assert table.keys() == settings.TABLES["callbacks"].keys()
+    made = train_command.make_callbacks({"callbacks": table}, tmp_path)
+    assert run_directory._callback_table(made, tmp_path) == (table, False)
+
+
+@pytest.mark.parametrize(
+    "preset, callbacks, target",
+    [
+        ({"target": 2.0}, {"stop_at_return": 3.0}, 2.0),
+        ({}, {"stop_at_return": 3.0}, 3.0),
+        (None, {}, 475.0),
+    ],
+)
+def test_target_is_that_of_the_preset_or_of_a_callback(preset, callbacks, target):
+    agent = types.SimpleNamespace(_fit_defaults={"evaluation": preset})
+    assert run_directory._target(agent, "CartPole-v1", callbacks) == target
+
+
+def test_only_the_environments_of_the_package_are_twins():
+    class OtherCartPole(tfr.envs.CartPole):
+        pass
+
+    for env, expected in (
+        (tfr.envs.CartPole(), "CartPole-v1"),
+        (tfr.envs.CartPole(dtype="float64"), None),
+        (OtherCartPole(), None),
+        (type("CartPole", (OtherCartPole,), {})(), None),
+        (tfr.envs.Pendulum(), None),
+    ):
+        assert run_directory._twin_id(env, "CartPole-v1") == expected
 
 
 def test_command_line_refuses_what_only_the_program_has(tmp_path, capsys):
     """A wrapped instance has the id of the plain environment, which is another one."""
     wrapped = gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda x: 2 * x)
-    options = {**FIT, "num_envs": 1, "reset_options": {"low": 0.0}, "initial_epoch": 1}
-    own_agent().fit(wrapped, epochs=2, resume=tmp_path, **options)
+    options = {"validation_env": gym.make("CartPole-v1"), "validation_freq": [2]}
+    options |= {"reset_options": {"low": 0.0}, "env_attrs": {"x_threshold": 2.0}}
+    options |= {"initial_epoch": 1, "epochs": 2}
+    own_agent().fit(wrapped, resume=tmp_path, **{**FIT, "num_envs": 1, **options})
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["only_in_script"] == ["env", "reset_options", "initial_epoch"]
+    assert config["only_in_script"] == ["env", *list(options)[:-1]]
     assert cli.main(["train", "--resume", str(tmp_path)]) == 2
-    assert "its env, reset_options, initial_epoch can be in" in capsys.readouterr().err
+    assert f"its {', '.join(config['only_in_script'])} can" in capsys.readouterr().err
     assert cli.main(["evaluate", str(tmp_path)]) == 2
     assert "only if you trust it: --env CartPole-v1" in capsys.readouterr().err
 
@@ -291,6 +328,8 @@ def test_a_model_that_keras_cannot_save_is_kept_as_weights(tmp_path, caplog, cap
     assert cli.main(["evaluate", str(tmp_path)]) == 2
     assert "agent.load_weights(" in capsys.readouterr().err
     assert train(3).epoch == [0, 1, 2]
+    assert json.loads((tmp_path / "config.json").read_text())["fit"]["epochs"] == 3
+    assert json.loads((tmp_path / "evaluation.json").read_text())["updates"] == 3
     names = {x.name for x in tmp_path.iterdir()}
     assert names >= {"agent.weights.h5", "last.weights.h5", "evaluation.json"}
 
@@ -365,3 +404,16 @@ def test_a_score_function_writes_a_run_that_the_commands_read(tmp_path, capsys):
     assert "a run of ScoreFunction. Only the program" in capsys.readouterr().err
     assert cli.main(["info", str(run)]) == 0
     assert "ScoreFunction" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("validates, best", [(True, [1.0]), (False, [1.0, 2.0])])
+def test_best_model_is_that_of_the_validations_if_there_are_some(
+    validates, best, tmp_path
+):
+    saved, options = [], dict(callbacks=[], verbose=0, epochs=2)
+    with run_directory.of_model(None, tmp_path, {}, validates, options) as run:
+        run.best.save = saved.append
+        for epoch, (reward, validated) in enumerate([(1.0, 3.0), (2.0, 2.0)]):
+            logs = {"loss": 0.0, "reward": reward, "val_reward": validated}
+            run.best.on_epoch_end(epoch, logs)
+    assert [logs["reward"] for logs in saved] == best

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import collections
 import contextlib
 import http.client
 import itertools
@@ -162,6 +163,8 @@ def test_server_predicts_rows_and_columns_like_tensorflow_serving(agent, any_por
     actions = actions.tolist()
     assert ask(any_port, instances=rows) == (200, {"predictions": actions})
     assert ask(any_port, inputs=rows) == (200, {"outputs": actions})
+    status, reply = ask(any_port, inputs=[rows[0]] * 1024)  # as many as are allowed
+    assert (status, reply) == (200, {"outputs": actions[:1] * 1024})
     named = [{"observation": row} for row in rows]
     assert ask(any_port, instances=named) == (200, {"predictions": actions})
     _, reply = ask(any_port, signature_name="distribution", instances=rows)
@@ -452,6 +455,47 @@ def test_call_that_fails_does_not_harm_those_it_is_joined_with(serve):
     assert [found[0], found[2]] == [[1], [3]]
     assert str(found[1]) == "the policy failed: negative"
     assert runs == [3, 1, 1, 1]
+
+
+def test_client_that_leaves_while_the_policy_runs_ends_no_other_call(serve):
+    async def leave():
+        loop = asyncio.get_running_loop()
+
+        def run(name, arrays):
+            loop.call_soon_threadsafe(gone.cancel)
+            return {"action": arrays["observation"]}
+
+        batcher = serve.Batcher({"act": ACT}, run, 1024)
+        worker = asyncio.create_task(batcher.work())
+        gone = asyncio.create_task(batcher.call(*call("act", 1)))
+        await asyncio.wait([gone])
+        stays = asyncio.create_task(batcher.call(*call("act", 2)))
+        await asyncio.wait([stays, worker], return_when=asyncio.FIRST_COMPLETED)
+        assert gone.cancelled() and not worker.done()
+        return stays.result()["action"].tolist()
+
+    assert asyncio.run(leave()) == [2]
+
+
+def test_each_connection_has_one_timer_and_the_oldest_are_cut_off(serve, monkeypatch):
+    """A request starts the timer of its connection again."""
+    monkeypatch.setattr(serve.h11_impl.H11Protocol, "connection_made", mock.Mock())
+    monkeypatch.setattr(serve.Protocol, "waiting", collections.OrderedDict())
+    monkeypatch.setattr(serve.Protocol, "most", 2)
+
+    def connected():
+        protocol = object.__new__(serve.Protocol)
+        protocol.timeout_keep_alive, protocol.transport = 1, mock.Mock()
+        protocol.loop = mock.Mock(**{"call_later.side_effect": lambda *_: mock.Mock()})
+        protocol.connection_made(protocol.transport)
+        return protocol
+
+    clients = [connected() for _ in range(5)]
+    assert [x.transport.abort.call_count for x in clients] == [1, 1, 1, 0, 0]
+    timer = serve.Protocol.waiting[clients[3]]
+    clients[3].watch()
+    timer.cancel.assert_called_once_with()
+    assert [*serve.Protocol.waiting] == [clients[4], clients[3]]
 
 
 def test_saved_model_runs_every_function(agent, paths, serve):

@@ -133,6 +133,11 @@ def test_folder_of_something_else_is_refused_and_unchanged(fast, tmp_path):
         with pytest.raises(ValueError, match=f"a run, or a search with another `{name}`"):
             search(new, 2, **{name: value})
     assert sorted((x.name, x.read_bytes()) for x in new.iterdir()) == before
+    with tuning.open_search(tmp_path / "own", config(suggest="my_module:space")):
+        pass
+    for name in ("my_module:other", None):
+        with pytest.raises(ValueError, match="a search with another `suggest`"):
+            search(tmp_path / "own", 2, suggest=name)
 
 
 def test_first_trial_has_the_settings_and_the_seed_changes_the_others(fast, tmp_path):

@@ -382,6 +382,35 @@ def test_data_that_cannot_be_read_again_is_refused(tmp_path):
         fit_sampling_model(sampling_model(), x=unknown.take(1), **options)
 
 
+# Arguments of Keras' `fit` that may differ when a training continues.
+MAY_DIFFER = {"self", "epochs", "verbose", "callbacks", "validation_data"}
+MAY_DIFFER |= {"validation_steps", "validation_batch_size", "validation_freq"}
+
+
+def test_stopped_training_of_arrays_is_that_without_a_folder(tmp_path):
+    """It makes no further epoch. All other arguments belong to the training, and so does
+    the shape of its targets.
+    """
+
+    def fit(**options):
+        stop = dict(mode="max", min_delta=9, patience=1)  # after the second epoch
+        stop = keras.callbacks.EarlyStopping("reward", **stop)
+        model = sampling_model()
+        options = {"shuffle": False, "callbacks": [stop], **options}
+        history = fit_sampling_model(model, **options)
+        return model, data([history.history, model.get_weights()])
+
+    _, whole = fit()
+    assert fit(resume=tmp_path)[1] == whole
+    model, again = fit(resume=tmp_path)
+    assert again == whole and fit_sampling_model(model, epochs=1).epoch == [0]
+    stored = tfr.Checkpoints(tmp_path).newest().header["settings"]
+    arguments = inspect.signature(keras.Model.fit).parameters.keys()
+    assert stored.keys() == arguments - MAY_DIFFER
+    with pytest.raises(ValueError, match="value of settings, y"):
+        fit(resume=tmp_path, y=TARGETS[:, 0])
+
+
 @pytest.mark.parametrize(
     ("name", "number"),
     sweeps.some(itertools.product(OTHERS, SIGNALS), [("fit_logged", signal.SIGINT)]),

@@ -32,6 +32,39 @@ def test_methods_have_the_defaults_of_fit(method):
         assert defaults[name] == getattr(config.FitOptions, name)
 
 
+NAMES = "validation_freq", "validation_episodes", "validation_deterministic"
+GIVEN = {**dict.fromkeys((*NAMES, "max_episode_steps")), "resume": "run"}
+PRESET = {"every": 25, "episodes": 30, "max_episode_steps": 9, "target": 5.0}
+
+
+@pytest.mark.parametrize(
+    "given, preset, expected",
+    [
+        ({"resume": None}, None, (1, 10, True, 7)),
+        ({"resume": None}, PRESET, (1, 10, True, 7)),
+        ({}, None, (10, 100, True, 7)),
+        ({}, PRESET, (25, 30, True, 9)),
+        ({}, {}, (10, 100, True, None)),
+        ({"max_episode_steps": 7}, PRESET, (25, 30, True, 7)),
+        ({"validation_freq": [3], "validation_episodes": 4}, PRESET, ([3], 4, True, 9)),
+        ({"validation_deterministic": False}, {}, (10, 100, False, None)),
+    ],
+)
+def test_validations_of_a_run_are_those_of_its_preset(given, preset, expected):
+    """Unless arguments of `fit` are given. The time limit of the training is 7 steps."""
+    found = config.validation_table({**GIVEN, **given}, preset, 7)
+    names = "every", "episodes", "deterministic", "max_episode_steps"
+    assert found == dict(zip(names, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    "name, value", [(NAMES[0], [0]), (NAMES[0], (3, "2")), (NAMES[1], 0), (NAMES[2], 1)]
+)
+def test_wrong_validations_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        config.validation_table({**GIVEN, name: value}, None, 7)
+
+
 @pytest.mark.parametrize("name", config.BASELINES)
 def test_each_name_of_a_baseline_makes_its_class(name):
     assert type(baselines.get(name)) is getattr(baselines, config.BASELINES[name])

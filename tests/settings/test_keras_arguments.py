@@ -72,3 +72,5 @@ def test_renamed_argument_works_with_a_warning(monkeypatch):
     with pytest.warns(DeprecationWarning, match="`updates` of `fit` is now `epochs`"):
         agent.fit(ID, updates=1, episodes_per_epoch=1, max_episode_steps=3, verbose=0)
     assert agent.updates == 1
+    with pytest.raises(TypeError, match="`fit` got both `epochs` and its old name `upd"):
+        agent.fit(ID, updates=1, epochs=2)

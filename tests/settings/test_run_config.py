@@ -87,6 +87,19 @@ def test_commands_for_a_run_have_the_time_limit_of_its_evaluation(evaluation, tm
     assert options["max_episode_steps"] == evaluation.get("max_episode_steps")
 
 
+@pytest.mark.parametrize("target, stop", [(9.0, {"stop_at_return": 9.0}), (None, {})])
+def test_run_of_format_1_without_a_budget_ends_where_it_did(target, stop, tmp_path):
+    """At its target, if it has one, or after 300 updates."""
+    for fit, budget, callbacks in (
+        ({"num_envs": 3}, {"num_envs": 3, "epochs": 300}, {"diagnose": True, **stop}),
+        ({"steps": 7}, {"steps": 7}, {"diagnose": True}),
+    ):
+        old = {"fit": fit, "target_return": target, "callbacks": {"diagnose": True}}
+        (tmp_path / "config.json").write_text(json.dumps(old))
+        found = run_config.read(tmp_path)
+        assert (found["fit"], found["callbacks"]) == (budget, callbacks)
+
+
 def fit_table(name, value):
     if name == "workers":  # at most one worker for each episode
         return {"epochs": 1, "episodes_per_epoch": 100, name: value}

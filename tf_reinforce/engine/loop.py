@@ -62,8 +62,7 @@ def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, 
         record = recorder.of_agent(run, agent, callbacks.callbacks, settings, options)
         progress = record.restore(progress)
     end = steps and progress.first_step + steps
-    known = {"initial_epoch": progress.epoch, END: end, "info_keys": options.info_keys}
-    callbacks.set_params({**callbacks.params, **known})
+    callbacks.set_params({**callbacks.params, "initial_epoch": progress.epoch, END: end})
     callbacks.on_train_begin()
     record.restore_callbacks()
     # Set by Keras' BackupAndRestore, which may also have restored counters.
@@ -91,10 +90,7 @@ def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, 
                 progress.epoch += 1
             record.write_if_due(progress)
         progress.stopped = agent.stop_training
-        with contextlib.ExitStack() as stack:
-            stack.callback(record.write, progress)  # also after an error
-            if run is not None and not record.signal:
-                run.judge_last(progress.epoch, validator)
+        record.finish(progress, validator)
     if _optimizer_steps(agent) != (optimizer, progress.first_optimizer_step):
         optimizers.finalize(agent.optimizer)
     callbacks.on_train_end(callbacks.logs)
@@ -111,7 +107,8 @@ class _Unrecorded:
     def _ignore(self, *_):
         pass
 
-    restore_callbacks = interrupt = write = write_if_due = raise_if_interrupted = _ignore
+    restore_callbacks = interrupt = write_if_due = finish = _ignore
+    raise_if_interrupted = _ignore
 
 
 def _optimizer_steps(agent):

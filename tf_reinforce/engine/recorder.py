@@ -206,6 +206,14 @@ class Recorder:
         if self.checkpoints.is_due(progress.number):
             self.write(progress)
 
+    def finish(self, progress, validator):
+        """Judges the last agent, and writes the last checkpoint, also after an error."""
+        try:
+            if not self.signal:
+                self.run.judge_last(progress.epoch, validator)
+        finally:
+            self.write(progress)
+
     def write(self, progress):
         """Writes a checkpoint unless the newest one has the same progress."""
         if not self.checkpoints.is_writer or progress == self._written:

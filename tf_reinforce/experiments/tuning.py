@@ -62,11 +62,11 @@ def open_search(directory, config):
     """
     directory, content = pathlib.Path(directory), config.content()
     if stored := run_config.read(directory):
-        for name, value in content.items():
-            if stored.get(name) != value:
+        for name in {**content, **dict.fromkeys(tuning_trial.OPTIONAL)}:
+            if stored.get(name) != content.get(name):
                 raise ValueError(
                     f"{directory} contains a run, or a search with another `{name}`. "
-                    f"Expected: {stored.get(name)}. Received: {value}"
+                    f"Expected: {stored.get(name)}. Received: {content.get(name)}"
                 )
     else:
         files.expect_empty_folder(directory)

@@ -24,6 +24,8 @@ from tf_reinforce.support import own_code
 
 # Reports of a training's value, at equal distances within the budget.
 NUM_REPORTS = 50
+# Settings that are in `config.json` only if they are given.
+OPTIONAL = "make_agent", "suggest"
 _CONFIRMATION_SEED = 2**31  # above the seeds of all trials, and a seed of NumPy and Keras
 # Errors that fail a trial but not the search. `ValueError` is raised by invalid
 # combinations of settings.
@@ -97,8 +99,9 @@ class SearchConfig:
         Earlier versions had a second sampler, whose searches cannot be continued.
         """
         fields = {**dataclasses.asdict(self), "sampler": "tpe"}
-        own = {x for x in ("make_agent", "suggest") if fields[x] is None}
-        return json.loads(json.dumps({x: y for x, y in fields.items() if x not in own}))
+        missing = {x for x in OPTIONAL if fields[x] is None}
+        given = {x: y for x, y in fields.items() if x not in missing}
+        return json.loads(json.dumps(given))
 
     def start_trials(self):
         """Returns the parameters of the first trials; the very first changes nothing.

@@ -38,9 +38,17 @@ RENAMED: dict[str, dict[str, str]] = {}
 
 
 def renamed(owner, arguments):
-    """Returns keyword arguments by their present names; warns of each old name."""
+    """Returns keyword arguments by their present names; warns of each old name.
+
+    Raises:
+        TypeError: If an argument is given by both names.
+    """
     names = RENAMED.get(owner, {})
     for old in arguments.keys() & names:
+        if names[old] in arguments:
+            raise TypeError(
+                f"`{owner}` got both `{names[old]}` and its old name `{old}`."
+            )
         text = f"`{old}` of `{owner}` is now `{names[old]}`, and will be refused."
         validation.warn(text, DeprecationWarning)
     return {names.get(name, name): value for name, value in arguments.items()}

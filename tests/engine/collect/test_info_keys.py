@@ -106,6 +106,8 @@ def test_resumed_training_has_the_same_logs_and_needs_the_same_keys(
     costs = f"cost {train(epochs=1, resume=tmp_path, verbose=1)['cost'][0]:.4g}"
     progress, result = re.findall(r".*cost .*", capsys.readouterr().out)
     assert costs in progress and "new episodes, cost " in result
+    header = (tmp_path / "log.csv").read_text().splitlines()[0].split(",")
+    assert {*header} >= {*KEYS, *(f"val_{key}" for key in KEYS)}
     with pytest.raises(ValueError, match="another value of settings, info_keys"):
         train(resume=tmp_path, info_keys=())
     found = without_speed(train(resume=tmp_path))
@@ -129,6 +131,20 @@ def test_key_that_no_episode_reports_is_an_error_before_the_first_update():
     with pytest.warns(UserWarning, match=text):  # an evaluation is not lost
         found = agent.evaluate(toys.Reporting, 9, info_keys=["cost", "costs"])
     assert math.isnan(found["costs"]) and found["cost"] > 0
+
+
+def test_key_that_an_earlier_episode_reported_may_be_missing():
+    infos = [{}, {"x": 0.5}]
+
+    class Once(toys.Clock):
+        def step(self, action):
+            *answer, info = super().step(action)
+            return *answer, infos.pop() if answer[2] else info
+
+    agent = tfr.Reinforce.for_env(Once, hidden=())
+    options = dict(epochs=2, episodes_per_epoch=1, num_envs=1, verbose=0)
+    history = agent.fit(Once, info_keys=["x"], **options).history
+    assert repr(history["x"]) == "[0.5, nan]"
 
 
 class Ending(toys.Clock):
