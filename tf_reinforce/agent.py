@@ -528,9 +528,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         table = config.validation_table(given, evaluation, limit)
         callbacks = self._own_callbacks(callbacks, verbose)
         self._require_optimizer("fit")
-        validator = None
-        if resume is not None or validation_env is not None:
-            validator = validations.Validation(self, given, options, table)
+        validator = validations.requested(self, given, options, table)
         with contextlib.ExitStack() as stack:
             run = None
             if resume is not None:

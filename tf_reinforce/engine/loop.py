@@ -63,6 +63,7 @@ def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, 
         progress = record.restore(progress)
     end = steps and progress.first_step + steps
     known = {"initial_epoch": progress.epoch, END: end, "info_keys": options.info_keys}
+    known["validates"] = validator is not None
     callbacks.set_params({**callbacks.params, **known})
     callbacks.on_train_begin()
     record.restore_callbacks()
