@@ -20,8 +20,8 @@ class RunLog(keras.callbacks.Callback):
 
     Args:
         filename: Path of the CSV file.
-        columns: Strings, log keys that the first row may lack. `None` stands for the
-            `val_…` of all others.
+        columns: Strings, log keys that the first row may lack. A `val_…` also needs a
+            column without this prefix. `None` stands for the `val_…` of all others.
     """
 
     chief_only = True  # of several learner processes, only the chief calls it
@@ -54,7 +54,9 @@ class RunLog(keras.callbacks.Callback):
             columns = self._columns
             if columns is None:
                 columns = {f"val_{name}" for name in logs if not name.startswith("val_")}
-            self._names = ["epoch", *sorted({*logs, *columns})]
+            names = {*logs, *columns}
+            later = {name for name in columns if name.removeprefix("val_") in names}
+            self._names = ["epoch", *sorted({*logs, *later})]
             episodes.write_rows(self.filename, "a", [self._names])
         row = [values.get(name, math.nan) for name in self._names]
         episodes.write_rows(self.filename, "a", [row])
