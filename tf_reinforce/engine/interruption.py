@@ -26,16 +26,29 @@ def interrupted(text):
 
     A program that does not catch it ends with the text in one line, without a traceback.
     """
+    _restore_hook()
     error, previous = KeyboardInterrupt(text), sys.excepthook
 
     def show(kind, value, trace):
+        _restore_hook()
         if value is error:
             print(text, file=sys.stderr)
         else:
             previous(kind, value, trace)
 
     sys.excepthook = show
+    _hooks[show] = previous
     return error
+
+
+_hooks = {}  # from the hook of the last interrupted training to the one it replaced
+
+
+def _restore_hook():
+    """Restores `sys.excepthook` after a training whose interrupt the program caught."""
+    previous = _hooks.pop(sys.excepthook, sys.excepthook)
+    _hooks.clear()
+    sys.excepthook = previous
 
 
 @contextlib.contextmanager
@@ -69,6 +82,7 @@ class GracefulStop:
         self.received = []
 
     def __enter__(self):
+        _restore_hook()
         self._handlers = {}
         if threading.current_thread() is threading.main_thread():
             # Python runs a handler only between two of its instructions. The thread reads
