@@ -62,7 +62,11 @@ def test_validations_are_due_after_multiples_of_the_freq():
 
 
 def test_first_model_with_the_best_value_is_saved_also_after_a_resume():
-    returns, saved, state = [-2.0, 3.0, 3.0, 1.0, None, 4.0, math.nan, 4.0], [], None
+    returns, saved, state = (
+        [math.nan, -2.0, 3.0, 3.0, 1.0, None, 4.0, math.nan, 4.0],
+        [],
+        None,
+    )
     for monitor, sign in (("val_episode_return", 1), ("loss", -1)):
         for update, value in enumerate(returns):
             best = run_files.BestModel(["missing", monitor], saved.append)
@@ -71,8 +75,8 @@ def test_first_model_with_the_best_value_is_saved_also_after_a_resume():
             logs = {} if value is None else {monitor: sign * value}
             best.on_epoch_end(update, {**logs, "update": update})
             state = best.get_state()
-        assert [logs.pop("update") for logs in saved] == [0, 1, 5]
-        assert state == {"best_value": 4.0, "judged_update": 8}
+        assert [logs.pop("update") for logs in saved] == [0, 1, 2, 6]
+        assert state == {"best_value": 4.0, "judged_update": 9}
         saved.clear()
 
 

@@ -65,6 +65,8 @@ class RunLog(keras.callbacks.Callback):
 class BestModel(keras.callbacks.Callback):
     """Saves the model whenever a log value is better than in all epochs before.
 
+    The first value is better than none, even NaN or -inf.
+
     Args:
         monitors: Log keys, of which the first one in the logs counts. A key that ends in
             `loss` is minimized.
@@ -95,9 +97,9 @@ class BestModel(keras.callbacks.Callback):
             self.judge(value, epoch + 1, logs)
 
     def judge(self, value: float, update: int, logs: Any = None) -> None:
-        """Saves the model of an update if its value is the best so far."""
-        self.judged_update = update
-        if value > self.best_value:
-            self.best_value = float(value)
+        """Saves the model of an update if its value is the first or the best so far."""
+        is_first, self.judged_update = self.judged_update < 0, update
+        if is_first or value > self.best_value:
+            self.best_value = max(self.best_value, float(value))  # never NaN
             if self.save is not None:
                 self.save(logs)

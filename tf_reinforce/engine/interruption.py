@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -41,7 +42,8 @@ def interrupted(text):
     return error
 
 
-_hooks = {}  # from the hook of the last interrupted training to the one it replaced
+# From the hook of the last interrupted training to the one that it replaced.
+_hooks: dict[Callable, Callable] = {}
 
 
 def _restore_hook():
@@ -116,7 +118,7 @@ class GracefulStop:
         self.received.append(number)
         if self.received.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
-        log.warning("Finishing the update, then saving a checkpoint …")
+        log.warning("Finishing the update and its validation, then saving a checkpoint …")
 
     def _watch(self):
         """Ends the process when the grace period after SIGTERM is over."""

@@ -62,8 +62,7 @@ def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, 
         record = recorder.of_agent(run, agent, callbacks.callbacks, settings, options)
         progress = record.restore(progress)
     end = steps and progress.first_step + steps
-    known = {"initial_epoch": progress.epoch, END: end, "info_keys": options.info_keys}
-    known["validates"] = validator is not None
+    known = {"initial_epoch": progress.epoch, END: end, "validates": bool(validator)}
     callbacks.set_params({**callbacks.params, **known})
     callbacks.on_train_begin()
     record.restore_callbacks()
