@@ -118,7 +118,10 @@ class GracefulStop:
         self.received.append(number)
         if self.received.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
-        log.warning("Finishing the update and its validation, then saving a checkpoint …")
+        log.warning(
+            "Finishing the update, and its validation if one is due, then saving a "
+            "checkpoint …"
+        )
 
     def _watch(self):
         """Ends the process when the grace period after SIGTERM is over."""
