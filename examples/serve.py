@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import collections
 import contextlib
+import copy
 import json
 import pathlib
 import resource
@@ -60,6 +61,43 @@ def load_policy(folder):
     return metadata, run
 
 
+def category_bounds(space):
+    """Returns the lowest and the highest number of each array of an observation."""
+    if (parts := space.get("parts")) is not None:
+        parts = (
+            [parts[key] for key in sorted(parts)] if "Dict" in space["kind"] else parts
+        )
+        return [bounds for part in parts for bounds in category_bounds(part)]
+    if space["kind"] == "Box":  # many environments exceed its bounds slightly
+        return [(-np.inf, np.inf)]
+    low = np.array(space.get("start", 0))
+    size = 2 if space["kind"] == "MultiBinary" else space.get("n", space.get("nvec"))
+    return [(low, low + np.array(size) - 1)]
+
+
+def with_bounds(metadata):
+    """Returns the functions, with the bounds of their first inputs, the observation."""
+    functions = copy.deepcopy(metadata["functions"])
+    for function in functions.values():
+        bounds = category_bounds(metadata["observation_space"])
+        for argument, (low, high) in zip(function["inputs"], bounds):
+            argument.update(low=low, high=high)
+    return functions
+
+
+async def read_body(request, max_bytes):
+    """Returns the body of a request, of which it reads no more than `max_bytes`."""
+    error = exceptions.HTTPException(413, f"the body has more than {max_bytes} bytes")
+    if int(request.headers.get("content-length", 0)) > max_bytes:
+        raise error
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise error
+    return bytes(body)
+
+
 def read_request(body, functions, max_rows):
     """Returns the function to call, its arrays, and whether they came row by row."""
     request = json.loads(body)
@@ -86,17 +124,23 @@ def read_request(body, functions, max_rows):
     return name, arrays, by_row
 
 
-def to_array(values, name, shape, dtype, **_):
+def to_array(values, name, shape, dtype, low=-np.inf, high=np.inf, **_):
     array = np.array(values, object)  # with another dtype, NumPy would parse strings
     fits = [size in (None, found) for size, found in zip(shape, array.shape)]
     number = {int, float} if "float" in dtype else {int, bool}
+    rule = f"finite {dtype} numbers of shape {tuple(shape)}"
+    received = f"an array of shape {array.shape}"
     if len(shape) == array.ndim and all(fits) and number >= {*map(type, array.flat)}:
+        received = "a number that is NaN or out of range"
         with contextlib.suppress(OverflowError), np.errstate(over="ignore"):
             converted = array.astype(dtype)
             if np.isfinite(converted).all():
-                return converted
-    rule = f"`{name}` must be finite {dtype} numbers of shape {tuple(shape)}"
-    raise ValueError(f"{rule}. Received: an array of shape {array.shape}")
+                is_valid = (low <= converted) & (converted <= high)
+                if is_valid.all():
+                    return converted
+                rule = f"from {np.array(low).tolist()} to {np.array(high).tolist()}"
+                received = converted[~is_valid][0]
+    raise ValueError(f"`{name}` must be {rule}. Received: {received}")
 
 
 class Batcher:
@@ -164,14 +208,14 @@ class Reply(responses.JSONResponse):
 
 
 def make_app(metadata, run, options):
-    functions, max_rows = metadata["functions"], options.max_rows
+    functions, max_rows = with_bounds(metadata), options.max_rows
     batcher = Batcher(functions, run, max_rows)
 
     async def predict(request):
         code, reason = 408, "the body took too long"
         try:
             async with asyncio.timeout(options.timeout):
-                body = await request.body()
+                body = await read_body(request, options.max_bytes)
                 code, reason = 503, "the policy took too long"
                 name, arrays, by_row = read_request(body, functions, max_rows)
                 results = await batcher.call(name, arrays)
@@ -213,7 +257,6 @@ def make_app(metadata, run, options):
             routing.Route("/v1/models/policy:predict", predict, methods=["POST"]),
         ],
         exception_handlers=dict.fromkeys([exceptions.HTTPException, *refused], refuse),
-        max_body_size=options.max_bytes,
         lifespan=lifespan,
     )
 

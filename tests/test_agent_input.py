@@ -357,6 +357,19 @@ def test_validation_environment_has_the_env_kwargs_of_the_training():
     assert logs["val_episode_length"] == logs["episode_length"] == [2.0]
 
 
+def test_what_needs_a_validation_is_reported_without_one():
+    agent = tfr.Reinforce.for_env(toys.Clock, hidden=())
+    options = dict(
+        validation_freq=1, validation_episodes=3, validation_deterministic=False
+    )
+    for name, value in options.items():
+        with pytest.raises(ValueError, match=f"does not validate.* {name}={value}$"):
+            agent.fit(toys.Clock, epochs=1, verbose=0, **{name: value})
+    stop = tfr.callbacks.StopAtReturn(1.0, monitor="val_episode_return")
+    with pytest.raises(UserWarning, match="without 'val_episode_return' in the logs"):
+        agent.fit(toys.Clock, epochs=1, callbacks=stop, verbose=0)
+
+
 class Noisy(keras.layers.Layer):
     """A layer that adds random noise, also in inference mode."""
 

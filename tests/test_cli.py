@@ -19,6 +19,7 @@ import subprocess
 import sys
 import types
 import warnings
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -322,6 +323,12 @@ def test_train_refuses_an_existing_run_directory(run, capsys):
     message = capsys.readouterr().err
     assert "existing runs are not overwritten" in message and "--resume" in message
     assert contents() == before
+
+
+def test_interrupt_before_there_is_a_run_directory_ends_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(runs, "new_directory", mock.Mock(side_effect=KeyboardInterrupt))
+    assert cli.main(["train", "CartPole-v1", "--epochs", "1", "--no-preset"]) == 130
+    assert capsys.readouterr().err == "tf-reinforce: interrupted\n"
 
 
 def test_config_is_the_first_file_of_a_run(tmp_path, monkeypatch):

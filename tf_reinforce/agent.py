@@ -495,7 +495,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
                 `tfr.Checkpoints`. `fit` then writes all files of a run. If the folder
                 contains checkpoints of this training, `fit` continues from the newest
                 one, to the same bits as without an interruption. After SIGINT or SIGTERM,
-                it finishes the current update, writes a checkpoint and ends.
+                it finishes the current update, and its validation if one is due, writes a
+                checkpoint and ends.
             on_bad_env: `"raise"`, or `"drop_episode"` to replace an episode in which a
                 plain environment returned an invalid value (`docs/environments.md`).
             on_env_error: `"raise"`, or `"restart"` to make an environment that raised an
@@ -528,9 +529,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         table = config.validation_table(given, evaluation, limit)
         callbacks = self._own_callbacks(callbacks, verbose)
         self._require_optimizer("fit")
-        validator = None
-        if resume is not None or validation_env is not None:
-            validator = validations.Validation(self, given, options, table)
+        validator = validations.requested(self, given, options, table)
         with contextlib.ExitStack() as stack:
             run = None
             if resume is not None:

@@ -6,6 +6,7 @@ import itertools
 import re
 import sys
 import types
+import warnings
 
 import pytest
 import sweeps
@@ -79,6 +80,31 @@ def test_stop_at_return_stops_when_the_return_reaches_the_target(monitor, logs, 
     callback.set_model(types.SimpleNamespace(stop_training=False))
     callback.on_epoch_end(0, logs)
     assert callback.model.stop_training is stop
+
+
+@pytest.mark.parametrize(
+    "monitor, validates, warns",
+    [
+        ("episode_retrun", True, True),
+        ("val_episode_retrun", True, True),
+        ("val_episode_return", False, True),
+        ("val_success", False, True),
+        ("val_episode_return", True, False),
+        ("success", False, False),
+        ("val_success", True, False),
+    ],
+)
+def test_stop_at_return_warns_once_of_a_key_that_cannot_come(monitor, validates, warns):
+    """A validation and a first success may come later."""
+    callback = callbacks.StopAtReturn(10.0, monitor=monitor)
+    callback.set_params({"validates": validates})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for epoch in range(2):
+            callback.on_epoch_end(epoch, {"loss": 1.0, "episode_return": 0.0})
+    assert [str(x.message).rpartition("Received: ")[2] for x in caught] == [
+        "episode_return, loss."
+    ] * warns
 
 
 # ProgressLine

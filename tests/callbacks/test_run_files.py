@@ -62,7 +62,11 @@ def test_validations_are_due_after_multiples_of_the_freq():
 
 
 def test_first_model_with_the_best_value_is_saved_also_after_a_resume():
-    returns, saved, state = [-2.0, 3.0, 3.0, 1.0, None, 4.0, math.nan, 4.0], [], None
+    returns, saved, state = (
+        [math.nan, -2.0, 3.0, 3.0, 1.0, None, 4.0, math.nan, 4.0],
+        [],
+        None,
+    )
     for monitor, sign in (("val_episode_return", 1), ("loss", -1)):
         judged = []
         for update, value in enumerate(returns):
@@ -73,15 +77,15 @@ def test_first_model_with_the_best_value_is_saved_also_after_a_resume():
             best.on_epoch_end(update, {**logs, "update": update})
             state = best.get_state()
             judged.append(state["judged_update"])
-        assert [logs.pop("update") for logs in saved] == [0, 1, 5]
-        assert state["best_value"] == 4.0 and judged == [1, 2, 3, 4, 4, 6, 7, 8]
+        assert [logs.pop("update") for logs in saved] == [0, 1, 2, 6]
+        assert state["best_value"] == 4.0 and judged == [1, 2, 3, 4, 5, 5, 7, 8, 9]
         saved.clear()
 
 
 def test_log_keeps_its_columns_and_has_those_of_later_validations(tmp_path):
     """A resumed run appends to the columns of its file."""
     path = tmp_path / "log.csv"
-    log = run_files.RunLog(path, ("val_a", "info"))
+    log = run_files.RunLog(path, ("val_a", "info", "val_info", "val_other"))
     log.on_train_begin()
     log.on_epoch_end(0, {"b": 1.5, "a": 2})
     log.on_epoch_end(1, {"a": 3, "b": 2.5, "val_a": 4, "late": 1})
@@ -91,10 +95,10 @@ def test_log_keeps_its_columns_and_has_those_of_later_validations(tmp_path):
     again.on_epoch_end(2, {"b": 0.0, "new": 1})
     rows = [*csv.reader(path.read_text().splitlines())]
     assert rows == [
-        ["epoch", "a", "b", "info", "val_a"],
-        ["0", "2", "1.5", "nan", "nan"],
-        ["1", "3", "2.5", "nan", "4"],
-        ["2", "nan", "0.0", "nan", "nan"],
+        ["epoch", "a", "b", "info", "val_a", "val_info"],
+        ["0", "2", "1.5", "nan", "nan", "nan"],
+        ["1", "3", "2.5", "nan", "4", "nan"],
+        ["2", "nan", "0.0", "nan", "nan", "nan"],
     ]
 
 

@@ -52,6 +52,30 @@ def test_signals_reach_an_event_loop_after_a_training():
     assert asyncio.run(train_then_wait())
 
 
+def test_only_an_interrupt_that_nobody_catches_changes_how_errors_are_shown(
+    monkeypatch, capsys
+):
+    """A program may catch any number of interrupts, and install hooks of its own."""
+    shown = []
+    monkeypatch.setattr(sys, "excepthook", lambda *args: shown.append(args))
+    own = sys.excepthook
+    for text in ("first", "second"):
+        error = interruption.interrupted(text)
+    other = ValueError("other"), None
+    sys.excepthook(KeyboardInterrupt, error, None)
+    assert capsys.readouterr().err == "second\n" and sys.excepthook is own
+    interruption.interrupted("third")
+    sys.excepthook(ValueError, *other)
+    assert shown == [(ValueError, *other)] and sys.excepthook is own
+    interruption.interrupted("fourth")
+    with interruption.GracefulStop(grace_seconds=600):
+        assert sys.excepthook is own
+    interruption.interrupted("fifth")
+    sys.excepthook = later = lambda *args: None
+    with interruption.GracefulStop(grace_seconds=600):
+        assert sys.excepthook is later
+
+
 def test_process_ends_when_the_grace_period_is_over():
     """The main thread is in a call that runs no handler, as for a long update."""
     code = """

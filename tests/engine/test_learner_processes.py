@@ -82,6 +82,7 @@ EVERY_PROCESS = {
     *(tfr.callbacks.EpisodeCallback, tfr.callbacks.StopAtReturn),
     *(run_files.BestModel, loop.CallbackList),
     *(tuning_trial.TrialCallback, resumed_fit.RecordedCallbacks, training.Means),
+    training.Progress,
 }
 CHIEF_ONLY = {
     *(keras.callbacks.CSVLogger, keras.callbacks.ModelCheckpoint),

@@ -215,6 +215,28 @@ def test_without_validations_the_last_agent_is_the_best(tmp_path):
     assert not any("val_episode_return" in key for row in log(tmp_path) for key in row)
 
 
+class LateSuccess(toys.Bandit):
+    """The first episode reports no success."""
+
+    episodes = 0
+
+    def step(self, action):
+        *answer, info = super().step(action)
+        self.episodes += 1
+        return *answer, {**info, "is_success": True} if self.episodes > 1 else info
+
+
+def test_log_has_a_column_for_each_key_of_the_history(tmp_path):
+    """Also for those that come with a later epoch or validation."""
+    agent = tfr.Reinforce.for_env(LateSuccess, hidden=())
+    options = dict(on_env_error="restart", validation_freq=3, validation_episodes=5)
+    options |= dict(epochs=3, episodes_per_epoch=1, num_envs=1, verbose=0)
+    history = agent.fit(LateSuccess, resume=tmp_path, **options).history
+    assert len(history["success"]) < len(history["loss"])
+    assert len(history["val_success"]) == len(history["val_env_restarts"]) == 1
+    assert {*history, "epoch"} == {*log(tmp_path)[0], "steps_per_second"}
+
+
 @pytest.mark.parametrize("make", [toys.Bandit, toys.Bandit()], ids=["class", "instance"])
 def test_validation_in_the_environment_of_the_training_changes_nothing(make, tmp_path):
     """Also where both play in the same instance."""

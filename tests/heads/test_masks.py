@@ -238,6 +238,11 @@ PAIR = heads.Composite({"a": heads.Categorical(2), "b": (heads.Bernoulli(1),)})
 UNREADABLE = {
     "short": (heads.Categorical(3), [1, 0], "must have 3 entries, 0 or 1"),
     "real": (heads.Categorical(2), [0.5, 1.0], "must have 2 entries, 0 or 1"),
+    "masked": (
+        heads.Categorical(2),
+        np.ma.masked_equal([0, 1], 0),
+        "must have 2 entries",
+    ),
     "nothing": (heads.Categorical(2), (), "must have 2 entries, 0 or 1"),
     "parts": (
         heads.MultiCategorical([2, 3]),

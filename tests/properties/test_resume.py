@@ -28,6 +28,7 @@ import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce.engine import interruption
 from tf_reinforce.engine import recorder
+from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.settings import config
 from tf_reinforce.support import locks
 
@@ -327,7 +328,9 @@ DATA = {
     "several steps in a call": lambda: dict(
         x=batches(4), steps_per_execution=2, epochs=2
     ),
-    "steps": lambda: dict(x=INPUTS, y=TARGETS, steps_per_epoch=2),
+    "steps and split": lambda: dict(
+        x=INPUTS, y=TARGETS, steps_per_epoch=2, validation_data=None, validation_split=0.3
+    ),
 }
 
 
@@ -357,14 +360,29 @@ def test_data_of_every_kind_is_read_again_up_to_the_checkpoint(
     assert train("parts") == whole
 
 
+@pytest.mark.parametrize("parts", [(INPUTS,), (INPUTS, TARGETS)], ids=len)
+def test_validation_split_holds_out_the_last_rows(parts):
+    """As in Keras."""
+    names = "x", "y", "sample_weight", "validation_data", "steps_per_epoch", "batch_size"
+    options = dict.fromkeys((*names, "validation_batch_size"))
+    options |= dict(zip(names, parts), validation_split=0.3, shuffle=False)
+    options = resumed_fit._as_dataset(options, 0)
+    trained = [np.concatenate(x) for x in zip(*map(keras.tree.flatten, options["x"]))]
+    held_out = keras.tree.flatten(options["validation_data"])
+    for array, first, last in zip(parts, trained, held_out, strict=True):
+        np.testing.assert_array_equal(first, array[:7])
+        np.testing.assert_array_equal(last, array[7:])
+    assert "validation_split" not in options
+
+
 def test_data_that_cannot_be_read_again_is_refused(tmp_path):
     model, resume = sampling_model(), tmp_path / "run"
     with pytest.raises(TypeError, match="must be arrays or a tf.data.Dataset"):
         model.fit(iter([INPUTS]), resume=resume)
     with pytest.raises(ValueError, match="equal lengths. Received: .9, 10"):
         model.fit(INPUTS, TARGETS[1:], resume=resume)
-    with pytest.raises(ValueError, match="`validation_split` is only supported"):
-        model.fit(INPUTS, TARGETS, validation_split=0.5, resume=resume)
+    with pytest.raises(ValueError, match="must leave rows .*=0.95 for 10 rows"):
+        model.fit(INPUTS, TARGETS, validation_split=0.95, resume=resume)
     rows = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).batch(5)
     unknown = rows.filter(lambda *_: True)  # of unknown size
     options = dict(y=None, batch_size=None, steps_per_epoch=2, resume=resume)

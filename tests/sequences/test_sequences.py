@@ -422,6 +422,7 @@ REFUSED = {
     "reserved": (lambda x: x.fit({"prompts": PROMPTS, "truncated": PROMPTS}), "be named"),
     "empty": (lambda x: x.fit(data().take(0)), "at least one batch"),
     "infinite": (lambda x: x.fit(data().batch(2).repeat()), "`steps_per_epoch`"),
+    "no data": (lambda x: x.fit(PROMPTS, validation_freq=2), "without `validation_data`"),
     "no batch": (lambda x: x.fit(data()), "must be a list with an entry"),
     "dataset": (lambda x: x.generate(data().batch(2)), "must be a list with an entry"),
     "rewards": (

@@ -137,13 +137,14 @@ class StopAtReturn(keras.callbacks.Callback):
         monitor: String, a log key: `"episode_return"` is the mean return of the training
             episodes, and `"val_episode_return"` that of the validation episodes. With the
             latter, the agent is also validated whenever the training episodes reach the
-            target.
+            target. A key that the logs cannot have gives a warning.
     """
 
     def __init__(self, target: float, *, monitor: str = "episode_return") -> None:
         super().__init__()
         self.target = validation.within("target", target, -math.inf, math.inf)
         self.monitor = validation.instance("monitor", monitor, str)
+        self._has_warned = False
 
     def validation_is_due(self, logs: dict) -> bool:
         """Returns whether the training episodes of an update reach the target."""
@@ -155,8 +156,24 @@ class StopAtReturn(keras.callbacks.Callback):
         return 1 if self.monitor.startswith("val_") else sys.maxsize
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if (logs or {}).get(self.monitor, -math.inf) >= self.target:
+        logs = logs or {}
+        if logs.get(self.monitor, -math.inf) >= self.target:
             self.model.stop_training = True
+        elif self.monitor not in logs and not (self._has_warned or self._may_come(logs)):
+            self._has_warned = True
+            validation.warn(
+                f"StopAtReturn cannot stop the training without {self.monitor!r} in the "
+                "logs. Choose one of their keys as `monitor`; a key `val_…` also needs "
+                f"`validation_env` or `resume`. Received: {', '.join(sorted(logs))}."
+            )
+
+    def _may_come(self, logs: dict) -> bool:
+        """Returns whether later logs may have the key that these lack."""
+        name = self.monitor.removeprefix("val_")
+        is_validated = name != self.monitor
+        if is_validated and not (self.params or {}).get("validates", True):
+            return False
+        return name == "success" or (is_validated and name in logs)
 
 
 class ProgressLine(keras.callbacks.Callback):

@@ -20,8 +20,8 @@ class RunLog(keras.callbacks.Callback):
 
     Args:
         filename: Path of the CSV file.
-        columns: Strings, log keys that the first row may lack. `None` stands for the
-            `val_…` of all others.
+        columns: Strings, log keys that the first row may lack. A `val_…` also needs a
+            column without this prefix. `None` stands for the `val_…` of all others.
     """
 
     chief_only = True  # of several learner processes, only the chief calls it
@@ -54,7 +54,9 @@ class RunLog(keras.callbacks.Callback):
             columns = self._columns
             if columns is None:
                 columns = {f"val_{name}" for name in logs if not name.startswith("val_")}
-            self._names = ["epoch", *sorted({*logs, *columns})]
+            names = {*logs, *columns}
+            later = {name for name in columns if name.removeprefix("val_") in names}
+            self._names = ["epoch", *sorted({*logs, *later})]
             episodes.write_rows(self.filename, "a", [self._names])
         row = [values.get(name, math.nan) for name in self._names]
         episodes.write_rows(self.filename, "a", [row])
@@ -62,6 +64,8 @@ class RunLog(keras.callbacks.Callback):
 
 class BestModel(keras.callbacks.Callback):
     """Saves the model whenever a log value is better than in all epochs before.
+
+    The first value is better than none, even NaN or -inf.
 
     Args:
         monitors: Log keys, of which the first one in the logs counts. A key that ends in
@@ -93,9 +97,9 @@ class BestModel(keras.callbacks.Callback):
             self.judge(value, epoch + 1, logs)
 
     def judge(self, value: float, update: int, logs: Any = None) -> None:
-        """Saves the model of an update if its value is the best so far."""
-        self.judged_update = update
-        if value > self.best_value:
-            self.best_value = float(value)
+        """Saves the model of an update if its value is the first or the best so far."""
+        is_first, self.judged_update = self.judged_update < 0, update
+        if is_first or value > self.best_value:
+            self.best_value = max(self.best_value, float(value))  # never NaN
             if self.save is not None:
                 self.save(logs)

@@ -142,6 +142,7 @@ def _train_agent(options, plan, strategy, twin, cluster):
 
     settings, env, is_chief = plan.settings, plan.env, not (cluster and cluster[1])
     own, resumed = plan.own, options.resume and pathlib.Path(options.resume)
+    directory = None
     with (
         learner_processes.get(strategy).explain_lost(),
         learner_processes.scope(strategy),
@@ -167,7 +168,7 @@ def _train_agent(options, plan, strategy, twin, cluster):
                 verbose=1 if is_chief else 0,
             )
     except (KeyboardInterrupt, interruption.Terminated) as error:
-        if not is_chief or not directory.exists():
+        if not is_chief or directory is None or not directory.exists():
             raise
         _print_interrupted(directory, plan, agent.updates)
         return getattr(error, "code", INTERRUPTED)

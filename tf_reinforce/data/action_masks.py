@@ -60,6 +60,7 @@ class MaskLayout:
         flat, sizes = np.concatenate(parts), tuple(map(len, parts))
         any_integer = flat.dtype.kind in "biu" and not self.is_flags
         is_valid = any_integer or np.isin(flat, range(self.largest + 1)).all()
+        is_valid = is_valid and not any(map(np.ma.is_masked, parts))
         is_split = min(len(sizes), len(self.sizes)) > 1
         if len(flat) != self.size or not is_valid or is_split and sizes != self.sizes:
             marks = "0, 1 or 2 for a flag" if self.is_flags else "0 or 1"

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -26,16 +27,30 @@ def interrupted(text):
 
     A program that does not catch it ends with the text in one line, without a traceback.
     """
+    _restore_hook()
     error, previous = KeyboardInterrupt(text), sys.excepthook
 
     def show(kind, value, trace):
+        _restore_hook()
         if value is error:
             print(text, file=sys.stderr)
         else:
             previous(kind, value, trace)
 
     sys.excepthook = show
+    _hooks[show] = previous
     return error
+
+
+# From the hook of the last interrupted training to the one that it replaced.
+_hooks: dict[Callable, Callable] = {}
+
+
+def _restore_hook():
+    """Restores `sys.excepthook` after a training whose interrupt the program caught."""
+    previous = _hooks.pop(sys.excepthook, sys.excepthook)
+    _hooks.clear()
+    sys.excepthook = previous
 
 
 @contextlib.contextmanager
@@ -69,6 +84,7 @@ class GracefulStop:
         self.received = []
 
     def __enter__(self):
+        _restore_hook()
         self._handlers = {}
         if threading.current_thread() is threading.main_thread():
             # Python runs a handler only between two of its instructions. The thread reads
@@ -102,7 +118,10 @@ class GracefulStop:
         self.received.append(number)
         if self.received.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
-        log.warning("Finishing the update, then saving a checkpoint …")
+        log.warning(
+            "Finishing the update, and its validation if one is due, then saving a "
+            "checkpoint …"
+        )
 
     def _watch(self):
         """Ends the process when the grace period after SIGTERM is over."""

@@ -62,7 +62,8 @@ def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, 
         record = recorder.of_agent(run, agent, callbacks.callbacks, settings, options)
         progress = record.restore(progress)
     end = steps and progress.first_step + steps
-    callbacks.set_params({**callbacks.params, "initial_epoch": progress.epoch, END: end})
+    known = {"initial_epoch": progress.epoch, END: end, "validates": bool(validator)}
+    callbacks.set_params({**callbacks.params, **known})
     callbacks.on_train_begin()
     record.restore_callbacks()
     # Set by Keras' BackupAndRestore, which may also have restored counters.

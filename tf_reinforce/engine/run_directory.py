@@ -35,9 +35,10 @@ _SUFFIXES = ".keras", ".weights.h5"  # of the whole model, and of its weights
 LAST = f"{_LAST}.keras"
 # Attributes of agents, language models and sampling models: the network that is trained.
 _NETWORKS = "causal_lm", "policy", "model"
-# The statistics of a validation, which the first row of the log may lack.
-_VALIDATED = ("return", "return_min", "return_max", "return_std", "length")
-COLUMNS = (*(f"val_episode_{x}" for x in _VALIDATED), "val_episodes", "val_env_steps")
+# The log keys that a validation has too, but for `info_keys`.
+_STATISTICS = ("return", "return_min", "return_max", "return_std", "length")
+_VALIDATED = (*(f"episode_{x}" for x in _STATISTICS), "episodes", "env_steps", "success")
+_VALIDATED += ("dropped_episodes", "env_restarts", "worker_restarts")
 
 log = logging.getLogger("tf_reinforce")
 
@@ -345,9 +346,9 @@ def of_agent(agent, given, options, table, others):
     strategy = agent._distribute_strategy
     with checkpoints.open_checkpoints(given["resume"], strategy) as folder:
         config = _config(agent, folder, given, options, table, others)
-        columns = options.info_keys
+        columns = ["success"]  # and others that the first row of the log may lack
         if table["every"]:
-            columns += (*COLUMNS, *(f"val_{key}" for key in columns))
+            columns += [f"val_{name}" for name in (*_VALIDATED, *options.info_keys)]
         parts = ("val_episode_return",), columns, others, given["verbose"]
         with _explained(folder):
             yield RunDirectory(folder, agent, config, *parts)

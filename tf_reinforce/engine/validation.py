@@ -14,6 +14,26 @@ _COMPARED, _FEWEST = 10, 3
 _CLEARLY, _RELEVANT = 3.0, 0.05
 
 
+def requested(agent, given, options, table):
+    """Returns the `Validation` of a call of `fit`, or `None` if it has none.
+
+    Raises `ValueError` if it has options of a validation nevertheless.
+
+    Args:
+        agent, given, options, table: As in `Validation`.
+    """
+    if given["resume"] is not None or given["validation_env"] is not None:
+        return Validation(agent, given, options, table)
+    names = "validation_freq", "validation_episodes", "validation_deterministic"
+    unused = [f"{x}={given[x]!r}" for x in names if given[x] is not None]
+    if unused:
+        raise ValueError(
+            "Without `validation_env` or `resume`, `fit` does not validate. Pass one of "
+            f"them, or omit the options of validations. Received: {', '.join(unused)}"
+        )
+    return None
+
+
 class Validation:
     """When and how `fit` validates the agent.
 

@@ -260,7 +260,8 @@ def _are_arrays(data):
 def _as_dataset(options, seed):
     """Returns the arguments of `fit` with a dataset in place of arrays.
 
-    Its order is a function of seed and epoch.
+    Its order is a function of seed and epoch. As in Keras, `validation_split` takes the
+    last rows before they are shuffled, unless there is `validation_data`.
     """
     if isinstance(options["x"], tf.data.Dataset):
         return options
@@ -276,13 +277,22 @@ def _as_dataset(options, seed):
     if len(sizes) != 1 or 0 in sizes:
         raise ValueError(f"Arrays must have equal lengths. Received: {sorted(sizes)}")
     (count,) = sizes
+    split, data = options.pop("validation_split"), keras.tree.lists_to_tuples(data)
+    if split and options["validation_data"] is None:
+        rows, count = count, math.floor(count * (1 - split))
+        if not 0 < count < rows:
+            raise ValueError(
+                "`validation_split` must leave rows for training and for validation. "
+                f"Received: validation_split={split} for {rows} rows"
+            )
+        held_out = _map(lambda x: x[count:], data)
+        options["validation_data"], data = held_out, _map(lambda x: x[:count], data)
     steps, shuffle = options["steps_per_epoch"], options["shuffle"]
     size = options.pop("batch_size") or (math.ceil(count / steps) if steps else 32)
     options["validation_batch_size"] = options["validation_batch_size"] or size
     generator = (
         (lambda number: np.random.default_rng([seed, number])) if shuffle else None
     )
-    data = keras.tree.lists_to_tuples(data)
     batches = index_batches(count, size, generator)
     batches = batches.map(lambda rows: _map(lambda x: tf.gather(x, rows), data))
     return {**options, "x": batches.prefetch(tf.data.AUTOTUNE)}

@@ -323,6 +323,11 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         self._expect_ready()
         held_out = self._read(validation_data)
         validation.positive_int("validation_freq", validation_freq)
+        if held_out is None and validation_freq != 1:
+            raise ValueError(
+                "`validation_freq` has no effect without `validation_data`: pass both. "
+                f"Received: validation_freq={validation_freq}"
+            )
         self._initial_epoch = None  # that of an earlier training with BackupAndRestore
         batches = training.Batches(
             self._read(prompts),

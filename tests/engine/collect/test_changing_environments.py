@@ -163,7 +163,7 @@ def test_every_reset_of_a_vector_env_receives_the_options():
         with tfr.collect.open_envs(env, 2) as envs:
             for level in (3.0, 4.0):
                 assert stakes(envs, env_attrs={"level": level}) == {level}
-            assert stakes(envs) == {5.0}  # the value before
+            assert stakes(envs) == {1.0}  # the original value
     with pytest.raises(ValueError, match="AutoresetMode.DISABLED"):
         stakes(SYNC([Hands] * 2), reset_options={"bonus": [2.0]})
 
@@ -185,6 +185,38 @@ def test_constant_settings_also_apply_to_validation():
         levels.clear()
         train("attribute", epochs=1, env_attrs=env_attrs, **options)
         assert {*levels} == {expected}
+
+
+LEVELS = []
+INSTANCES = {"environment": lambda: Hands(LEVELS.append)} | {
+    mode: lambda mode=mode: SYNC([INSTANCES["environment"]] * 2, autoreset_mode=mode)
+    for mode in ("NextStep", "SameStep", "Disabled")
+}
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_instance_has_its_own_attributes_in_validation_and_after_training(name):
+    env, levels = INSTANCES[name](), []
+    options = {"validation_env": env, "validation_episodes": 2}
+    options["env_attrs"] = lambda update: {"level": 3.0 + update}
+    if name == "Disabled":
+        options["reset_options"] = lambda update: {"bonus": [2.0]}
+    log = keras.callbacks.LambdaCallback()
+    log.on_train_batch_begin = log.on_test_begin = lambda *_, logs=None: LEVELS.clear()
+    log.on_train_batch_end = log.on_test_end = lambda *_, logs=None: levels.append(
+        {*LEVELS}
+    )
+    train("attribute", env, epochs=2, callbacks=[log], **options)
+    assert levels == [{3.0}, {1.0}, {4.0}, {1.0}]
+    own = [env.level] if name == "environment" else env.get_attr("level")
+    assert {*own} == {1.0}
+
+
+def test_instance_has_its_own_attributes_after_an_error():
+    env = Hands(lambda level: 1 / 0)
+    with pytest.raises(tfr.collect.EnvironmentFault, match="ZeroDivisionError"):
+        stakes(env, num_envs=1, env_attrs={"level": 3.0})
+    assert env.level == 1.0
 
 
 def fail_once(path, fail, level):

@@ -193,6 +193,10 @@ VECTOR_ANSWERS = [
     (lambda o, *rest: (o[:, 0], *rest), r"shape \(3,\) instead of \(3, 1\)"),
     (lambda o, r, *rest: (o, r[:1], *rest), r"rewards are of shape \(1,\)"),
     (lambda o, r, *rest: (o, r.astype(object), *rest), "type object"),
+    (
+        lambda o, r, *rest: (o, np.ma.masked_array(r, True), *rest),
+        "rewards .* with masked",
+    ),
     (lambda o, r, t, *rest: (o, r, False, *rest), r"terminations are of shape \(\)"),
     (lambda o, r, t, u, i: (o, r, t, u + np.nan, i), "truncations are .* type float64"),
     (raising, "step raised ZeroDivisionError: no gravity"),

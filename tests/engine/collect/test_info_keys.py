@@ -179,6 +179,7 @@ def test_numbers_of_every_type_are_accepted(agent):
 def test_values_that_are_no_finite_number_are_refused(agent, mode):
     values = ["1", b"1", 1j, np.ones(2), [], [1.0], math.nan, np.float32(np.inf)]
     values += [10**400, decimal.Decimal(1), np.datetime64("2026"), len, np.array([])]
+    values += [np.ma.masked]
     for value in values if mode is None else values[:8]:
         env = make = lambda: Ending(value)  # noqa: B023
         if mode is not None:

@@ -223,8 +223,8 @@ def _read_info(env_index, key, value):
     """Returns a number of an info as a float, NaN for `None`."""
     if value is None:
         return math.nan
-    number = value
-    if isinstance(value, (np.ndarray, np.generic)) and value.size == 1:
+    number, is_array = value, isinstance(value, (np.ndarray, np.generic))
+    if is_array and value.size == 1 and not np.ma.is_masked(value):
         number = value.item()
     # No comparison holds for NaN, and none fails for an int outside of float64.
     limit = sys.float_info.max

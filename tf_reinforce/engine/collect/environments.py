@@ -7,6 +7,7 @@ results differ from those of TensorFlow, a traced TensorFlow function acts inste
 """
 
 import abc
+import contextlib
 import logging
 import math
 import threading
@@ -188,7 +189,6 @@ class HostEnvironments(Environments):
         """Collects episodes, without comparing LiteRT with TensorFlow."""
         specs = actor.acting_specs()
         act = program.for_batch(self.batch.num_envs, request.weights.values)
-        self.batch.set(request.settings)
         self.batch.configure(specs.float_dtype, specs.mask_reader)
         loop = host_loop.CollectionLoop(
             self.batch,
@@ -201,8 +201,21 @@ class HostEnvironments(Environments):
             ],
             request.deterministic,
         )
-        arrays = loop.episode_arrays(loop.play(act))
+        with self._set(request.settings):
+            arrays = loop.episode_arrays(loop.play(act))
         return self._to_collected(arrays, actor, request.settings.info_keys)
+
+    @contextlib.contextmanager
+    def _set(self, settings):
+        """Sets attributes for a collection, which an instance does not keep after it."""
+        self.batch.set(settings)
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(ValueError):  # the environment may have failed
+                self.batch.set(config.EnvSettings())
+            raise
+        self.batch.set(config.EnvSettings())
 
     def _to_collected(self, arrays, actor, info_keys, worker_restarts=0):
         """Returns `CollectedEpisodes`, nested like the environment's spaces.

@@ -186,11 +186,16 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
 
     def _column(self, name, values, kinds):
         """Returns `values` as an array with one number per environment."""
-        values = np.asarray(values)
-        if values.shape != (self.num_envs,) or values.dtype.kind not in kinds:
+        is_masked, values = np.ma.is_masked(values), np.asarray(values)
+        if (
+            is_masked
+            or values.shape != (self.num_envs,)
+            or values.dtype.kind not in kinds
+        ):
             raise batched_envs.IndexedFault(
                 None,
-                f"the {name}s are of shape {values.shape} and type {values.dtype}. "
+                f"the {name}s are of shape {values.shape} and type {values.dtype}"
+                f"{', with masked entries' * is_masked}. "
                 f"Expected: numbers or bools of shape {(self.num_envs,)}",
             )
         return values
