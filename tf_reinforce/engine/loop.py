@@ -91,7 +91,7 @@ def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, 
                 progress.epoch += 1
             record.write_if_due(progress)
         progress.stopped = agent.stop_training
-        record.finish(progress, validator)
+        record.finish(progress, validator, callbacks)
     if _optimizer_steps(agent) != (optimizer, progress.first_optimizer_step):
         optimizers.finalize(agent.optimizer)
     callbacks.on_train_end(callbacks.logs)

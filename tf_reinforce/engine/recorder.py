@@ -206,11 +206,11 @@ class Recorder:
         if self.checkpoints.is_due(progress.number):
             self.write(progress)
 
-    def finish(self, progress, validator):
+    def finish(self, progress, validator, callbacks):
         """Judges the last agent, and writes the last checkpoint, also after an error."""
         try:
             if not self.signal:
-                self.run.judge_last(progress.epoch, validator)
+                self.run.judge_last(progress.epoch, validator, callbacks)
         finally:
             self.write(progress)
 

@@ -223,7 +223,7 @@ class RunDirectory:
             )
         self._print(f"{self._result(metrics)}\n{trained}saved in {self._shown_path}")
 
-    def judge_last(self, epoch, validator):
+    def judge_last(self, epoch, validator, callbacks):
         """Judges the agent as `fit` leaves it, unless a validation has just done so.
 
         The last checkpoint, which is not written yet, will contain the result.
@@ -231,6 +231,7 @@ class RunDirectory:
         Args:
             epoch: Int, the number of epochs.
             validator: `validation.Validation`.
+            callbacks: Keras' `CallbackList`.
         """
         is_finished = self._finished_updates() == self.model.updates
         if is_finished or not self.folder.is_writer:
@@ -243,8 +244,10 @@ class RunDirectory:
             if not validator.table["every"]:
                 self._save_best()
                 return
-            self._print("evaluating the last agent …")
-            self.best.judge(validator.metrics()["episode_return"], epoch)
+            callbacks.on_test_begin()
+            metrics = validator.metrics()
+            callbacks.on_test_end(metrics)
+            self.best.judge(metrics["episode_return"], epoch)
 
     @property
     def _averages(self):
