@@ -144,7 +144,7 @@ def test_every_kind_of_file_is_migrated_and_refused_if_newer(kind, monkeypatch):
     READERS[kind](FORMATS[0])
     assert steps[:2] == [1, 2] and steps[2:] in ([], [1, 2])  # checked, then built
     monkeypatch.setattr(version, "FORMAT", 0)
-    with pytest.raises(ValueError, match="format 1.*Install tf_reinforce"):
+    with pytest.raises(ValueError, match="format 1.*Install a newer tf_reinforce"):
         READERS[kind](FORMATS[0])
 
 

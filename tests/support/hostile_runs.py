@@ -16,6 +16,7 @@ DIGESTS = ("format_version", "arrays", "sha256", "state", "manifest_sha256")
 BIG_VALUE = {"kind": "value", "hidden": [15_000] * 2}
 # Changed entries of config.json: (name of the case, table or "", key, value)
 ENTRIES = (
+    ("format is negative", "", "format_version", -(10**12)),
     ("env is a module", "", "env", "evil:CartPole-v1"),
     ("env is a path", "", "env", "../../evil"),
     ("env has other spaces", "", "env", "Pendulum-v1"),
@@ -213,6 +214,7 @@ MANIFESTS = {
     ),
     "state of depth 900": nested,
     "format version is text": set_manifest(format_version="evil"),
+    "format version is negative": set_manifest(format_version=-(10**12)),
 }
 
 # Functions of a run directory, which they change, and of a folder that must not change.

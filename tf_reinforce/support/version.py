@@ -78,15 +78,20 @@ def current(kind: str, source: Any, content: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         NewerFile: If a newer version of the package wrote the file.
-        ValueError: If it is nested too deeply.
+        ValueError: If its format is no positive int, or it is nested too deeply.
     """
     writer, number = content.get(CONFIG_KEY), content.get(FORMAT_KEY, 1)
-    is_newer = isinstance(writer, str) and _numbers(writer) > _numbers(VERSION)
-    if is_newer or type(number) is not int or number > FORMAT:
-        name = str(writer)[:40]
+    if type(number) is not int or number < 1:  # True is an int too
+        raise ValueError(
+            f"{source} has the invalid entry {FORMAT_KEY}={repr(number)[:40]}. Expected: "
+            f"a whole number in [1, {FORMAT}], as tf_reinforce writes it."
+        )
+    is_newer = isinstance(writer, str) and _release(writer) > _release(VERSION)
+    if is_newer or number > FORMAT:
+        name = f"tf_reinforce {writer[:40]}" if is_newer else "a newer tf_reinforce"
         raise NewerFile(
-            f"{source} was written by tf_reinforce {name} (format {str(number)[:40]}), "
-            f"this is {VERSION} (format {FORMAT}). Install tf_reinforce {name} or newer."
+            f"{source} was written by {name} (format {str(number)[:40]}), this is "
+            f"{VERSION} (format {FORMAT}). Install {name}{' or newer' * is_newer}."
         )
     try:
         content = copy.deepcopy(content)  # Keras removes entries of nested configs
@@ -105,9 +110,10 @@ def unstamped(kind: str, source: Any, content: dict[str, Any]) -> dict[str, Any]
     return {key: x for key, x in content.items() if key not in stamp()}
 
 
-def _numbers(text):
-    """Returns the numbers in a version, `[0, 1, 0]` for `"0.1.0"`."""
-    return [int(number) for number in re.findall(r"\d{1,9}", text[:40])]
+def _release(text):
+    """Returns the numbers of a version, `[0, 1, 0]` for `"0.1.0"` and `"0.1.0rc2"`."""
+    release = re.match(r"[\d.]*", text[:40])[0]
+    return [int(number) for number in release.split(".") if number]
 
 
 def installed():
