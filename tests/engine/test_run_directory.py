@@ -207,6 +207,18 @@ def test_missed_target_is_diagnosed(tmp_path, capsys):
     )
 
 
+def test_evaluation_without_numbers_is_made_again(tmp_path):
+    """The file may come from a stranger; a key that no episode has gives NaN."""
+    path, contents = tmp_path / "evaluation.json", []
+    for change in ({}, {"episodes": None}, {"episode_return": "1"}, {"updates": 0}):
+        if contents:
+            path.write_text(json.dumps({**contents[0], **change}))
+        own_agent().fit("CartPole-v1", epochs=1, resume=tmp_path, **FIT)
+        contents.append(json.loads(path.read_text()))
+    assert all(content == contents[0] for content in contents)
+    assert contents[0]["updates"] == 1 and contents[0]["episodes"] == 3
+
+
 def test_without_validations_the_last_agent_is_the_best(tmp_path):
     agent = own_agent()
     options = {**FIT, "validation_freq": []}

@@ -1,7 +1,10 @@
 """Tests that a stranger's `config.json` cannot start more than a preset may."""
 
 import json
+import math
+import pathlib
 import shlex
+import shutil
 
 import pytest
 
@@ -139,3 +142,28 @@ def test_invalid_settings_are_refused(table, values, message, read):
     with pytest.raises(ValueError, match=message):
         read(table, values)
     read("agent", {**AGENT, "passes": validation.MAX_REPEATS, "steps_per_execution": 32})
+
+
+RUN = pathlib.Path(__file__).parent.parent / "files" / "2" / "run_host"
+COMMANDS = [["evaluate"], ["record"], ["plot"], ["compare"], ["info"]]
+COMMANDS += [["train", "--resume"]]
+WRONG = {name: [5, [1], {"a": 1}] for name in ("env", "model", "preset", "make_agent")}
+WRONG["only_in_script"] = [5, "abc", {}, [5]]
+WRONG["target_return"] = ["9", math.nan]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_entry_of_a_wrong_type_is_refused_in_one_line(words, tmp_path, capsys):
+    """Each command reads some entries; the file may come from a stranger."""
+    shutil.copytree(RUN, tmp_path / "run")
+    path = tmp_path / "run" / "config.json"
+    content = json.loads(path.read_text())
+    cases = [({name: x}, name) for name, values in WRONG.items() for x in values]
+    if words in (["evaluate"], ["record"], ["train", "--resume"]):
+        tables = {"fit": "info_keys", "evaluation": "max_episode_steps"}
+        cases += [({x: {**content[x], y: {"a": 1}}}, y) for x, y in tables.items()]
+    for change, name in cases:
+        path.write_text(json.dumps({**content, **change}))
+        assert entry.main([*words, str(tmp_path / "run")]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"`{name}` must be" in line and "Received: " in line

@@ -137,7 +137,6 @@ def _train_agent(options, plan, strategy, twin, cluster):
     from tf_reinforce.engine import checkpoints
     from tf_reinforce.engine import interruption
     from tf_reinforce.engine import learner_processes
-    from tf_reinforce.engine import run_directory
     from tf_reinforce.experiments import runs
 
     settings, env, is_chief = plan.settings, plan.env, not (cluster and cluster[1])
@@ -174,7 +173,7 @@ def _train_agent(options, plan, strategy, twin, cluster):
         return getattr(error, "code", INTERRUPTED)
     if not is_chief or not options.require_target:
         return 0
-    evaluation = run_config.read_json(directory / run_directory.EVALUATION)
+    evaluation = run_config.read_evaluation(directory)
     return int(evaluation["episode_return"] < plan.target)
 
 
@@ -298,7 +297,7 @@ def _run_processes(options, directory, explicit):
     commands = {
         seed: run_config.resume_words(path, explicit)
         for seed, path in folders.items()
-        if not (path / "evaluation.json").is_file()
+        if not run_config.read_evaluation(path)
     }
     jobs = options.jobs or len(os.sched_getaffinity(0))
     text = f"the trainings of all {len(folders)} seeds have ended"

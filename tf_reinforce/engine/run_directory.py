@@ -28,7 +28,7 @@ from tf_reinforce.support import files
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import version
 
-LOG, EPISODES, EVALUATION = "log.csv", "episodes.csv", "evaluation.json"
+LOG, EPISODES = "log.csv", "episodes.csv"
 TENSORBOARD = "tensorboard"  # the folder of event files
 _BEST, _LAST = "agent", "last"
 _SUFFIXES = ".keras", ".weights.h5"  # of the whole model, and of its weights
@@ -131,7 +131,7 @@ class RunDirectory:
         checkpoint. A run that was killed before its first checkpoint begins anew, without
         its files.
         """
-        names = {*run_config.FILES, *self._logs, EVALUATION}
+        names = {*run_config.FILES, *self._logs, run_config.EVALUATION}
         names |= {f"{name}{x}" for name in (_BEST, _LAST) for x in _SUFFIXES}
         content = run_config.read_json(self.path / run_config.FILE_NAME)
         found = sorted(name for name in names if (self.path / name).exists())
@@ -151,7 +151,12 @@ class RunDirectory:
 
     def _finished_updates(self):
         """Returns the number of updates of the evaluated agent, or `None`."""
-        return run_config.read_json(self.path / EVALUATION).get("updates")
+        return self._metrics().get("updates")
+
+    def _metrics(self):
+        """Returns the metrics of the evaluated agent, `{}` if they are incomplete."""
+        keys = self.config["fit"].get("info_keys", ())
+        return run_config.read_evaluation(self.path, keys)
 
     def _continues(self, progress):
         fit = self.config["fit"]
@@ -175,7 +180,7 @@ class RunDirectory:
         self._save(_BEST)
         metrics = {x[4:]: y for x, y in (logs or {}).items() if x.startswith("val_")}
         if metrics and "env" not in self.config:
-            run_config.write_json(self.path / EVALUATION, metrics)
+            run_config.write_json(self.path / run_config.EVALUATION, metrics)
 
     def _save(self, name):
         is_whole = self.suffix == _SUFFIXES[0]
@@ -204,16 +209,16 @@ class RunDirectory:
             validator: `validation.Validation`.
         """
         seconds = time.perf_counter() - self._start
-        path, updates = self.path / EVALUATION, self.model.updates
+        updates = self.model.updates
         if not self.folder.is_writer:
             return
-        metrics, trained = run_config.read_json(path), ""
+        metrics, trained = self._metrics(), ""
         if metrics.get("updates") != updates:
             if self._averages:
                 self.save_last()  # the checkpoint needs the weights before averaging
             validator.compare()
             metrics = {**self._evaluate(validator), "updates": updates}
-            run_config.write_json(path, metrics)
+            run_config.write_json(self.path / run_config.EVALUATION, metrics)
             target = self.config["target_return"]
             if self.verbose and target is not None and metrics["episode_return"] < target:
                 trained = self._advice(validator)

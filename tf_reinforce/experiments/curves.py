@@ -125,7 +125,7 @@ def read(folder):
         folder.resolve().name,
         env if isinstance(env, str) else None,
         [x for part, seed in zip(parts, seeds) for x in _read_log(part / LOG, seed)],
-        [x for part in parts for x in _read_evaluations(part / "evaluation.json")],
+        [x for part in parts for x in _read_evaluations(part / run_config.EVALUATION)],
         model if isinstance(model, str) else None,
         {name: first[name] for name in ("agent", "fit") if name in first},
     )
@@ -173,7 +173,7 @@ def _read_evaluations(path):
     tables = values if all(isinstance(x, dict) for x in values) else [content]
     try:
         return [float(table[next(x for x in SCORES if x in table)]) for table in tables]
-    except (StopIteration, TypeError, ValueError) as error:
+    except (OverflowError, StopIteration, TypeError, ValueError) as error:
         raise ValueError(f"{path} is no evaluation of a run: {error!r}") from None
 
 
@@ -259,14 +259,14 @@ def info(path, max_bytes=saving.MAX_BYTES):
     path = pathlib.Path(path)
     if seeds := seed_processes.folders(path):
         runs = {str(seed): info(folder) for seed, folder in seeds.items()}
-        result = {"settings": next(iter(runs.values()))["settings"]}
+        result = {"settings": next(iter(runs.values())).get("settings", {})}
         result["settings"].pop("seed", None)
         for name in ("log", "evaluation"):
             result[name] = {seed: run[name] for seed, run in runs.items() if name in run}
     elif path.is_dir():
         run_config.find(path, run_config.FILE_NAME)
         result = {"settings": run_config.read(path), "log": _last_row(path)}
-        result["evaluation"] = run_config.read_json(path / "evaluation.json")
+        result["evaluation"] = run_config.read_json(path / run_config.EVALUATION)
     else:
         result = {"settings": _agent(run_config.find(path), max_bytes)}
     return {name: section for name, section in result.items() if section}

@@ -180,7 +180,7 @@ def train_seeds(make, env, directory, settings, twin, seeds, *, command=None):
             returns[seed] = metrics[seed]["episode_return"]
             if seed == max(returns, key=returns.get):
                 agent.save(directory / "agent.keras")
-        run_config.write_json(directory / run_directory.EVALUATION, metrics)
+        run_config.write_json(directory / run_config.EVALUATION, metrics)
     return {"returns": returns, "env_steps": results.env_steps, "seconds": seconds}
 
 

@@ -1,5 +1,6 @@
 """Reads, checks and writes the settings of a run, its `config.json`."""
 
+import contextlib
 import json
 import pathlib
 import shlex
@@ -11,7 +12,7 @@ from tf_reinforce.settings import toml_files
 from tf_reinforce.support import files
 from tf_reinforce.support import version
 
-FILE_NAME = "config.json"
+FILE_NAME, EVALUATION = "config.json", "evaluation.json"
 # The entries that name functions of the user, and the options that set them.
 OWN_CODE = {"make_agent": "--agent", "make_callbacks": "--callbacks"}
 FILES = FILE_NAME, "versions.json", "command.txt"
@@ -32,20 +33,32 @@ def _next_seeds(name, seeds):
     return seeds
 
 
+def _texts(name, value):
+    """Returns a list of texts, or raises `ValueError`."""
+    if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
+        raise ValueError(
+            f"`{name}` must be a list of texts. Received: {name}={repr(value)[:100]}"
+        )
+    return value
+
+
 _HINTS = {
     "env": str,
+    "trainer": str,
     "engine": Literal["host", "compiled"],
     "seed": schema.Seed,
     "seeds": Annotated[list, _next_seeds],
     "target_return": schema.Finite | None,
     "preset": str | None,
     "model": str,
-    "only_in_script": list,
+    "only_in_script": Annotated[list, _texts],
     **dict.fromkeys(OWN_CODE, str),
     version.CONFIG_KEY: str,
     version.FORMAT_KEY: int,
     **dict.fromkeys(("env_kwargs", *options.TABLES), dict),
 }
+# The entries that commands use before `read_training` has checked all of them.
+_CHECKED = "env", "trainer", "target_return", "preset", "model", "only_in_script"
 # Arguments of `fit` that do not change a training's result.
 MAY_DIFFER = ("num_envs", "workers", "step_timeout")
 
@@ -110,11 +123,12 @@ def write(directory, content, command=None, versions=None):
 def read(directory):
     """Returns the content of `config.json`, or an empty dict without the file.
 
-    The file may come from an untrusted source. The only check is that its tables are
-    dicts.
+    The file may come from an untrusted source. Of its tables, the only check is that they
+    are dicts.
 
     Raises:
-        ValueError: If the file is not a JSON object, or a table is not a dict.
+        ValueError: If the file is not a JSON object, a table is not a dict, or another
+            entry is invalid.
     """
     path = pathlib.Path(directory) / FILE_NAME
     content = read_json(path)
@@ -122,7 +136,32 @@ def read(directory):
     for name in ("env_kwargs", *options.TABLES):
         table = content.get(name, {})
         schema.expect_keys(f"`{name}` in {path}", table, table)
+    with _named(path):
+        for name in (*_CHECKED, *OWN_CODE):
+            if name in content:
+                schema.check(name, _HINTS[name], content[name])
     return content
+
+
+@contextlib.contextmanager
+def _named(path):
+    """Adds a file's path to a `ValueError` from the `with` block."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+
+
+def read_evaluation(directory, keys=()):
+    """Returns the metrics in a run's `evaluation.json`, `{}` if it lacks a number.
+
+    Args:
+        directory: Path of the run directory.
+        keys: Strings, the keys of further numbers.
+    """
+    metrics = read_json(pathlib.Path(directory) / EVALUATION)
+    keys = "episode_return", "episode_return_std", "episodes", *keys
+    return metrics if all(isinstance(metrics.get(key), float) for key in keys) else {}
 
 
 def read_json(path):
@@ -163,10 +202,13 @@ def read_env(run, env_kwargs):
     path, config = pathlib.Path(run) / FILE_NAME, read(run)
     env, in_file = config.get("env"), config.get("env_kwargs", {})
     env_kwargs = toml_files.merge_env_kwargs(path, in_file, env_kwargs)
-    limit = config.get("evaluation", {}).get("max_episode_steps")
+    evaluation, fit = config.get("evaluation", {}), config.get("fit", {})
+    with _named(path):
+        limit = evaluation.get("max_episode_steps")
+        limit = options.check_option("evaluation", "max_episode_steps", limit)
+        keys = options.check_option("fit", "info_keys", fit.get("info_keys", ()))
     is_plain = isinstance(env, str) and ":" not in env
     env = env if is_plain and "env" not in config.get("only_in_script", []) else None
-    keys = config.get("fit", {}).get("info_keys", ())
     return env, dict(env_kwargs=env_kwargs, max_episode_steps=limit, info_keys=keys)
 
 
