@@ -287,7 +287,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         agent.compile(keras.optimizers.Adam(rate), **compiling)
         agent._build_optimizers()
         agent._learning_rates = rates
-        agent._settings = {"preset": name, "agent": stored}
+        agent._settings = {"preset": name and os.fspath(name), "agent": stored}
         return agent
 
     @locks.training
@@ -522,8 +522,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         options["env_settings"] = config.EnvSettings(reset_options, env_attrs)
         defaults = self._fit_defaults
         options = config.FitOptions(**config.merge_options(defaults, options))
-        given["seed"] = validation.check_seed(seed)
-        validation.whole_number("initial_epoch", initial_epoch, low=0)
+        first = validation.whole_number("initial_epoch", initial_epoch, low=0)
+        given |= {"seed": validation.check_seed(seed), "initial_epoch": first}
         validation.one_of("verbose", verbose, ("auto", 0, 1, 2))
         limit, evaluation = options.max_episode_steps, defaults.get("evaluation")
         table = config.validation_table(given, evaluation, limit)

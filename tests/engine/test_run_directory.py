@@ -1,5 +1,6 @@
 """Tests the run directory of `fit(resume=…)`: its files, and how a program goes on."""
 
+import copy
 import csv
 import json
 import re
@@ -270,6 +271,40 @@ def test_files_of_the_user_are_kept(name, tmp_path):
     assert {x.name for x in tmp_path.iterdir()} <= {name, ".lock"}
 
 
+class NoLog(keras.callbacks.Callback):
+    """A callback with an attribute of the name that those of Keras use for a path."""
+
+    def __init__(self, filename):
+        super().__init__()
+        self.filename = filename
+
+
+def test_numbers_and_paths_of_other_types_are_stored_as_json(tmp_path):
+    preset = tmp_path / "own.toml"
+    preset.write_text("[fit]\nepochs = 1")
+    spec = copy.deepcopy(gym.spec("CartPole-v1"))
+    spec.reward_threshold = np.float32(3)
+    agent = tfr.Reinforce.for_env(spec, preset=preset, hidden=(np.int64(2),))
+    two, yes, second = np.int64(2), np.bool_(True), np.float32(1)
+    fit = {name: np.int64(x) for name, x in FIT.items()}
+    fit |= dict(validation_freq={two, 1}, validation_deterministic=yes, seed=two)
+    fit |= dict(initial_epoch=np.int64(0), callbacks=[NoLog(None), NoLog(5)])
+    options = dict(every_seconds=second, grace_seconds=second, every_updates=two)
+    agent.fit(spec, **fit, resume=tfr.Checkpoints(tmp_path / "run", **options))
+    config = run_config.read(tmp_path / "run")
+    assert config["preset"] == str(preset) and config["target_return"] == 3.0
+    limits = {"episodes": 3, "max_episode_steps": 20, "deterministic": True}
+    assert config["evaluation"] == {"every": [1, 2], **limits}
+    assert config["checkpoint"] == {name: int(x) for name, x in options.items()}
+
+
+@pytest.mark.parametrize("freq", [range(1, 3), (2, 1), {1, 2}, [np.int64(2), 1, 1]])
+def test_epochs_of_validations_are_a_sorted_list(freq):
+    given = dict.fromkeys(("resume", "max_episode_steps", "validation_deterministic"))
+    given |= {"validation_freq": freq, "validation_episodes": None}
+    assert settings.validation_table(given, None, None)["every"] == [1, 2]
+
+
 def test_callbacks_of_the_user_are_no_options_and_keep_their_log(tmp_path):
     """`config.json` names those that an option makes. Each here differs in one point."""
     path = tmp_path / "run" / "log.csv"
@@ -424,7 +459,7 @@ def test_a_score_function_writes_a_run_that_the_commands_read(tmp_path, capsys):
         model = tfr.ScoreFunction(keras.Model(inputs, outputs), reward=is_largest)
         model.compile(keras.optimizers.Adam(0.1))
         data = dict(validation_data=(x, None), validation_freq=2, batch_size=16)
-        model.fit(x, epochs=epochs, resume=run, verbose=1, **data)
+        model.fit(x, epochs=np.int64(epochs), resume=run, verbose=1, **data)
         printed = capsys.readouterr().out
         assert ("continuing at epoch 3 of 4\n" in printed) == (epochs == 4)
     rows = log(run)

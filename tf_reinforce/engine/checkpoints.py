@@ -98,16 +98,14 @@ class Checkpoints:
         keep: int = 2,
         grace_seconds: float = 30.0,
     ) -> None:
-        validation.within("every_seconds", every_seconds, 0, math.inf)
-        validation.within("grace_seconds", grace_seconds, 0, math.inf)
-        validation.positive_int_or_none("every_updates", every_updates)
-        if validation.positive_int("keep", keep) < 2:
-            raise ValueError(f"`keep` must be at least 2. Received: keep={keep}")
+        limits = 0, math.inf
+        self.every_seconds = validation.within("every_seconds", every_seconds, *limits)
+        self.grace_seconds = validation.within("grace_seconds", grace_seconds, *limits)
+        self.every_updates = validation.positive_int_or_none(
+            "every_updates", every_updates
+        )
+        self.keep = validation.whole_number("keep", keep, low=2)
         self.path = pathlib.Path(validation.path("path", path)).absolute()
-        self.every_seconds = every_seconds
-        self.every_updates = every_updates
-        self.keep = keep
-        self.grace_seconds = grace_seconds
         self.is_writer = True  # whether the current process writes checkpoints
         self.settings: dict[
             str, Any

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import numbers
 import os
 import shlex
 import sys
@@ -66,7 +67,9 @@ class RunDirectory:
         self.best = run_files.BestModel(
             monitors, self._save_best if folder.is_writer else None
         )
-        taken = {os.path.abspath(getattr(x, "filename", "")) for x in others}
+        names = (getattr(x, "filename", None) for x in others)
+        paths = (x for x in names if isinstance(x, (str, os.PathLike)))
+        taken = {*map(os.path.abspath, paths)}
         logs = [run_files.RunLog(self.path / LOG, columns)]
         if "env" in config:
             logs.append(package_callbacks.EpisodeLogger(self.path / EPISODES))
@@ -178,7 +181,9 @@ class RunDirectory:
     def _save_best(self, logs=None):
         """Saves the model; of a validated Keras model, also the metrics."""
         self._save(_BEST)
-        metrics = {x[4:]: y for x, y in (logs or {}).items() if x.startswith("val_")}
+        # Callbacks may have added NumPy's numbers.
+        scores = (x for x in (logs or {}).items() if isinstance(x[1], numbers.Real))
+        metrics = {x[4:]: float(y) for x, y in scores if x.startswith("val_")}
         if metrics and "env" not in self.config:
             run_config.write_json(self.path / run_config.EVALUATION, metrics)
 
@@ -376,10 +381,10 @@ def of_model(model, resume, arguments, validates, options):
     names = "val_reward", "val_loss", "reward", "policy_value", "loss"
     monitors = names[:2] if validates else names[2:]
     others, verbose = options["callbacks"], options["verbose"]
-    numbers = {x: y for x, y in arguments.items() if isinstance(y, int)}
+    counts = {x: y for x, y in arguments.items() if isinstance(y, int)}
     config = {
         "trainer": type(model).__name__,
-        "fit": {**numbers, "epochs": options["epochs"]},
+        "fit": {**counts, "epochs": int(options["epochs"])},
     }
     with checkpoints.open_checkpoints(resume) as folder, _explained(folder):
         columns = None if validates else ()
@@ -488,7 +493,8 @@ def _target(agent, env, callbacks):
     target = callbacks.get("stop_at_return") if target is None else target
     if target is not None:
         return target
-    return _spec_value(env, "reward_threshold")
+    threshold = _spec_value(env, "reward_threshold")
+    return None if threshold is None else float(threshold)
 
 
 def _spec_value(env, name):

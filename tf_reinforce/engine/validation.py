@@ -74,7 +74,7 @@ class Validation:
     def is_due(self, epoch):
         """Returns whether to validate after an epoch, counted from 1."""
         every = self.table["every"]
-        if isinstance(every, (list, tuple, set)):
+        if isinstance(every, list):
             return epoch in every
         return epoch % every == 0
 

@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from typing import Annotated, Any, Literal, NotRequired
 
 from tf_reinforce.settings import schema
@@ -500,12 +500,18 @@ def validation_table(given, defaults, limit):
     names = dict(every="freq", episodes="episodes", deterministic="deterministic")
     explicit = {key: given[f"validation_{name}"] for key, name in names.items()}
     table |= {key: x for key, x in explicit.items() if x is not None}
-    freqs = table["every"]
-    for freq in freqs if isinstance(freqs, (list, tuple, set)) else [freqs]:
-        validation.positive_int("validation_freq", freq)
-    validation.positive_int("validation_episodes", table["episodes"])
-    validation.boolean("validation_deterministic", table["deterministic"])
+    # Python's own numbers, which JSON can store.
+    checks = validation_freq, validation.positive_int, validation.boolean
+    for (key, name), check in zip(names.items(), checks, strict=True):
+        table[key] = check(f"validation_{name}", table[key])
     return table
+
+
+def validation_freq(name, value):
+    """Returns a positive int, or a sorted list of several, or raises `ValueError`."""
+    if isinstance(value, (Sequence, Set)) and not isinstance(value, str):
+        return sorted({validation.positive_int(name, one) for one in value})
+    return validation.positive_int(name, value)
 
 
 class CheckpointSettings(typing.TypedDict, total=False):

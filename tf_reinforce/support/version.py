@@ -88,7 +88,7 @@ def current(kind: str, source: Any, content: dict[str, Any]) -> dict[str, Any]:
         )
     is_newer = isinstance(writer, str) and _release(writer) > _release(VERSION)
     if is_newer or number > FORMAT:
-        name = f"tf_reinforce {writer[:40]}" if is_newer else "a newer tf_reinforce"
+        name = f"tf_reinforce {str(writer)[:40]}" if is_newer else "a newer tf_reinforce"
         raise NewerFile(
             f"{source} was written by {name} (format {str(number)[:40]}), this is "
             f"{VERSION} (format {FORMAT}). Install {name}{' or newer' * is_newer}."
@@ -112,7 +112,7 @@ def unstamped(kind: str, source: Any, content: dict[str, Any]) -> dict[str, Any]
 
 def _release(text):
     """Returns the numbers of a version, `[0, 1, 0]` for `"0.1.0"` and `"0.1.0rc2"`."""
-    release = re.match(r"[\d.]*", text[:40])[0]
+    release = re.split(r"[^\d.]", text[:40])[0]
     return [int(number) for number in release.split(".") if number]
 
 
