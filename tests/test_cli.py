@@ -692,12 +692,14 @@ def test_error_for_a_missing_module_names_it_and_the_folder(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "half_task.py").write_text("import module_that_it_needs")
+    (tmp_path / "ending_task.py").write_text("import sys\nsys.exit()")
     for env, text in {
         "Boat-v0": "MODULE:ID if a module registers it. Received: Boat-v0",
         "CartPole": "an environment id with its version",
         "nosuchtask:Grid-v0": f"no module 'nosuchtask' in the current folder, {tmp_path}",
         "no.such:Grid-v0": "no module 'no.such' in the current folder",
         "half_task:Grid-v0": "No module named 'module_that_it_needs'",
+        "ending_task:Grid-v0": "The module ending_task fails: SystemExit:  (",
     }.items():
         assert train("run", env=env) == 2
         assert text in capsys.readouterr().err

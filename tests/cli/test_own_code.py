@@ -17,6 +17,7 @@ from tf_reinforce.settings import run_config
 from tf_reinforce.support import startup
 
 MODULE = """
+import pathlib
 import keras
 import tf_reinforce as tfr
 
@@ -61,6 +62,19 @@ def fails(env, seed):
 def for_others(env, seed):
     return tfr.Reinforce.for_env("Pendulum-v1")
 
+def ends(env, seed):
+    raise SystemExit(7)
+
+def of_one_argument(env):
+    return 3
+
+def named(env, seed, name, option):
+    return name + option
+
+def with_patience(patience=5, *folders):
+    assert (patience, folders) == (5, ())
+    return Note(pathlib.Path())
+
 def of_three_inputs(env, seed):
     policy = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     agent = tfr.Reinforce(policy)
@@ -77,10 +91,12 @@ def folder(tmp_path, monkeypatch):
     """The current folder, with a module."""
     (tmp_path / "own_module.py").write_text(MODULE)
     (tmp_path / "broken.py").write_text("import keras\n\nx = undefined\n")
+    (tmp_path / "ending.py").write_text("raise SystemExit(0)\n")
+    (tmp_path / "json.py").write_text("def make_agent(env, seed): pass\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in ("own_module", "broken"):
+    for name in ("own_module", "broken", "ending"):
         sys.modules.pop(name, None)
 
 
@@ -134,10 +150,16 @@ def test_training_of_an_own_agent_equals_that_of_a_program_and_is_resumed(folder
         ("own_module", "`--agent` must be MODULE:FUNCTION, for example", True),
         (
             "own_module:make_agnt",
-            "no function of own_module. Did you mean 'make_agent'?",
+            "own_module.py). Did you mean 'make_agent'? Received: own_module:make_agnt",
             0,
         ),
-        ("own_module:tfr", "names no function of own_module.", 0),
+        ("own_module:tfr", "own_module.py). Received: own_module:tfr", 0),
+        ("own_module.py:make_agent", "and no file: write own_module:make_agent.", True),
+        ("./a/b.py:f", "and no file: write a.b:f. Received: ./a/b.py:f", True),
+        ("json:make_agent", f"no function of the module json ({json.__file__})", 0),
+        ("own_module:ends", "ends fails: SystemExit: 7 (", 0),
+        ("own_module:of_one_argument", "argument but 2 were given\n", 0),
+        ("ending:make_agent", "The module ending fails: SystemExit: 0 (", 0),
         ("own_module:number", "must return a tf_reinforce.Reinforce. Received: 3", 0),
         ("own_module:fails", "fails: KeyError: 'no such key' (", 0),
         ("broken:make_agent", "The module broken fails: NameError: name 'undefined'", 0),
@@ -152,10 +174,23 @@ def test_function_that_makes_no_agent_is_one_line(
     if is_quick:
         monkeypatch.setattr(startup, "import_tensorflow", None)
     assert train(name, "--epochs", "1", "--run-dir", "run") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line and not (folder / "run").exists()
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (folder / "run").exists()
     if "fails: " in message:  # in a line of the user
-        assert re.search(rf" \({folder}/(own_module|broken)\.py, line \d+\)", line)
+        place = rf" \({folder}/(own_module|broken|ending)\.py, line \d+\)"
+        assert re.search(place, error)
+
+
+def test_arguments_of_functions_may_have_any_name(folder, capsys):
+    """The run directory goes only to an argument without a default."""
+    words = ["--agent-arg", "name=a", "--agent-arg", "option=b", "--epochs", "1"]
+    assert train("own_module:named", *words) == 2
+    assert (
+        "must return a tf_reinforce.Reinforce. Received: 'ab'" in capsys.readouterr().err
+    )
+    assert train(OWN, "--callbacks", "own_module:with_patience", "--epochs", "1") == 0
+    assert (folder / "note.txt").exists()
 
 
 def test_options_without_an_effect_are_refused(capsys):
@@ -166,6 +201,7 @@ def test_options_without_an_effect_are_refused(capsys):
             [OWN, "--callbacks", "own_module:numbers"],
             "Keras callbacks",
         ),
+        ([OWN, "--callbacks", "builtins:dict"], "`--callbacks` must name a function"),
         ([OWN, "--callbacks", "own_module:x"], "names no function"),
     ):
         assert train(*words, "--epochs", "1") == 2

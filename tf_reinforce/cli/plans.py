@@ -6,7 +6,6 @@ without importing TensorFlow, unless the environment needs a module that does.
 
 import contextlib
 import dataclasses
-import importlib
 from typing import Any
 
 from tf_reinforce.cli import options as cli_options
@@ -15,7 +14,6 @@ from tf_reinforce.settings import default_settings
 from tf_reinforce.settings import run_config
 from tf_reinforce.settings import toml_files
 from tf_reinforce.support import own_code
-from tf_reinforce.support import startup
 
 # Settings that `config.json` always contains; without a preset, these are their values.
 _NAMES = "gamma", "learning_rate", "baseline", "entropy_coef", "normalize_observations"
@@ -38,13 +36,11 @@ def find_env(env):
     In `module:Id`, the module may be a file in the current folder.
 
     Raises:
-        ValueError: If there is no such module, or no such id.
+        ValueError: If there is no such module, it fails, or there is no such id.
     """
     module, _, name = env.rpartition(":")
     if module:
-        own_code.expect_module(module)
-        startup.import_tensorflow()  # the module may import it
-        importlib.import_module(module)
+        own_code.import_module(module)
     import gymnasium
 
     try:

@@ -115,14 +115,15 @@ def make_callbacks(own, directory):
 
     Args:
         own: String `MODULE:FUNCTION`, or `None` for an empty list. The function receives
-            the path of the run directory if it has an argument.
+            the path of the run directory if its first argument has no default.
         directory: `pathlib.Path`.
     """
     if own is None:
         return []
-    function = own_code.load("--callbacks", own)
-    arguments = [directory] * bool(inspect.signature(function).parameters)
-    result = own_code.call("--callbacks", own, *arguments)
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    first = own_code.parameters("--callbacks", own)[:1]
+    is_required = any(x.kind in kinds and x.default is x.empty for x in first)
+    result = own_code.call("--callbacks", own, *[directory] * is_required)
     result = list(result) if isinstance(result, (list, tuple)) else [result]
     for callback in result:
         if not isinstance(callback, keras.callbacks.Callback):

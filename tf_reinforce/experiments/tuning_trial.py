@@ -116,7 +116,8 @@ class SearchConfig:
             return search_space.start_trials(self.space, settings)
         function = own_code.load("--space", self.suggest)
         trial = optuna.trial.FixedTrial(arguments)
-        with warnings.catch_warnings(), contextlib.suppress(Exception):
+        ends = Exception, SystemExit
+        with warnings.catch_warnings(), contextlib.suppress(*ends):
             warnings.simplefilter("error")  # of a default outside of its range
             if function(trial).items() <= arguments.items():
                 return [trial.params]
