@@ -2,11 +2,13 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 
 import tf_reinforce as tfr
 from tf_reinforce import cli
+from tf_reinforce.callbacks import run_files
 from tf_reinforce.experiments import curves
 from tf_reinforce.support import version
 
@@ -54,6 +56,17 @@ def test_log_with_a_column_of_seeds_has_a_curve_for_each_seed(tmp_path):
         run.curves[0].x("seconds")
 
 
+def test_log_key_may_contain_commas_and_quotes(tmp_path):
+    path, keys = tmp_path / "log.csv", ["late, orders", 'the "cost"']
+    logger = run_files.RunLog(path, tuple(keys))
+    logger.set_model(keras.Model())
+    logger.on_train_begin()
+    logger.on_epoch_end(0, dict(zip(keys, (1.0, 2.0))))
+    logger.on_train_end()
+    (curve,) = curves.read(tmp_path).curves
+    assert [curve.column(key).tolist() for key in keys] == [[1.0], [2.0]]
+
+
 def test_folder_of_run_directories_is_a_run_of_several_seeds(tmp_path):
     for seed in (1, 0):
         folder = write_run(tmp_path / f"seed{seed}", ROWS, env="Taxi-v4", seed=seed)
@@ -78,6 +91,8 @@ def test_last_row_that_is_being_written_is_left_out(tmp_path):
         ("log.csv", "a,b\n1,2\n", "must have a column `epoch`"),
         ("log.csv", "epoch,loss\n", "at least one row"),
         ("log.csv", "", "must have a column `epoch`"),
+        ("log.csv", "epoch,seed\n0,inf\n", "no table of numbers"),
+        ("log.csv", f"epoch,{'x' * 2**18}\n0,1\n", "no table of numbers"),
         ("evaluation.json", '{"3": 4}', "no evaluation of a run"),
         ("evaluation.json", "[" * 100_000, "no JSON file"),
         ("evaluation.json", " " * (2**20 + 1), "at most 1048576 bytes"),

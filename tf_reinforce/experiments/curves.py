@@ -1,5 +1,6 @@
 """Learning curves, settings and evaluations of runs, read without TensorFlow."""
 
+import csv
 import dataclasses
 import json
 import math
@@ -147,22 +148,22 @@ def _read_log(path, seed):
     files.expect_regular_file(path, _MAX_BYTES)
     text = path.read_text(encoding="utf-8", errors="replace")
     header, *lines = text[: text.rfind("\n") + 1].splitlines() or [""]
-    header = header.split(",")
-    if "epoch" not in header or not lines:
+    if "epoch" not in header.split(",") or not lines:
         raise ValueError(f"{path} must have a column `epoch` and at least one row.")
     # Keras' CSVLogger writes NA for a log key that is missing in an update.
     rows = [line.replace("NA", "nan") for line in lines]
     try:
         table = np.loadtxt(rows, delimiter=",", comments=None, ndmin=2, unpack=True)
-        table = dict(zip(header, table, strict=True))
-    except ValueError as error:
+        table = dict(zip(next(csv.reader([header])), table, strict=True))
+        seeds = table.pop("seed", None)
+        names = [] if seeds is None else [*dict.fromkeys(map(int, seeds))]
+    except (csv.Error, OverflowError, ValueError) as error:
         raise ValueError(f"{path} is no table of numbers: {error}") from None
-    seeds = table.pop("seed", None)
     if seeds is None:
         return [Curve(path, seed if isinstance(seed, int) else None, table)]
     return [
-        Curve(path, int(one), {key: x[seeds == one] for key, x in table.items()})
-        for one in dict.fromkeys(seeds.tolist())
+        Curve(path, one, {key: x[seeds == one] for key, x in table.items()})
+        for one in names
     ]
 
 

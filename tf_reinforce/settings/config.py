@@ -77,11 +77,11 @@ LOG_KEYS = (
 
 def _info_keys(name, value):
     """Returns keys of an environment's info as a tuple, or raises `ValueError`."""
-    is_list = isinstance(value, (list, tuple))
-    if not is_list or not all(isinstance(key, str) and key for key in value):
+    keys = value if isinstance(value, (list, tuple)) else [None]
+    if not all(isinstance(key, str) and key and key.isprintable() for key in keys):
         hint = f" For one key, pass [{value!r}]." if isinstance(value, str) else ""
         raise ValueError(
-            f"`{name}` must be a list of texts.{hint} Received: {name}="
+            f"`{name}` must be a list of printable texts.{hint} Received: {name}="
             f"{repr(value)[:200]}"
         )
     for key in value:

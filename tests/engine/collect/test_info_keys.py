@@ -200,9 +200,11 @@ def test_invalid_number_at_the_time_limit_drops_the_episode(agent):
 
 
 @pytest.mark.parametrize("keys, text", [
-    ("cost", r"must be a list of texts. For one key, pass \['cost'\]"),
-    (["cost", ""], "must be a list of texts"),
-    ({"cost"}, "must be a list of texts"),
+    ("cost", r"must be a list of printable texts. For one key, pass \['cost'\]"),
+    (["cost", ""], "must be a list of printable texts"),
+    (["cost\n"], "must be a list of printable texts"),
+    (["\x1b[2J"], "must be a list of printable texts"),
+    ({"cost"}, "must be a list of printable texts"),
     (["cost", "cost"], "must contain different keys"),
     (["cost", "loss"], "must contain .* the logs use: loss, .* Received: 'loss'"),
     (["val_cost"], "must contain .*, val_…. Received: 'val_cost'"),
