@@ -106,9 +106,10 @@ def test_warnings_and_logs_of_a_command_are_one_line_each(monkeypatch, capsys):
 
     def train(options, cluster):
         for _ in range(2):
-            text = warnings.formatwarning("old environment", UserWarning, "env.py", 1)
+            text = "old \x1benvironment"
+            text = warnings.formatwarning(text, UserWarning, "env.py", 1)
             print(text, end="", file=sys.stderr)
-        logging.getLogger("tf_reinforce").warning("finishing the update")
+        logging.getLogger("tf_reinforce").warning("finishing the update\x1b[2J")
         with contextlib.redirect_stderr(display):
             logging.getLogger("tf_reinforce").warning("above the display")
         return 0
@@ -116,8 +117,8 @@ def test_warnings_and_logs_of_a_command_are_one_line_each(monkeypatch, capsys):
     monkeypatch.setattr("tf_reinforce.cli.train._train", train)
     assert cli.main(["train", "CartPole-v1"]) == 0
     assert capsys.readouterr().err.splitlines() == [
-        "tf-reinforce: warning: old environment",
-        "tf-reinforce: finishing the update",
+        "tf-reinforce: warning: old ?environment",
+        "tf-reinforce: finishing the update?[2J",
     ]
     assert display.getvalue() == "tf-reinforce: above the display\n"
     assert logging.getLogger("tf_reinforce").handlers == []
@@ -654,6 +655,7 @@ def test_completion_script_completes_commands(tmp_path, capsys):
         ("tain CartPole-v1", "tf-reinforce: error: .*'tain'.*train.* -h"),
         ("train --engine hots", "invalid choice: 'hots'.*host.* tf-reinforce train"),
         ("train E --zzz 0", "--zzz 0. Help: tf-reinforce train -h"),
+        ("train E --zzz \x1b[2J", "--zzz ?.2J. Help: tf-reinforce train -h"),
         ("export run", "are required: --out. Help: tf-reinforce export -h"),
         ("", "tf-reinforce: error: .*required: COMMAND. Help: tf-reinforce -h"),
         ("train E --env-arg 3", "must have the form NAME=VALUE"),

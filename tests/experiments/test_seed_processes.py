@@ -209,6 +209,22 @@ def test_interrupted_seeds_continue_to_the_weights_of_one_training(
         assert logs[0] == logs[1]
 
 
+def test_control_characters_of_a_run_are_not_printed(tmp_path, capsys):
+    """The files may come from a stranger, and would change what a terminal shows."""
+    [path] = prepared(tmp_path / "runs", [0], env="\x1b[2J", fit={"epochs": 1}).values()
+    (path / "log.csv").write_text("epoch,env_steps,steps_per_second\n0,1,1\n")
+    metrics = dict.fromkeys(("episode_return", "episode_return_std", "episodes"), 1.0)
+    (path / "evaluation.json").write_text(json.dumps(metrics))
+    assert cli.main(["train", "--resume", str(tmp_path / "runs")]) == 0
+    assert "?[2J: 1 seeds, 1 steps" in capsys.readouterr().out
+    (path / "evaluation.json").unlink()  # the process ends before it has an output
+    (path / seed_processes.OUTPUT).write_text("\x1b[2J")
+    assert cli.main(["train", "--resume", str(tmp_path / "runs")]) == 2
+    printed = capsys.readouterr()
+    assert "seed 0: exit code 2: " in printed.out
+    assert "\x1b" not in printed.out + printed.err
+
+
 def test_options_that_do_not_belong_to_resumed_seeds_are_refused(tmp_path, capsys):
     [path] = prepared(tmp_path / "runs", [0]).values()
     resume = ["train", "--resume", str(tmp_path / "runs")]

@@ -86,6 +86,15 @@ def write_rows(filename: str, mode: str, rows: Any) -> None:
         csv.writer(file).writerows(rows)
 
 
+def read_header(filename: str) -> list[str]:
+    """Returns the first row of a CSV file, which may come from an untrusted source."""
+    with open(filename, newline="") as file:
+        try:
+            return next(csv.reader(file), [])
+        except csv.Error as error:
+            raise ValueError(f"{filename} is no CSV file: {error}") from None
+
+
 class EpisodeLogger(EpisodeCallback):
     """Writes one CSV row per episode.
 
@@ -113,12 +122,11 @@ class EpisodeLogger(EpisodeCallback):
         if not (self.append and has_rows):
             write_rows(self.filename, "w", [columns])
             return
-        with open(self.filename, newline="") as file:
-            if (header := next(csv.reader(file))) != columns:
-                raise ValueError(
-                    f"`append` needs a file with the columns {columns}. Received: "
-                    f"{self.filename!r} with the columns {header}"
-                )
+        if (header := read_header(self.filename)) != columns:
+            raise ValueError(
+                f"`append` needs a file with the columns {columns}. Received: "
+                f"{self.filename!r} with the columns {repr(header)[:1000]}"
+            )
 
     def on_episode_end(self, episode: int, logs: Any = None) -> None:
         values = {**logs, "episode": episode, "terminated": int(logs["terminated"])}

@@ -1,6 +1,5 @@
 """Callbacks that write the log and the best model of a run directory."""
 
-import csv
 import math
 import os
 from collections.abc import Callable
@@ -43,8 +42,7 @@ class RunLog(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         self._names = []
         if self.append:
-            with open(self.filename, newline="") as file:
-                self._names = next(csv.reader(file), [])
+            self._names = episodes.read_header(self.filename)
         else:
             episodes.write_rows(self.filename, "w", [])
 

@@ -20,6 +20,7 @@ from tf_reinforce.settings.schema import Seed
 from tf_reinforce.support import files
 from tf_reinforce.support import own_code
 from tf_reinforce.support import startup
+from tf_reinforce.support import validation
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -365,7 +366,8 @@ def presets(name: str | None = None, *, python: bool = False):
             arguments = "\n".join(lines)
             print(_MAKE_AGENT.format(name=name, env=preset["env"], arguments=arguments))
             return 0
-        print(toml_files.path_of(name).read_text("utf-8").rstrip())
+        text = toml_files.path_of(name).read_text("utf-8").rstrip()
+        print(validation.printable(text.expandtabs()))
         return 0
     names = toml_files.names()
     width = max(map(len, names))

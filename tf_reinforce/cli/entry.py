@@ -36,7 +36,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Prints an error message, and exits with code 2."""
-        self.exit(2, f"{self.prog}: error: {message.rstrip('.')}. Help: {self.prog} -h\n")
+        text = validation.printable(message).rstrip(".")
+        self.exit(2, f"{self.prog}: error: {text}. Help: {self.prog} -h\n")
 
 
 def make_parser():
@@ -112,8 +113,13 @@ def main(arguments=None):
         code = _exit_code(error)
         if code is None:
             raise
-        print(f"tf-reinforce: {validation.printable(str(error))}", file=sys.stderr)
+        print(_message(error), file=sys.stderr)
         return code
+
+
+def _message(text):
+    """Returns a line for standard error; its text may come from an untrusted file."""
+    return f"tf-reinforce: {validation.printable(str(text))}"
 
 
 class _StandardError(logging.StreamHandler):
@@ -121,18 +127,20 @@ class _StandardError(logging.StreamHandler):
 
     stream = property(lambda self: sys.stderr, lambda self, value: None)
 
+    def format(self, record):
+        return _message(super().format(record))
+
 
 @contextlib.contextmanager
 def _plain_messages():
     """Prints each warning once, and the package's log, without places in files."""
     log, handler = logging.getLogger("tf_reinforce"), _StandardError()
-    handler.setFormatter(logging.Formatter("tf-reinforce: %(message)s"))
     previous = warnings.formatwarning, log.propagate
     # Python forgets which warnings it has shown when a library changes the filters.
     shown = set()
 
     def format_warning(text, *_, **__):
-        line = "" if str(text) in shown else f"tf-reinforce: warning: {text}\n"
+        line = "" if str(text) in shown else f"{_message(f'warning: {text}')}\n"
         shown.add(str(text))
         return line
 

@@ -14,6 +14,7 @@ from tf_reinforce.settings import run_config
 from tf_reinforce.settings import schema
 from tf_reinforce.support import files
 from tf_reinforce.support import startup
+from tf_reinforce.support import validation
 
 INTERRUPTED = 130  # exit code after Ctrl-C
 
@@ -309,11 +310,11 @@ def _run_processes(options, directory, explicit):
         )
     print(text)
     try:
-        code = seed_processes.run(commands, folders, jobs, print)
+        code = seed_processes.run(commands, folders, jobs, _print)
     except KeyboardInterrupt:  # before the processes
         code = INTERRUPTED
     if code:
-        print(f"saved in {directory}\nto continue: {command}")
+        _print(f"saved in {directory}\nto continue: {command}")
         return code
     target, result = content.get("target_return"), curves.results(folders)
     return _report_seeds(options, env, directory, result, target)
@@ -329,7 +330,7 @@ def _report_seeds(options, env, directory, result, target):
     if target is not None:
         count = sum(x >= target for x in returns)
         reached += f", {count} of {len(returns)} at {target:g}"
-    print(
+    _print(
         f"\n{env}: {len(returns)} seeds, {result['env_steps']:,} steps in "
         f"{result['seconds']:.1f} s of training\n"
         f"returns over new episodes: minimum {min(returns):.4g}, median {median:.4g}, "
@@ -338,9 +339,14 @@ def _report_seeds(options, env, directory, result, target):
     return int(options.require_target and target is not None and median < target)
 
 
+def _print(text):
+    """Prints a text that may come from an untrusted run directory."""
+    print(validation.printable(text))
+
+
 def _print_interrupted(directory, plan, updates=None):
     """Prints the command that continues a training after a signal."""
     when = "" if updates is None else f" after {updates} update{'s' * (updates != 1)}"
     config = {"env": plan.env, **plan.settings, **plan.own}
     command = run_config.resume_command(directory, config)
-    print(f"interrupted{when}; saved in {directory}\nto continue: {command}")
+    _print(f"interrupted{when}; saved in {directory}\nto continue: {command}")

@@ -17,6 +17,7 @@ from tf_reinforce.settings.schema import Count
 from tf_reinforce.support import extras
 from tf_reinforce.support import files
 from tf_reinforce.support import startup
+from tf_reinforce.support import validation
 
 _BEST = "best.toml"  # in the folder of the search, the preset of the best settings
 _DEFAULT_STEPS = 100_000  # the budget of a training, without preset and options
@@ -144,7 +145,8 @@ def _search(search, options, directory):
 
     _print_start(search, options)
     try:
-        show = lambda index: print(tuning.trial_line(search, index))  # noqa: E731
+        printable = validation.printable  # of the journal, which may be a stranger's
+        show = lambda x: print(printable(tuning.trial_line(search, x)))  # noqa: E731
         tuning.run_trials(search, options.trials, options.jobs, show)
         if best := search.unconfirmed():
             seeds = search.config.confirm
@@ -152,7 +154,7 @@ def _search(search, options, directory):
             print(f"{text} …")
         for index in best:
             search.confirm(index)
-            print(tuning.confirmed_line(search, index))
+            print(printable(tuning.confirmed_line(search, index)))
     except KeyboardInterrupt:
         print(f"\ninterrupted; {len(search.finished())} finished trials are stored")
         _write_results(search, directory)

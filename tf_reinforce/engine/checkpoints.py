@@ -194,7 +194,8 @@ class Checkpoints:
                 problem = error
                 continue
             if problem is not None:
-                log.warning("%s Training continues from %s.", problem, path)
+                text = validation.printable(str(problem))
+                log.warning("%s Training continues from %s.", text, path)
             self._last_epoch = int(path.name)
             return checkpoint
         if problem is not None:

@@ -14,6 +14,7 @@ from tf_reinforce.engine import agent_state
 from tf_reinforce.engine import callback_states
 from tf_reinforce.settings import config
 from tf_reinforce.support import optimizers
+from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
 log = logging.getLogger("tf_reinforce")
@@ -378,5 +379,5 @@ def _compare(path, name, old, new, may_differ=False):
     log.warning(
         "The training continues with another value of %s: %s instead of %s. Its result "
         "may differ in the last bits.",
-        *(name, new, old),
+        *(validation.printable(str(x))[:_MAX_TEXT] for x in (name, new, old)),
     )

@@ -27,6 +27,7 @@ from tf_reinforce.settings import run_config
 from tf_reinforce.settings import toml_files
 from tf_reinforce.support import files
 from tf_reinforce.support import optimizers
+from tf_reinforce.support import validation
 from tf_reinforce.support import version
 
 LOG, EPISODES = "log.csv", "episodes.csv"
@@ -272,7 +273,7 @@ class RunDirectory:
 
     def _print(self, text):
         if self.verbose:
-            print(text, flush=True)
+            print(validation.printable(text), flush=True)
 
     @property
     def _shown_path(self):

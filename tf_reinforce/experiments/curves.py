@@ -319,7 +319,7 @@ def flat(content, prefix=""):
 
 def align(rows):
     """Joins rows of texts, maybe from untrusted files, to lines with aligned columns."""
-    rows = [[*map(validation.printable, row)] for row in rows]
+    rows = [[validation.printable(x).replace("\n", "?") for x in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(x.ljust(n) for x, n in zip(row, widths)).rstrip() for row in rows]
     return "\n".join(lines)
