@@ -240,7 +240,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
                 `fit`.
             preset: Name of a preset (`tfr.presets.names()`), or path of a preset file,
                 with default arguments for `for_env` and `fit`. `"auto"` takes that of the
-                environment, if there is one.
+                environment, if there is one for these `env_kwargs`.
             env_kwargs: Dict of keyword arguments for the environment's constructor.
             **kwargs: Further arguments of `Reinforce`, and of `compile`. For a `Box`,
                 `head` may be the name of a head class. `baseline="value"` makes a value
@@ -257,7 +257,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         ('Beta', 0.95)
         """
         seed = validation.check_seed(seed)
-        name, preset = preset, toml_files.read_for_env(preset, env)
+        name, preset = preset, toml_files.read_for_env(preset, env, False, env_kwargs)
         has_preset = preset is not toml_files.EMPTY_PRESET
         if name == "auto":
             name = toml_files.own_name(preset["env"]) if has_preset else None

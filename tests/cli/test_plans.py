@@ -148,6 +148,8 @@ def test_preset_file_with_a_value_baseline_keeps_all_other_settings(tmp_path):
         ("Pendulum-v1", True, True),  # at the target of the preset
         ("Pendulum-v1 --engine compiled", False, False),  # the preset counts steps
         ("Pendulum-v1 --baseline mean", False, False),  # the preset has gae_lambda
+        ("FrozenLake-v1 --env-arg map_name=8x8", False, True),
+        ("FrozenLake-v1 --env-arg map_name=8x8 --preset", True, False),
     ],
 )
 def test_training_takes_the_preset_of_its_environment_and_says_so(
@@ -161,6 +163,13 @@ def test_training_takes_the_preset_of_its_environment_and_says_so(
     assert found["preset"] == (name if preset else None)
     is_said = f"training with the preset {name}, which reached" in printed
     assert is_said == (preset and "--preset" not in words)
+    reason = "which does not fit: `gae_lambda` below 1 needs a value baseline"
+    assert (reason in printed) == ("--baseline" in words)
+    if "does not fit" in printed:
+        assert printed.splitlines()[-1].startswith("training without the preset Pend")
+    assert ("has a preset with settings for another task: add" in printed) == (
+        "--env-arg" in words and not preset
+    )
     assert ("stop_at_return" in found["callbacks"]) == stops
     own = tfr.presets.read(name)["agent"]["learning_rate"]
     assert (found["agent"]["learning_rate"] == own) == preset
@@ -175,8 +184,11 @@ def test_auto_is_the_preset_of_an_environment_that_has_one():
         agent = tfr.Reinforce.for_env(env, preset="auto")
         assert agent._settings == named._settings
         assert agent._fit_defaults["evaluation"] == named._fit_defaults["evaluation"]
-    agent = tfr.Reinforce.for_env("FrozenLake8x8-v1", preset="auto")
-    assert agent._settings["preset"] is None and "evaluation" not in agent._fit_defaults
+    lake = dict(env="FrozenLake-v1", env_kwargs={"map_name": "8x8"})
+    for other in (dict(env="FrozenLake8x8-v1"), lake):
+        agent = tfr.Reinforce.for_env(**other, preset="auto")
+        assert agent._settings["preset"] is None
+        assert "evaluation" not in agent._fit_defaults
 
 
 SMALL = ["--episodes-per-epoch", "2", "--max-episode-steps", "20", "--hidden", "4"]

@@ -4,7 +4,6 @@ A mistake in the options should be reported within a second. The plan is therefo
 without importing TensorFlow, unless the environment needs a module that does.
 """
 
-import contextlib
 import dataclasses
 from typing import Any
 
@@ -14,6 +13,7 @@ from tf_reinforce.settings import default_settings
 from tf_reinforce.settings import run_config
 from tf_reinforce.settings import toml_files
 from tf_reinforce.support import own_code
+from tf_reinforce.support import validation
 
 # Settings that `config.json` always contains; without a preset, these are their values.
 _NAMES = "gamma", "learning_rate", "baseline", "entropy_coef", "normalize_observations"
@@ -191,10 +191,14 @@ def _new(options):
     env, name = find_env(options.env), toml_files.own_name(options.env)
     explicit = cli_options.explicit_settings(options)
     options.preset = name if options.preset == "" else options.preset
+    reason = None
     if _takes_preset(options, name, explicit):
         options.preset = name
-        with contextlib.suppress(ValueError):  # it does not fit the other options
+        try:
             plan = _planned(options, env, explicit, own)
+        except ValueError as error:
+            reason, options.preset = validation.one_line(error), None
+        else:
             plan.add_budget(not _has_budget(options, explicit))
             result = toml_files.read(name)["result"]
             result = result and f", which reached {result}"
@@ -202,13 +206,17 @@ def _new(options):
                 f"training with the preset {name}{result} (--no-preset: default settings)"
             )
             return plan
-        options.preset = None
     options.preset = options.preset or None
     plan = _planned(options, env, explicit, own)
     if not _is_search(options):
         plan.add_budget(False)
     if options.preset is None and options.agent is None and name in toml_files.names():
-        print(f"{env} has a preset with tuned settings: add --preset to use it")
+        is_tuned = toml_files.suits(name, dict(options.env_arg))
+        settings = "tuned settings" if is_tuned else "settings for another task"
+        note = f"{env} has a preset with {settings}: add --preset to use it"
+        if reason is not None:
+            note = f"training without the preset {name}, which does not fit: {reason}"
+        print(note)
     return plan
 
 
@@ -252,7 +260,7 @@ def _takes_preset(options, name, explicit):
     """Returns whether a training takes the preset of its environment by itself.
 
     Seeds that one program can train without the preset do not, because it may prevent
-    that.
+    that. Neither do other arguments of the environment, which make another task.
     """
     in_one_program = (
         getattr(options, "seeds", None) is not None
@@ -261,7 +269,8 @@ def _takes_preset(options, name, explicit):
         and name in config.TWINS
     )
     is_free = options.preset is None and options.agent is None and not in_one_program
-    return not _is_search(options) and is_free and name in toml_files.names()
+    is_free = is_free and not _is_search(options) and name in toml_files.names()
+    return is_free and toml_files.suits(name, dict(options.env_arg))
 
 
 def _is_search(options):

@@ -4,6 +4,7 @@ import copy
 import math
 import pathlib
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 import tomli_w
@@ -138,12 +139,23 @@ def _without_none(settings):
     return {key: _without_none(x) for key, x in settings.items() if x not in (None, {})}
 
 
-def read_for_env(name: str | None, env: Any, own_agent: bool = False) -> dict[str, Any]:
+def suits(name: str, env_kwargs: Any) -> bool:
+    """Returns whether a preset has all of these arguments of its environment."""
+    own = read(name)["env_kwargs"]
+    return all(x in own and own[x] == value for x, value in env_kwargs.items())
+
+
+def read_for_env(
+    name: str | None,
+    env: Any,
+    own_agent: bool = False,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Returns a preset's settings for an environment; without a preset, no settings.
 
     A preset is meant for the environment that it names. An environment without a
     Gymnasium id, for example a callable, may be used with any preset. `"auto"` stands for
-    the preset of the environment, if there is one.
+    the preset of the environment, if there is one for its arguments `env_kwargs`.
 
     Raises:
         ValueError: If the preset is invalid, or is for another environment.
@@ -151,6 +163,7 @@ def read_for_env(name: str | None, env: Any, own_agent: bool = False) -> dict[st
     id = env if isinstance(env, str) else getattr(getattr(env, "spec", env), "id", None)
     if name == "auto":
         name = own_name(id) if isinstance(id, str) and own_name(id) in names() else None
+        name = name if name is None or suits(name, env_kwargs or {}) else None
     if name is None:
         return EMPTY_PRESET
     preset = read(name, own_agent, id if isinstance(id, str) else None)
