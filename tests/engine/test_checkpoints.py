@@ -131,6 +131,7 @@ def test_damaged_checkpoint_is_named_and_the_one_before_is_used(folder, number, 
         checkpoint = folder.newest()
     assert same(checkpoint.state, list(states())[3])
     assert message in caplog.text and "Training continues from" in caplog.text
+    assert ".." not in caplog.text
 
 
 @pytest.mark.parametrize(

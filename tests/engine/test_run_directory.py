@@ -90,7 +90,9 @@ def test_command_line_continues_a_run_of_an_own_model_to_the_same_bits(tmp_path,
         if epoch == 2:
             signal.raise_signal(signal.SIGINT)
 
-    own_agent().fit("CartPole-v1", epochs=6, resume=tmp_path / "a", **FIT)
+    loud = {**FIT, "verbose": 1}
+    own_agent().fit("CartPole-v1", epochs=6, resume=tmp_path / "a", **loud)
+    assert 'use `preset="CartPole-v1"` of `for_env`\n' in capsys.readouterr().out
     interrupt = keras.callbacks.LambdaCallback(on_epoch_end=stop)
     with pytest.raises(KeyboardInterrupt, match="after update 3 of 6. To continue, "):
         own_agent().fit(
@@ -102,8 +104,14 @@ def test_command_line_continues_a_run_of_an_own_model_to_the_same_bits(tmp_path,
     assert "its callbacks can be in no file" in capsys.readouterr().err
     config = {**config, "only_in_script": []}
     run_config.write_json(tmp_path / "b" / "config.json", config)
-    assert cli.main(["train", "--resume", str(tmp_path / "b")]) == 0
-    assert "continuing at update 4 of 6\n" in capsys.readouterr().out
+    size, resume = (tmp_path / "b" / "last.keras").stat().st_size, ["train", "--resume"]
+    resume += [str(tmp_path / "b"), "--max-bytes"]
+    assert cli.main([*resume, str(size - 1)]) == 2
+    assert f"or `--max-bytes {size}`." in capsys.readouterr().err
+    assert cli.main([*resume, str(size)]) == 0
+    printed = capsys.readouterr().out
+    assert "continuing at update 4 of 6\n" in printed
+    assert "use `--preset CartPole-v1`\n" in printed
     expect_equal_runs(tmp_path / "a", tmp_path / "b")
     assert config["model"] == "mine, 10 weights"
 

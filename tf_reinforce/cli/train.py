@@ -7,6 +7,7 @@ import pathlib
 import tempfile
 from typing import Annotated
 
+from tf_reinforce import saving
 from tf_reinforce.cli import options as cli_options
 from tf_reinforce.cli import plans
 from tf_reinforce.experiments import seed_processes
@@ -37,6 +38,8 @@ class TrainOptions(cli_options.TaskOptions):
             returns Keras callbacks.
         run_dir: Folder of this run (runs/ENV/DATE_seedN).
         resume: Continue the run in this folder, with its settings.
+        max_bytes: With --resume, the largest size of the agent file last.keras, because a
+            stranger's file could fill the memory (134217728).
         checkpoint_every: Updates (10) or seconds (60s) from one checkpoint to the next
             (60s).
     """
@@ -49,6 +52,7 @@ class TrainOptions(cli_options.TaskOptions):
     callbacks: str | None = None
     run_dir: str | None = None
     resume: str | None = None
+    max_bytes: schema.Count | None = None
     checkpoint_every: cli_options.Interval | None = None
 
 
@@ -81,7 +85,9 @@ def _train(options, cluster):
         cli_options.expect_none("without --ray", num_cpus_per_worker=cores)
     if options.workers is None:
         cli_options.expect_none("without --workers", ray=options.ray)
-    if options.resume is not None and seed_processes.folders(options.resume):
+    if options.resume is None:
+        cli_options.expect_none("without --resume", max_bytes=options.max_bytes)
+    elif seed_processes.folders(options.resume):
         return _resume_processes(options)
     if options.run_dir is not None:
         files.expect_empty_folder(pathlib.Path(options.run_dir))
@@ -147,8 +153,8 @@ def _train_agent(options, plan, strategy, twin, cluster):
         learner_processes.get(strategy).explain_lost(),
         learner_processes.scope(strategy),
     ):
-        maker = own.get("make_agent")
-        agent = runs.make_agent(env, settings, plan.seed, maker, resumed)
+        maker, size = own.get("make_agent"), options.max_bytes or saving.MAX_BYTES
+        agent = runs.make_agent(env, settings, plan.seed, maker, resumed, size)
     tables = {name: settings[name] for name in ("env_kwargs", "evaluation")}
     agent._fit_defaults = {**settings["fit"], **tables}
     if is_chief:
@@ -295,8 +301,10 @@ def _run_processes(options, directory, explicit):
     command = run_config.resume_command(directory, {**explicit, "env": env})
     if ":" in env and options.env is None:
         raise plans.unknown_module(env, command)
+    size = options.max_bytes
+    more = [] if size is None else ["--max-bytes", str(size)]
     commands = {
-        seed: run_config.resume_words(path, explicit)
+        seed: [*run_config.resume_words(path, explicit), *more]
         for seed, path in folders.items()
         if not run_config.read_evaluation(path)
     }

@@ -279,7 +279,8 @@ def read(path):
     except version.NewerFile:
         raise
     except (LookupError, OSError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"The checkpoint {path} is damaged: {error}.") from None
+        text = str(error).removesuffix(".")
+        raise ValueError(f"The checkpoint {path} is damaged: {text}.") from None
 
 
 def _read(path):

@@ -325,7 +325,9 @@ class RunDirectory:
             lines.append(f"diagnosis: {text}")
         if self.config["preset"] is None and name in toml_files.names():
             result = toml_files.read(name)["result"]
-            lines.append(f"the preset {name} has reached {result}: use `--preset {name}`")
+            option = f'`preset="{name}"` of `for_env`'
+            option = f"`--preset {name}`" if "command" in self.folder.settings else option
+            lines.append(f"the preset {name} has reached {result}: use {option}")
         return "".join(f"{line}\n" for line in lines)
 
     def _result(self, metrics):

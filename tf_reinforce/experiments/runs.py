@@ -80,7 +80,7 @@ def default_directory(env, suffix):
     return pathlib.Path("runs") / name / f"{date}_{suffix}"
 
 
-def make_agent(env, settings, seed, own=None, directory=None):
+def make_agent(env, settings, seed, own=None, directory=None, max_bytes=saving.MAX_BYTES):
     """Makes the agent that the settings of a run describe.
 
     Args:
@@ -90,13 +90,15 @@ def make_agent(env, settings, seed, own=None, directory=None):
         seed: Int.
         own: String `MODULE:FUNCTION`, the function of the user that makes it, or `None`.
         directory: `pathlib.Path` of the run.
+        max_bytes: Int, the largest allowed size of `last.keras`.
 
     Raises:
         ValueError: If the function fails, or returns something else.
     """
     agent, env_kwargs = settings["agent"], settings["env_kwargs"]
     if own is None and not agent and directory is not None:
-        return saving.load(run_config.find(directory, run_directory.LAST))
+        path = run_config.find(directory, run_directory.LAST)
+        return saving.load(path, max_bytes=max_bytes)
     if own is None:
         return agents.Reinforce.for_env(env, seed=seed, env_kwargs=env_kwargs, **agent)
     with batched_envs.explain_errors(env, env_kwargs):
