@@ -50,6 +50,7 @@ assert cli.main(["train", "CartPole-v1", "--run-dir", str(run), *small.split()])
 config = json.loads((run / "config.json").read_text())
 config["evaluation"]["episodes"] = 2
 (run / "config.json").write_text(json.dumps(config))
+(run / "evaluation.json").unlink()  # the best agent is evaluated again
 tfr.load(run / "agent.keras").save(folder / "agent.keras")
 keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(folder / "plain.keras")
 """
