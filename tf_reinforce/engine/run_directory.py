@@ -159,8 +159,9 @@ class RunDirectory:
 
     def _metrics(self):
         """Returns the metrics of the evaluated agent, `{}` if they are incomplete."""
-        keys = self.config["fit"].get("info_keys", ())
-        return run_config.read_evaluation(self.path, keys)
+        keys = "episode_return", "episode_return_std", "episodes"
+        more = self.config["fit"].get("info_keys", ())
+        return run_config.read_evaluation(self.path, (*keys, *more))
 
     def _continues(self, progress):
         fit = self.config["fit"]

@@ -152,15 +152,14 @@ def _named(path):
         raise ValueError(f"{path} is damaged: {error}") from None
 
 
-def read_evaluation(directory, keys=()):
+def read_evaluation(directory, keys=("episode_return",)):
     """Returns the metrics in a run's `evaluation.json`, `{}` if it lacks a number.
 
     Args:
         directory: Path of the run directory.
-        keys: Strings, the keys of further numbers.
+        keys: Strings, the keys of the numbers.
     """
     metrics = read_json(pathlib.Path(directory) / EVALUATION)
-    keys = "episode_return", "episode_return_std", "episodes", *keys
     return metrics if all(isinstance(metrics.get(key), float) for key in keys) else {}
 
 
