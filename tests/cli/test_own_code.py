@@ -1,6 +1,7 @@
 """Tests `--agent`, `--callbacks` and `--space`, which name functions of the user."""
 
 import json
+import pathlib
 import re
 import shlex
 import sys
@@ -12,8 +13,10 @@ import pytest
 import tf_reinforce as tfr
 from tf_reinforce import cli
 from tf_reinforce.engine import agent_state
+from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import seed_processes
 from tf_reinforce.settings import run_config
+from tf_reinforce.support import own_code
 from tf_reinforce.support import startup
 
 MODULE = """
@@ -182,15 +185,13 @@ def test_function_that_makes_no_agent_is_one_line(
         assert re.search(place, error)
 
 
-def test_arguments_of_functions_may_have_any_name(folder, capsys):
+def test_arguments_of_functions_may_have_any_name(folder):
     """The run directory goes only to an argument without a default."""
-    words = ["--agent-arg", "name=a", "--agent-arg", "option=b", "--epochs", "1"]
-    assert train("own_module:named", *words) == 2
-    assert (
-        "must return a tf_reinforce.Reinforce. Received: 'ab'" in capsys.readouterr().err
-    )
-    assert train(OWN, "--callbacks", "own_module:with_patience", "--epochs", "1") == 0
-    assert (folder / "note.txt").exists()
+    name, kwargs = "own_module:named", {"name": "a", "option": "b"}
+    assert own_code.call("--agent", name, None, 0, **kwargs) == "ab"
+    for name in ("own_module:make_callbacks", "own_module:with_patience"):
+        (note,) = runs.make_callbacks(name, folder / "run")
+        assert note.path.parent == (folder / "run" if "make" in name else pathlib.Path())
 
 
 def test_options_without_an_effect_are_refused(capsys):
