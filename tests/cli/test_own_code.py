@@ -262,14 +262,8 @@ def test_arguments_of_an_own_agent_are_tuned_and_used(space, folder, capsys):
     (folder / "mine.toml").write_text(PRESET)
     words = ["tune", "CartPole-v1", "--agent", OWN]
     words += [
-        "--trials",
-        "2",
-        "--trainings",
-        "1",
-        "--confirm",
-        "1",
-        "--run-dir",
-        "s",
+        *("--trials", "1" if space else "2", "--trainings", "1"),
+        *("--confirm", "0" if space else "1", "--run-dir", "s"),
     ]
     words += ["--objective", "return", "--eval-episodes", "2"]
     if space is None:

@@ -426,6 +426,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_ctrl_c_ends_says_so_in_a_line_and_goes_on(tmp_path):
     """The second start continues, and then has a finished run."""
     (tmp_path / "script.py").write_text(SCRIPT)

@@ -342,7 +342,7 @@ def trial_line(search, index):
     if ERROR in trial.user_attrs:
         return f"trial {index}: failed: {trial.user_attrs[ERROR]}"
     seconds = sum(x["seconds"] for x in search.trainings(index))
-    text = f"{_result(search, index)} · {seconds:.0f} s · {_settings(trial)}"
+    text = f"{_result(search, index)} · {seconds:.0f} s · {', '.join(_settings(trial))}"
     return f"trial {index}: {text}" + " · best so far" * (search.best() == index)
 
 
@@ -372,12 +372,11 @@ def _result(search, index):
 
 
 def _settings(trial):
-    """Returns the settings of a trial in one line, without the names of their tables."""
-    settings = (
+    """Returns the settings of a trial as texts, without the names of their tables."""
+    return [
         f"{name.removeprefix('agent.').removeprefix('fit.')} {_number(x)}"
         for name, x in trial.params.items()
-    )
-    return ", ".join(settings)
+    ]
 
 
 def _number(value):
@@ -395,8 +394,9 @@ def table(search):
         rows.append([*row, "best" if index == best else ""])
     lines = curves.align(rows).splitlines()
     for index, line in zip(ranked, lines[1:], strict=True):
-        settings = _settings(finished[index])
-        lines += [line, *textwrap.wrap(settings, 80, **_INDENTED)]
+        settings = ", ".join(x.replace(" ", "\xa0") for x in _settings(finished[index]))
+        wrapped = textwrap.wrap(settings, 80, **_INDENTED)
+        lines += [line, *(x.replace("\xa0", " ") for x in wrapped)]
     return "\n".join([lines[0], *lines[len(ranked) + 1 :]])
 
 
