@@ -78,7 +78,7 @@ class RunDirectory:
         self.callbacks = [self.best, *logs]
         self._logs = [os.path.basename(x.filename) for x in logs]
         self.suffix = _SUFFIXES[0]
-        self._start = 0.0
+        self._start, self._since = 0.0, ""
 
     def begin(self, progress, is_new):
         """Writes the first files, and tells where the training continues.
@@ -97,6 +97,7 @@ class RunDirectory:
             self.config["model"] = describe(network)
             run_config.write(self.path, self.config, command)
         if not is_new:
+            self._since = " since it continued"
             self._print(self._continues(progress))
         elif "env" in self.config:
             self._print(self._facts())
@@ -231,7 +232,7 @@ class RunDirectory:
                 trained = self._advice(validator)
             trained += (
                 f"trained {updates} update{'s' * (updates != 1)}, "
-                f"{self.model.env_steps:,} steps, {seconds:.1f} s\n"
+                f"{self.model.env_steps:,} steps, {seconds:.1f} s{self._since}\n"
             )
         self._print(f"{self._result(metrics)}\n{trained}saved in {self._shown_path}")
 
