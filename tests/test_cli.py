@@ -272,6 +272,19 @@ def test_evaluate_uses_the_time_limit_of_the_user_or_of_the_evaluation(
         assert json.loads(capsys.readouterr().out)["episode_length"] == length
 
 
+def test_evaluate_samples_actions_if_the_user_or_the_run_does(run, tmp_path, capsys):
+    (tmp_path / "agent.keras").write_bytes((run / "agent.keras").read_bytes())
+    config, results = {"env": "CartPole-v1", "evaluation": {"deterministic": False}}, []
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for folder in (tmp_path, run):
+        for more in ([], ["--stochastic"], ["--no-stochastic"]):
+            assert cli.main(["evaluate", str(folder), "--episodes", "9", *more]) == 0
+            results.append(capsys.readouterr().out)
+    sampled, greedy = results[1:3]
+    assert results == [sampled, sampled, greedy, greedy, sampled, greedy]
+    assert sampled != greedy
+
+
 def test_folder_that_is_no_run_is_refused(tmp_path, capsys):
     assert cli.main(["evaluate", str(tmp_path)]) == 2
     assert "agent.keras. Expected: an agent file" in capsys.readouterr().err

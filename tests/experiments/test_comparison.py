@@ -110,11 +110,15 @@ def test_ordinary_table_fits_a_terminal():
     assert max(map(len, lines)) <= 80
 
 
+DETERMINISTIC = ["evaluation.deterministic"]
+
+
 def test_settings_that_differ_are_listed():
     """A run that lacks a setting of `fit` has its default; one of agents is unknown."""
     tables = [{"fit": {"steps": 9, "epochs": 1}}, {"fit": {"steps": 8, "epochs": 1}}]
     tables[0] |= {"agent": {"gamma": 0.9, "baseline": {"kind": "value"}}}
     tables[1] |= {"agent": {"gamma": "\x1b[2J", "hidden": [4]}}
+    tables[1] |= {"make_agent": "m:f"}
     del tables[1]["fit"]["steps"]
     runs = [curves.Run(x, None, [], [], settings=t) for x, t in zip("ab", tables)]
     lines = comparison.differences(runs).splitlines()
@@ -122,6 +126,15 @@ def test_settings_that_differ_are_listed():
         ["setting", "a", "b"],
         ["agent.gamma", "0.9", "?[2J"],
         ["fit.steps", "9", "-"],
+        ["make_agent", "-", "m:f"],
     ]
     assert sorted(line.split() for line in lines) == sorted(rows)
     assert comparison.differences(runs[:1] * 2) == ""
+    tables = [
+        {"make_agent": "m:f", "agent": {}},
+        {"make_agent": "m:f", "agent": {"n": 3}},
+    ]
+    tables.append({**tables[1], "evaluation": {"deterministic": False}})
+    runs = [curves.Run(x, None, [], [], settings=t) for x, t in zip("abc", tables)]
+    rows = [line.split() for line in comparison.differences(runs).splitlines()]
+    assert rows[1:] == [["agent.n", "-", "3", "3"], [*DETERMINISTIC, "-", "-", "false"]]

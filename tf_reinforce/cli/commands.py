@@ -112,8 +112,9 @@ def _load(options):
         )
     if options.max_episode_steps is not None:
         more["max_episode_steps"] = options.max_episode_steps
-    more |= dict(deterministic=not options.stochastic, seed=options.seed)
-    more |= dict(workers=options.workers)
+    if options.stochastic is not None:
+        more["deterministic"] = not options.stochastic
+    more |= dict(seed=options.seed, workers=options.workers)
     return load(run, options.max_bytes), env or plans.find_env(in_file), more
 
 

@@ -240,7 +240,7 @@ class PlayOptions:
         seed: selects the episodes; equal seeds give equal episodes
         workers: processes that play the episodes
         max_episode_steps: time limit (that of the run)
-        stochastic: sample actions instead of taking the most likely one
+        stochastic: sample actions instead of taking the most likely one (as the run does)
         max_bytes: largest size of the agent file, because a stranger's file could fill
             the memory
     """
@@ -254,5 +254,5 @@ class PlayOptions:
     seed: Seed = 0
     workers: Count = 1
     max_episode_steps: Count | None = None
-    stochastic: bool = False
+    stochastic: bool | None = None
     max_bytes: Count = saving.MAX_BYTES

@@ -122,7 +122,7 @@ def table(rows):
     about = []
     lines = [["run", "seeds", "steps", "last 10 %", "evaluation", "difference"]]
     for row in rows:
-        seconds = "" if np.isnan(row.seconds) else f"{row.seconds:.3g} s"
+        seconds = "" if np.isnan(row.seconds) else f"{row.seconds:.3g} s of updates"
         about.append([row.name, row.env or "?", row.model or "?", seconds])
         results = row.last_return, row.evaluation, row.difference
         estimates, ends = zip(*map(_format, results))
@@ -135,16 +135,22 @@ def table(rows):
 def differences(runs):
     """Returns the settings that differ between runs as text, empty if none does.
 
-    Of agents made by different functions, only the settings that all have are compared.
+    A run that lacks a setting has its default. Of agents made by different functions,
+    only the settings that all have are compared.
     """
-    settings = [dict(curves.flat(run.settings)) for run in runs]
-    rows = []
+    filled = [{name: x for name, x in run.settings.items() if x} for run in runs]
+    settings = [dict(curves.flat(one)) for one in filled]
+    rows, makers = [], {one.get("make_agent") for one in settings}
     for name in dict.fromkeys(name for one in settings for name in one):
         values = [one.get(name, "-") for one in settings]
-        is_known = name.startswith("fit.") or "-" not in values
+        is_known = not name.startswith("agent.") or "-" not in values or len(makers) == 1
         if is_known and len(set(values)) > 1:
-            rows.append([name, *(x[:_WIDTH] for x in values)])
+            rows.append([name, *map(_cut, values)])
     return curves.align([["setting", *(run.name for run in runs)], *rows]) if rows else ""
+
+
+def _cut(text):
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
 
 
 def _format(interval):

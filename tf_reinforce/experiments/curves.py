@@ -24,6 +24,7 @@ X_AXES = {
 }
 # The log keys that say how good a policy is: that of agents, and those of other models.
 SCORES = "episode_return", "reward", "policy_value", "loss"
+_COMPARED = "make_agent", "agent", "fit", "evaluation"  # settings of runs
 _MAX_TEXT = 300  # characters of a value that `info_table` shows
 _MAX_BYTES = 2**28  # of a file of a run, which may come from an untrusted source
 
@@ -79,7 +80,7 @@ class Run:
         evaluations: List of mean returns after training, one for each seed that was
             evaluated.
         model: String that describes the policy, or `None` if unknown.
-        settings: Dict of the tables `agent` and `fit`, empty if unknown.
+        settings: Dict of the entries `_COMPARED` of `config.json`, empty if unknown.
     """
 
     name: str
@@ -128,7 +129,7 @@ def read(folder):
         [x for part, seed in zip(parts, seeds) for x in _read_log(part / LOG, seed)],
         [x for part in parts for x in _read_evaluations(part / run_config.EVALUATION)],
         model if isinstance(model, str) else None,
-        {name: first[name] for name in ("agent", "fit") if name in first},
+        {name: first[name] for name in _COMPARED if name in first},
     )
 
 

@@ -206,9 +206,16 @@ def read_env(run, env_kwargs):
         limit = evaluation.get("max_episode_steps")
         limit = options.check_option("evaluation", "max_episode_steps", limit)
         keys = options.check_option("fit", "info_keys", fit.get("info_keys", ()))
+        deterministic = evaluation.get("deterministic", True)
+        deterministic = options.check_option("evaluation", "deterministic", deterministic)
     is_plain = isinstance(env, str) and ":" not in env
     env = env if is_plain and "env" not in config.get("only_in_script", []) else None
-    return env, dict(env_kwargs=env_kwargs, max_episode_steps=limit, info_keys=keys)
+    return env, {
+        "env_kwargs": env_kwargs,
+        "max_episode_steps": limit,
+        "info_keys": keys,
+        "deterministic": deterministic,
+    }
 
 
 def read_training(directory, env_kwargs, fit, agent_kwargs=None, own=None):
