@@ -60,7 +60,7 @@ def numbers():
     return [3]
 
 def fails(env, seed):
-    raise KeyError("no such key")
+    return {}["no such key"] if env is None else fails(None, seed)
 
 def for_others(env, seed):
     return tfr.Reinforce.for_env("Pendulum-v1")
@@ -269,10 +269,10 @@ def test_arguments_of_an_own_agent_are_tuned_and_used(space, folder, capsys):
     if space is None:
         words += ["--preset", "mine.toml"]
     else:
-        words += ["--space", space, "--steps", "60", "--agent-arg", "units=4", *SHORT[:4]]
+        words += ["--space", space, "--steps", "60", "--agent-arg", "units=2", *SHORT[:4]]
     assert cli.main(words) == 0
     printed = capsys.readouterr().out
-    first = 3 if space is None else 4  # the default, or what is given
+    first = 3 if space is None else 2  # the default, or what is given
     assert re.search(rf"^trial 0: return .*units {first}\b", printed, re.M)
     best = tfr.presets.read("s/best.toml", own_agent=True)
     assert best["agent"].keys() == {"units"} and 2 <= best["agent"]["units"] <= 8

@@ -445,7 +445,7 @@ def _config(agent, folder, given, options, table, others):
 def _twin_id(env, validation_env):
     """Returns the id of the environment whose twin trains, or `None`."""
     twin = envs.TWINS.get(validation_env) if isinstance(validation_env, str) else None
-    if twin is None or type(env) is not twin:
+    if twin is None or not isinstance(env, twin):
         return None
     is_changed = checks.constants(env) != checks.constants(envs.make(validation_env))
     return None if is_changed else validation_env
