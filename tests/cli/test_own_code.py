@@ -60,7 +60,9 @@ def numbers():
     return [3]
 
 def fails(env, seed):
-    return {}["no such key"] if env is None else fails(None, seed)
+    if env is None:
+        raise KeyError("no such key")
+    fails(None, seed)
 
 def for_others(env, seed):
     return tfr.Reinforce.for_env("Pendulum-v1")
@@ -85,6 +87,7 @@ def of_three_inputs(env, seed):
     return agent
 """
 OWN = "own_module:make_agent"
+LINE = MODULE.partition("raise KeyError")[0].count("\n") + 1
 SHORT = ["--episodes-per-epoch", "2", "--max-episode-steps", "9", "--eval-episodes", "2"]
 TRAIN = ["train", "CartPole-v1", *SHORT, "--num-envs", "2", "--agent"]
 
@@ -164,7 +167,7 @@ def test_training_of_an_own_agent_equals_that_of_a_program_and_is_resumed(folder
         ("own_module:of_one_argument", "argument but 2 were given\n", 0),
         ("ending:make_agent", "The module ending fails: SystemExit: 0 (", 0),
         ("own_module:number", "must return a tf_reinforce.Reinforce. Received: 3", 0),
-        ("own_module:fails", "fails: KeyError: 'no such key' (", 0),
+        ("own_module:fails", f"own_module.py, line {LINE})", 0),
         ("broken:make_agent", "The module broken fails: NameError: name 'undefined'", 0),
         ("own_module:for_others", "The agent was made for another observation space", 0),
         ("own_module:of_three_inputs", "does not take the observations of this env", 0),
