@@ -250,17 +250,19 @@ class RunDirectory:
         if is_finished or not self.folder.is_writer:
             return
         is_judged = self.best.judged_update == epoch and not self._averages
-        if validator.table["every"] and is_judged:
+        validates = bool(validator.table["every"])
+        if validates and is_judged:
             return
+        if validates:  # without the lock, because a callback may wait for a thread
+            callbacks.on_test_begin()
         with self._restored():
             optimizers.finalize(self.model.optimizer)
-            if not validator.table["every"]:
+            if not validates:
                 self._save_best()
                 return
-            callbacks.on_test_begin()
             metrics = validator.metrics()
-            callbacks.on_test_end(metrics)
             self.best.judge(metrics["episode_return"], epoch)
+        callbacks.on_test_end(metrics)
 
     @property
     def _averages(self):
