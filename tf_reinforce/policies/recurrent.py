@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.data import seeding
+from tf_reinforce.policies import attention
 
 # The recurrent states that the current step reads and writes, separate in each thread.
 _STEP: contextvars.ContextVar = contextvars.ContextVar("step")
@@ -21,16 +22,17 @@ _STEP: contextvars.ContextVar = contextvars.ContextVar("step")
 # which sum in another order. Half precision has three digits.
 _TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
+_RECURRENT = keras.layers.RNN, attention.CausalSelfAttention
 _CHECK_STEPS = 5  # episode length in `RecurrentPolicy.check`
 
 
 def is_recurrent(policy, observation_spec):
     """Returns whether a policy's outputs depend on earlier observations.
 
-    A policy is recurrent if it contains a `keras.layers.RNN` that runs over time. An RNN
-    that runs along an axis of the observation itself, for example over a stack of frames,
-    does not count. The RNN is assumed to be of this kind if the inputs have only the
-    batch axis and at least two observation axes.
+    A policy is recurrent if it contains a `keras.layers.RNN` or a `CausalSelfAttention`
+    that runs over time. A layer that runs along an axis of the observation itself, for
+    example over a stack of frames, does not count. The layer is assumed to be of this
+    kind if the inputs have only the batch axis and at least two observation axes.
 
     Args:
         policy: Keras model.
@@ -243,7 +245,7 @@ class _StepStates:
         self.layers = []  # the recurrent layer of each call
 
 
-class _SingleStepRNN(keras.layers.Layer):
+class _SingleStep(keras.layers.Layer):
     """Runs a recurrent layer on sequences of one step, by calling its cell once."""
 
     def __init__(self, rnn):
@@ -268,21 +270,22 @@ class _SingleStepRNN(keras.layers.Layer):
         old = keras.tree.flatten(initial)
         if step_states.old_states is not None:
             old = [next(step_states.old_states) for _ in old]
-        output, new = self.rnn.cell(
-            sequences[:, 0], keras.tree.pack_sequence_as(initial, old)
-        )
+        is_attention = isinstance(self.rnn, attention.CausalSelfAttention)
+        step = self.rnn.step if is_attention else self.rnn.cell
+        output, new = step(sequences[:, 0], keras.tree.pack_sequence_as(initial, old))
         new = keras.tree.flatten(new)
         step_states.new_states += new
         step_states.layers.append(self)
         sequence = tf.expand_dims(tf.cast(output, self.compute_dtype), 1)
-        if self.rnn.return_state:
+        if not is_attention and self.rnn.return_state:
             return sequence, *keras.tree.pack_sequence_as(initial, new)
         return sequence
 
     def initial_state(self, batch_size):
         """Returns the layer's initial state, nested like that of its cell."""
+        owner = getattr(self.rnn, "cell", self.rnn)
         return keras.tree.map_structure(
-            lambda state: tf.cast(state, self.rnn.cell.compute_dtype),
+            lambda state: tf.cast(state, owner.compute_dtype),
             self.rnn.get_initial_state(batch_size),
         )
 
@@ -326,7 +329,7 @@ _NEEDED = {
 
 
 def _to_single_step(layer):
-    """Returns a `_SingleStepRNN` in place of a recurrent layer, and others unchanged."""
+    """Returns a `_SingleStep` in place of a recurrent layer, and others unchanged."""
     if isinstance(layer, keras.layers.Bidirectional):
         raise ValueError(
             f"The layer {layer.name!r} is Bidirectional. It also reads an episode from "
@@ -338,15 +341,15 @@ def _to_single_step(layer):
             "with recurrent layers, which Keras cannot run step by step. Build it as a "
             "Functional or Sequential model."
         )
-    if not isinstance(layer, keras.layers.RNN):
+    if not isinstance(layer, _RECURRENT):
         return layer
     for name, (needed, reason) in _NEEDED.items():
-        if getattr(layer, name) != needed:
+        if getattr(layer, name, needed) != needed:
             raise ValueError(
                 f"A policy needs {reason}. Received: the recurrent layer {layer.name!r} "
                 f"with {name}={not needed}. Set {name}={needed}."
             )
-    return _SingleStepRNN(layer)
+    return _SingleStep(layer)
 
 
 def _check_shapes(policy, observation_spec):
@@ -392,7 +395,7 @@ def _add_noise(variable, rng):
     return variable.value + tf.cast(noise, variable.dtype)
 
 
-def _contains(model, layer_class=keras.layers.RNN):
+def _contains(model, layer_class=_RECURRENT):
     """Returns whether a model contains a layer of a class, at any depth."""
     layers = model._flatten_layers(include_self=True, recursive=True)
     return any(isinstance(layer, layer_class) for layer in layers)

@@ -1,7 +1,8 @@
-"""Keras layers that draw samples, for models trained by `ScoreFunction`."""
+"""Keras layers: attention over time for policies, and samples for `ScoreFunction`."""
 
+from tf_reinforce.policies.attention import CausalSelfAttention
 from tf_reinforce.sampling.sample import Sample
 
-__all__ = ["Sample"]
+__all__ = ["CausalSelfAttention", "Sample"]
 
 __dir__ = __all__.copy  # what tab completion shows
