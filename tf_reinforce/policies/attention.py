@@ -1,5 +1,6 @@
 """`CausalSelfAttention`, a Keras layer that remembers the last steps of an episode."""
 
+import functools
 from typing import Any
 
 import keras
@@ -8,40 +9,38 @@ import tensorflow as tf
 
 from tf_reinforce.support import validation
 
-_GATES = None, "gru"
-
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class CausalSelfAttention(keras.layers.Layer):
     """Lets each step of an episode attend to itself and the steps before it.
 
-        yₜ = W_o Σ_{i<K} αₜᵢ vₜ₋ᵢ,    αₜ = softmaxᵢ(qₜ·kₜ₋ᵢ / √d + bᵢ)
+        yₜ = W_o Σ_{i<K} αₜᵢ vₜ₋ᵢ + b_o,    αₜ = softmaxᵢ(R(i) qₜ·kₜ₋ᵢ / √d)
 
     Use it in a policy of sequences, `keras.Input((None, …))`, like a
-    `GRU(…, return_sequences=True)`: an update reads whole episodes at once, and acting
-    reads one step at a time, with the keys and values of the last K steps as the
-    recurrent state. Both compute the same. The attention never reads later steps, nor
-    the rows of another episode. Positions are relative: bᵢ is a learned number for each
-    head and each age i, zero before training.
+    `GRU(…, return_sequences=True)`. An update reads whole episodes at once, while acting
+    reads one step at a time and keeps the keys and values of the last K steps as the
+    recurrent state. Both compute the same outputs. No step reads later steps, or those of
+    another episode. R(i) rotates a query by angles proportional to the age i of a step
+    (rotary position embedding), so only the distance of two steps matters.
 
     Args:
-        heads: Positive int, the attention heads.
-        key_dim: Positive int d, the size of a head's queries, keys and values.
-        window: Positive int K, how many steps each step attends to, itself included. The
-            memory of an update grows with T × min(T, K) for episodes of T steps.
+        heads: Positive int, the number of attention heads.
+        key_dim: Even positive int d, the size of a head's queries, keys and values.
+        window: Positive int K: a step attends to the last K steps, itself included. An
+            update of episodes of T steps needs memory for T × min(T, 2 K) weights per
+            head.
         gate: `None` returns y, so add a residual connection around the layer yourself.
-            `"gru"` normalizes the inputs with LayerNormalization, and mixes relu(y) with
-            the inputs x as in GTrXL (Parisotto et al., 2020, section 3.2):
+            With `"gru"`, the layer normalizes its inputs x and mixes y′ = relu(y) with x
+            as in GTrXL (Parisotto et al., 2020, section 3.2):
 
-                r = σ(W_r y + U_r x),    z = σ(W_z y + U_z x - b),    b = 2 at first
-                h = tanh(W_h y + U_h (r ⊙ x)),    (1 - z) ⊙ x + z ⊙ h
+                r = σ(W_r y′ + U_r x),    z = σ(W_z y′ + U_z x - b)
+                (1 - z) ⊙ x + z ⊙ tanh(W_h y′ + U_h (r ⊙ x))
 
-            With b = 2, a new layer hardly changes its inputs, so stacks of such layers
-            learn well from the first update.
+            It starts with b = 2, so a new layer changes its inputs only a little.
 
     Shapes:
-        `[B, T, D]` inputs and outputs. A Keras mask `[B, T]` excludes steps from being
-        attended to.
+        `[B, T, D]` inputs and outputs. No step attends to one that a Keras mask `[B, T]`
+        excludes.
 
     Example:
 
@@ -52,6 +51,7 @@ class CausalSelfAttention(keras.layers.Layer):
     Reference:
         Parisotto et al. (2020), Stabilizing Transformers for Reinforcement Learning.
         https://arxiv.org/abs/1910.06764
+        Su et al. (2021), RoFormer. https://arxiv.org/abs/2104.09864
     """
 
     def __init__(
@@ -65,120 +65,132 @@ class CausalSelfAttention(keras.layers.Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.heads = validation.positive_int("heads", heads)
-        self.key_dim = validation.positive_int("key_dim", key_dim)
+        self.key_dim = validation.whole_number("key_dim", key_dim, 2)
+        if key_dim % 2:
+            raise ValueError(f"`key_dim` must be even. Received: key_dim={key_dim}")
         self.window = validation.positive_int("window", window)
-        self.gate = validation.one_of("gate", gate, _GATES)
+        self.gate = validation.one_of("gate", gate, (None, "gru"))
         self.supports_masking = True
 
     def build(self, inputs_shape: Any) -> None:
         size, inner = inputs_shape[-1], self.heads * self.key_dim
-        add = self.add_weight
-        self.projection = add((size, 3 * inner), name="projection")
-        self.output_kernel = add((inner, size), name="output_kernel")
-        self.output_bias = add((size,), "zeros", name="output_bias")
-        self.bias = add((self.heads, self.window), "zeros", name="bias")
+        for name in ("query_kernel", "key_kernel", "value_kernel"):
+            setattr(self, name, self.add_weight((size, inner), name=name))
+        self.output_kernel = self.add_weight((inner, size), name="output_kernel")
+        self.output_bias = self.add_weight((size,), "zeros", name="output_bias")
         if self.gate is not None:
             self.norm = keras.layers.LayerNormalization(dtype=self.dtype_policy)
             self.norm.build(inputs_shape)
-            self.gate_y = add((size, 3 * size), name="gate_y")
-            self.gate_x = add((size, 2 * size), name="gate_x")
-            self.gate_rx = add((size, size), name="gate_rx")
-            constant = keras.initializers.Constant(2.0)
-            self.gate_bias = add((size,), constant, name="gate_bias")
+            for name, columns in (("gate_y", 3), ("gate_x", 2), ("gate_rx", 1)):
+                shape = size, columns * size
+                setattr(self, name, self.add_weight(shape, name=name))
+            bias = keras.initializers.Constant(2.0)
+            self.gate_bias = self.add_weight((size,), bias, name="gate_bias")
 
     def call(self, sequences: Any, mask: Any = None) -> Any:
-        """Attends within B sequences of T steps, in blocks of at most K steps.
-
-        A step of a block attends to its block and the one before, which contain all of
-        its last K steps.
-        """
+        # Blocks of K steps: the last K steps of a step are in its block and the previous.
         batch, steps = tf.unstack(tf.shape(sequences)[:2])
         size = tf.clip_by_value(steps, 1, self.window)
         count = -(-steps // size)
-        parts = self._projected(sequences)
-        query, keys, values = (
-            tf.reshape(
-                tf.pad(x, [[0, 0], [0, count * size - steps], [0, 0], [0, 0]]),
-                [batch, count, size, self.heads, self.key_dim],
-            )
-            for x in parts
+        past = tf.where(count > 1, size, 0)  # steps of the previous block
+        padding = count * size - steps
+
+        def blocks(x: Any) -> Any:
+            x = tf.pad(x, [[0, 0], [0, 0], [0, padding], [0, 0]])
+            return tf.reshape(x, [batch, self.heads, count, size, self.key_dim])
+
+        def with_past(x: Any) -> Any:
+            shifted = tf.pad(x, [[0, 0], [0, 0], [1, 0], [0, 0], [0, 0]])[:, :, :-1]
+            return tf.concat([shifted[:, :, :, size - past :], x], axis=3)
+
+        query, keys, values = map(
+            blocks, self._projected(sequences, tf.range(steps)[None])
         )
-        ages = tf.range(size, 2 * size)[:, None] - tf.range(2 * size)
-        rows = tf.range(count)[:, None] * size + tf.range(-size, size)
-        attended = (rows >= 0)[None, :, None, :]
+        scores = tf.matmul(query, with_past(keys), transpose_b=True)
+        columns = tf.range(-past, size)
+        ages = tf.range(size)[:, None] - columns
+        rows = tf.range(count)[:, None, None] * size + columns  # of the keys, in the T
+        attended = (ages >= 0) & (ages < self.window) & (rows >= 0)
         if mask is not None:
-            legal = tf.gather(tf.pad(mask, [[0, 0], [size, size]]), rows + size, axis=1)
-            attended &= legal[:, :, None, :]
-        scores = tf.einsum("bnqhd,bnkhd->bnhqk", query, _with_previous(keys))
-        attended &= (ages >= 0) & (ages < self.window)
-        bias = tf.gather(self._bias(), tf.clip_by_value(ages, 0, self.window - 1), axis=1)
-        weights = self._weights(scores + bias, attended[:, :, None])
-        mixed = tf.einsum("bnhqk,bnkhd->bnqhd", weights, _with_previous(values))
-        shape = [batch, count * size, self.heads * self.key_dim]
-        return self._output(sequences, tf.reshape(mixed, shape)[:, :steps])
+            places = tf.clip_by_value(rows[:, 0], 0, steps - 1)
+            attended &= tf.gather(tf.cast(mask, tf.bool), places, axis=1)[
+                :, None, :, None
+            ]
+        mixed = tf.matmul(_softmax(scores, attended), with_past(values))
+        mixed = tf.reshape(mixed, [batch, self.heads, count * size, self.key_dim])
+        return self._outputs(sequences, _merged(mixed[:, :, :steps]))
 
     def get_initial_state(self, batch_size: Any) -> list:
         """Returns the state before the first step: no keys and values, and no steps."""
-        size = self.window * 2 * self.heads * self.key_dim
-        dtype = self.compute_dtype
-        return [tf.zeros([batch_size, size], dtype), tf.zeros([batch_size, 1], dtype)]
+        shape = [batch_size, self.heads, self.window, self.key_dim]
+        cache = tf.zeros(shape, self.compute_dtype)
+        return [cache, cache, tf.zeros([batch_size], tf.int32)]
 
     def step(self, inputs: Any, states: list) -> tuple:
-        """Attends to the last K steps, of which the states hold keys and values.
+        """Returns the outputs of one more step, and new states.
 
         Args:
             inputs: `[N, D]`, one step of N sequences.
-            states: `[N, K·2·heads·d]`, the keys and values of earlier steps, oldest
-                first; and `[N, 1]`, the number of earlier steps, at most K.
-
-        Returns:
-            `[N, D]` outputs, and the list of new states.
+            states: The keys and the values of the last K steps, `[N, heads, K, d]`
+                each, of which step t is at place t mod K; and `[N]` int32, how many steps
+                there were.
         """
-        inner = self.heads * self.key_dim
-        query, *new = (x[:, 0] for x in self._projected(inputs[:, None]))
-        cache = tf.reshape(states[0], [-1, self.window, 2, self.heads, self.key_dim])
-        cache = tf.concat([cache[:, 1:], tf.stack(new, axis=1)[:, None]], axis=1)
-        count = tf.minimum(states[1] + 1, tf.cast(self.window, states[1].dtype))
-        ages = np.arange(self.window)[::-1].copy()
-        attended = tf.constant(ages, count.dtype) < count
-        scores = tf.einsum("nhd,nkhd->nhk", query, cache[:, :, 0])
-        bias = tf.reverse(self._bias(), axis=[1])
-        weights = self._weights(scores + bias, attended[:, None])
-        mixed = tf.einsum("nhk,nkhd->nhd", weights, cache[:, :, 1])
-        outputs = self._output(inputs, tf.reshape(mixed, [-1, inner]))
-        return outputs, [tf.reshape(cache, [-1, self.window * 2 * inner]), count]
+        *caches, position = states
+        sequences = tf.expand_dims(inputs, 1)
+        query, *new = self._projected(sequences, position[:, None])
+        places = tf.range(self.window)
+        is_new = tf.equal(places, position[:, None] % self.window)[:, None, :, None]
+        # XLA compiles these operations to a program that hardly copies the caches.
+        keys, values = map(functools.partial(tf.where, is_new), new, caches)
+        attended = (places <= position[:, None])[:, None]
+        scores = tf.einsum("nhd,nhkd->nhk", query[:, :, 0], keys)
+        weights = _softmax(scores, attended)
+        mixed = tf.einsum("nhk,nhkd->nhd", weights, values)
+        mixed = tf.reshape(mixed, [-1, self.heads * self.key_dim])
+        return self._outputs(inputs, mixed), [keys, values, position + 1]
 
-    def _projected(self, sequences: Any) -> list:
-        """Returns queries, divided by √d, keys and values, each `[B, T, heads, d]`."""
+    def _projected(self, sequences: Any, positions: Any) -> list:
+        """Returns queries divided by √d, keys and values, `[B, heads, T, d]`."""
         if self.gate is not None:
             sequences = self.norm(sequences)
-        projected = tf.matmul(sequences, self._cast(self.projection))
-        shape = tf.concat([tf.shape(projected)[:2], [3, self.heads, self.key_dim]], 0)
-        query, keys, values = tf.unstack(tf.reshape(projected, shape), axis=2)
-        return [query / np.sqrt(self.key_dim), keys, values]
+        kernels = self.query_kernel, self.key_kernel, self.value_kernel
+        query, keys, values = (self._split(sequences, kernel) for kernel in kernels)
+        query *= tf.constant(self.key_dim**-0.5, query.dtype)
+        query, keys = (_rotated(x, *self._angles(positions)) for x in (query, keys))
+        return [query, keys, values]
 
-    def _bias(self) -> Any:
-        return self._cast(self.bias)
+    def _split(self, sequences: Any, kernel: Any) -> Any:
+        projected = tf.matmul(sequences, self._cast(kernel))
+        shape = tf.concat([tf.shape(projected)[:2], [self.heads, self.key_dim]], axis=0)
+        return tf.transpose(tf.reshape(projected, shape), [0, 2, 1, 3])
 
-    def _cast(self, weight: Any) -> Any:
-        return tf.cast(tf.convert_to_tensor(weight), self.compute_dtype)
+    def _angles(self, positions: Any) -> tuple:
+        """Returns cosine and sine of each position's angles, `[B, 1, T, d / 2]`."""
+        # Each rate is a multiple of 2π / 4K, so angles repeat after 4K steps, and a table
+        # holds all of them.
+        half, period = self.key_dim // 2, 4 * self.window
+        rates = np.round(1e4 ** (-np.arange(half) / half) * period / (2 * np.pi))
+        angles = np.arange(period)[:, None] * rates * (2 * np.pi / period)
+        rows = tf.expand_dims(positions % period, 1)
+        tables = np.cos(angles), np.sin(angles)
+        return tuple(tf.gather(self._cast(table), rows) for table in tables)
 
-    def _weights(self, scores: Any, attended: Any) -> Any:
-        lowest = tf.constant(scores.dtype.min / 2, scores.dtype)
-        return tf.nn.softmax(tf.where(attended, scores, lowest))
+    def _cast(self, array: Any) -> Any:
+        return tf.cast(tf.convert_to_tensor(array), self.compute_dtype)
 
-    def _output(self, inputs: Any, mixed: Any) -> Any:
+    def _outputs(self, inputs: Any, mixed: Any) -> Any:
+        # Without a bias between them, LiteRT would ignore a relu after a matmul.
         outputs = tf.matmul(mixed, self._cast(self.output_kernel))
-        outputs += self._cast(self.output_bias)  # LiteRT ignores a relu after a matmul
+        outputs += self._cast(self.output_bias)
         if self.gate is None:
             return outputs
-        outputs = tf.nn.relu(outputs)
-        by_y = tf.split(tf.matmul(outputs, self._cast(self.gate_y)), 3, axis=-1)
-        by_x = tf.split(tf.matmul(inputs, self._cast(self.gate_x)), 2, axis=-1)
+        y, x = tf.nn.relu(outputs), inputs
+        by_y = tf.split(tf.matmul(y, self._cast(self.gate_y)), 3, axis=-1)
+        by_x = tf.split(tf.matmul(x, self._cast(self.gate_x)), 2, axis=-1)
         reset = tf.sigmoid(by_y[0] + by_x[0])
-        update = tf.sigmoid(by_y[1] + by_x[1] - self._cast(self.gate_bias))
-        new = tf.tanh(by_y[2] + tf.matmul(reset * inputs, self._cast(self.gate_rx)))
-        return inputs + update * (new - inputs)
+        share = tf.sigmoid(by_y[1] + by_x[1] - self._cast(self.gate_bias))
+        new = tf.tanh(by_y[2] + tf.matmul(reset * x, self._cast(self.gate_rx)))
+        return x + share * (new - x)
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         return inputs_shape
@@ -188,7 +200,20 @@ class CausalSelfAttention(keras.layers.Layer):
         return {**super().get_config(), **{x: getattr(self, x) for x in names}}
 
 
-def _with_previous(blocks: Any) -> Any:
-    """Joins each of n blocks `[B, n, size, …]` to the block before it, or zeros."""
-    previous = tf.pad(blocks, [[0, 0], [1, 0], [0, 0], [0, 0], [0, 0]])[:, :-1]
-    return tf.concat([previous, blocks], axis=2)
+def _rotated(x: Any, cosine: Any, sine: Any) -> Any:
+    """Rotates each pair (xᵢ, xᵢ₊ₕ) of `[B, heads, T, 2 h]` numbers by an angle."""
+    first, second = tf.split(x, 2, axis=-1)
+    parts = first * cosine - second * sine, first * sine + second * cosine
+    return tf.concat(parts, axis=-1)
+
+
+def _softmax(scores: Any, attended: Any) -> Any:
+    lowest = tf.constant(scores.dtype.min / 2, scores.dtype)
+    return tf.nn.softmax(tf.where(attended, scores, lowest))
+
+
+def _merged(mixed: Any) -> Any:
+    """Joins the heads of `[B, heads, T, d]` numbers to `[B, T, heads · d]`."""
+    mixed = tf.transpose(mixed, [0, 2, 1, 3])
+    shape = tf.concat([tf.shape(mixed)[:2], [mixed.shape[2] * mixed.shape[3]]], axis=0)
+    return tf.reshape(mixed, shape)

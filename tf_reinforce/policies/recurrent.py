@@ -283,11 +283,11 @@ class _SingleStep(keras.layers.Layer):
 
     def initial_state(self, batch_size):
         """Returns the layer's initial state, nested like that of its cell."""
-        owner = getattr(self.rnn, "cell", self.rnn)
-        return keras.tree.map_structure(
-            lambda state: tf.cast(state, owner.compute_dtype),
-            self.rnn.get_initial_state(batch_size),
-        )
+        initial = self.rnn.get_initial_state(batch_size)
+        if isinstance(self.rnn, attention.CausalSelfAttention):
+            return initial
+        dtype = self.rnn.cell.compute_dtype
+        return keras.tree.map_structure(lambda state: tf.cast(state, dtype), initial)
 
     def compute_output_shape(self, sequences_shape):
         return self.rnn.compute_output_shape(sequences_shape)

@@ -616,7 +616,7 @@ def make_runner(model, layout, count):
         A function with four results, see `environments.ActingProgram.for_batch`, and a
         method `set_weights`.
     """
-    inputs = [x for x in layout.arguments if not x.name.startswith("noise")]
+    inputs = [x for x in layout.arguments if not x.name.startswith(("noise", "state"))]
     has_images = any(len(argument.shape) > 1 for argument in inputs)
     size = 1 if has_images else max(count, 2)
     runner = LiteRTRunner(model, layout, size)
