@@ -34,6 +34,7 @@ from tf_reinforce.engine import validation as validations
 from tf_reinforce.engine.collect import make_envs
 from tf_reinforce.export import formats
 from tf_reinforce.policies import default_policy
+from tf_reinforce.policies import memory
 from tf_reinforce.policies import normalization
 from tf_reinforce.settings import config
 from tf_reinforce.settings import default_settings
@@ -127,6 +128,13 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         action_mask: Where the mask of legal actions is: `"info/<key>"`,
             `"observation/<key>"`, or `None`. The mask has the format of Gymnasium's
             `Space.sample(mask=…)`, in which zero marks an illegal action.
+        context: Int K, for a policy of the last K observations, `[N, K, …]`. Before the
+            first step of an episode there are zeros, which a Keras mask `[N, K]` marks
+            for layers that support masks. A value model takes the same windows.
+        context_inputs: Tuple of `"observations"` and `"actions"`, `"rewards"` or both.
+            With more than observations, a policy with recurrent layers or a `context`
+            receives a dict of these names: the observation, and the raw action and the
+            reward of the step before (zeros at the first step).
 
     Attributes:
         counters: Int64 weight, created in `build`: the numbers of updates, episodes and
@@ -172,6 +180,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         entropy_coef: float | keras.optimizers.schedules.LearningRateSchedule = 0.0,
         normalize_observations: bool = False,
         action_mask: str | None = None,
+        context: int | None = None,
+        context_inputs: Sequence[str] = ("observations",),
         name: str = "reinforce",
         **kwargs: Any,
     ) -> None:
@@ -269,15 +279,25 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             parts = spaces.flatten(spaces.to_nest(envs.observation_space))
             has_quantities = any(map(spaces.is_quantity, parts))
             options, fit = default_settings.merge(preset, arguments, envs, has_quantities)
+            limit = envs.max_episode_steps
         spaces.check_action_space(env_spaces[1])
         stored = run_directory.agent_settings(options)
-        options, rates = building.parts_of_settings(options, *env_spaces, seed)
+        options, rates = building.parts_of_settings(options, *env_spaces, seed, limit)
         head, hidden, rate = map(options.pop, ("head", "hidden", "learning_rate"))
         compiling = {x: options.pop(x) for x in ("steps_per_execution", "jit_compile")}
         size, scaling = head.outputs_size, head.output_scaling()
         normalizes = options.get("normalize_observations", False)
+        memories = building.memory_options(options, limit)
+        if isinstance(options.pop("memory", None), int):
+            options["context"] = memories["memory"]
         policy = default_policy.default_policy(
-            env_spaces[0], hidden, size, seed, scaling, is_normalized=normalizes
+            env_spaces[0],
+            hidden,
+            size,
+            seed,
+            scaling,
+            is_normalized=normalizes,
+            **memories,
         )
         agent = cls(policy, head, **options)
         agent._fit_defaults = {**fit, "env_kwargs": env_kwargs or {}}
@@ -696,6 +716,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         options = {"workers": workers, "env_kwargs": env_kwargs, **options}
         with make_envs.open_envs(env, num_envs, **options) as envs:
             self.build_for_spaces(envs.observation_space, envs.action_space)
+            memory.expect_window(self.context, envs.max_episode_steps)
             yield envs
 
     @keras_arguments.explained
@@ -811,6 +832,11 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         """
         self._trainer = self._trainer.current()
         return self._trainer
+
+    @property
+    def _options(self) -> config.AgentOptions:
+        names = config.AGENT_OPTIONS
+        return config.AgentOptions(**{name: getattr(self, name) for name in names})
 
     @property
     def _models(self) -> list[keras.Model]:

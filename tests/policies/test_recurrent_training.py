@@ -212,13 +212,13 @@ def test_time_distributed_layer_works_with_unknown_number_of_steps(batch, steps,
     np.testing.assert_allclose(traced, policy(x), rtol=1e-5, atol=1e-6)
 
 
-def test_fit_raises_if_the_critic_is_recurrent():
-    layers = [keras.layers.LSTM(4, return_sequences=True), keras.layers.Dense(1)]
-    critic = keras.Sequential([keras.Input((None, 1)), *layers])
+def test_fit_raises_if_the_critic_is_bidirectional():
+    layers = [keras.layers.Bidirectional(keras.layers.LSTM(4, return_sequences=True))]
+    critic = keras.Sequential([keras.Input((None, 1)), *layers, keras.layers.Dense(1)])
     agent = tfr.Reinforce.for_env(toys.Clock, hidden=(3,))
     agent = tfr.Reinforce(agent.policy, baseline=tfr.baselines.Value(critic))
     agent.compile()
-    with pytest.raises(ValueError, match="takes one observation at a time.*share"):
+    with pytest.raises(ValueError, match="is Bidirectional"):
         agent.fit(toys.Clock, epochs=1, verbose=0)
 
 

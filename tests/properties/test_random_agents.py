@@ -41,6 +41,7 @@ OPTIONS = {
 # tests/properties/test_options_that_save.py compares.
 NOT_DRAWN = {
     *("policy", "head", "baseline", "action_mask", "optimizer"),
+    *("context", "context_inputs"),  # tests/policies/test_memory.py
     *("num_envs", "workers", "name", "env", "epochs", "steps", "episodes_per_epoch"),
     *("steps_per_epoch", "callbacks", "validation_env", "validation_freq"),
     "validation_deterministic",

@@ -43,6 +43,23 @@ def dense(outputs, inputs=2, dtype="float32"):
     return keras.Model(array, keras.layers.Dense(outputs, dtype=dtype)(hidden))
 
 
+def windowed(outputs):
+    """Reads the last two observations, actions and rewards."""
+    inputs = {
+        "observations": keras.Input((2, 2), name="observations"),
+        "actions": keras.Input((2,), dtype="int64", name="actions"),
+        "rewards": keras.Input((2,), name="rewards"),
+    }
+    actions = keras.layers.Embedding(3, 2)(inputs["actions"])
+    parts = (
+        inputs["observations"],
+        actions,
+        keras.layers.Reshape((2, 1))(inputs["rewards"]),
+    )
+    window = keras.layers.Flatten()(keras.layers.Concatenate()(parts))
+    return keras.Model(inputs, keras.layers.Dense(outputs)(window))
+
+
 def sampling(outputs=3):
     inputs = keras.Input((2,))
     sample = tfr.layers.Sample(heads.Categorical(outputs), seed=5)
@@ -83,6 +100,11 @@ def agents():
             },
             **{"ratio_clip": (0.1, 0.3), "scale_advantages": "batch"},
         },
+        {
+            **{"policy": windowed(3), "head": head, **numbers, **steps, "context": 2},
+            "baseline": baselines.Value(windowed(1), adam(), scale=3.0),
+            "context_inputs": ("observations", "actions", "rewards"),
+        },
     ]
 
 
@@ -100,6 +122,9 @@ CASES = {
     **{x.kind: cases_of(x) for x in (parts.HEADS | parts.BASELINES).values()},
     losses.Reinforce: lambda: [
         dict(head=heads.Gaussian(2, initial_scale=0.3), reduction="sum", name="other")
+    ],
+    tfr.layers.CausalSelfAttention: lambda: [
+        dict(heads=2, key_dim=4, window=3, gate="gru", seed=5, **OF_KERAS)
     ],
     default_policy.OneHot: lambda: [dict(sizes=[2, 3], starts=[1, -1], **OF_KERAS)],
     normalization.RunningNormalization: lambda: [dict(epsilon=0.1, clip=3.0, **OF_KERAS)],
@@ -239,7 +264,7 @@ def record(masked):
     return tfr.Episodes(observations, actions, rewards, lengths, terminated, masks)
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(3))
 def test_agent_with_every_argument_continues_from_its_file(number, tmp_path):
     case = agents()[number]
     agent = tfr.Reinforce(**case)

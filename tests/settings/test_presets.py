@@ -98,6 +98,7 @@ def keywords(function):
 def test_preset_tables_accept_the_keywords_of_the_library():
     making = keywords(agents.Reinforce.for_env) | keywords(agents.Reinforce.__init__)
     making |= {"steps_per_execution", "jit_compile"}  # arguments of `compile`
+    making |= {"memory"}  # of the default policy
     others = {"policy", "name", "preset", "env_kwargs"}
     assert config.TABLES["agent"].keys() == making - others
     fitting = {x for x in keywords(agents.Reinforce.fit) if "validation" not in x}

@@ -33,6 +33,9 @@ ACCEPTED = {
         "max_kl": [None, *NUMBER],
         "entropy_coef": NUMBER,
         "action_mask": [None, "x", "2", ""],  # `action_masks` checks the place
+        "context": [None, 1, 2],
+        "context_inputs": [["observations"], ["observations", "rewards"]],
+        "memory": [None, 1, 2, "gru", "attention"],
         "hidden": [[1], []],
         "learning_rate": [*NUMBER, RATES],
         "baseline": [*config.BASELINES, "value", "none", VALUE],

@@ -21,6 +21,9 @@ class BaselineBatch(NamedTuple):
     values: Any = None  # [N] float, the values of an update that a baseline estimated
     is_padding: Any = None  # [N] bool, or `None` if no step is padding
     jit_compile: bool = False  # whether XLA compiles the gradient steps of the baseline
+    # With a value model that reads earlier steps, `observations` holds `[N, 2]` indices
+    # of steps instead, and this function calls the model at such steps.
+    call_model: Any = None
 
     def minibatch(self, indices: tf.Tensor) -> "BaselineBatch":
         """Returns the batch of the n steps at `[n]` indices.
@@ -63,6 +66,7 @@ class BaselineBatch(NamedTuple):
             gather(self.returns),
             gather(self.time_steps),
             None,
+            call_model=self.call_model,
         )
 
 

@@ -31,9 +31,9 @@ class Value(base.Baseline):
 
     Args:
         model: Keras model from `N` observations `[N, …]` to values `[N, 1]`, or `None` to
-            use the policy's `"values"`. The model sees single observations, without their
-            history. If you need a recurrent value function, let a recurrent policy return
-            `"values"`.
+            use the policy's `"values"`. A model with recurrent layers maps sequences
+            `[B, T, …]` to `[B, T, 1]`. If the agent has a `context`, the model takes the
+            same windows as the policy.
         optimizer: Keras optimizer of the model, by default `Adam()`. A
             `LossScaleOptimizer` is refused.
         passes: Int, the number of passes over the batch in each update, all with the same
@@ -105,9 +105,15 @@ class Value(base.Baseline):
             self.model.build(observations_shape)
         optimizers.build(self.optimizer, self.model.trainable_variables)
 
-    def values(self, observations: Any) -> tf.Tensor:
-        """Returns the values `[N]` of `N` observations; gradients flow to the model."""
-        call_model = functools.partial(self.model, training=False)
+    def values(self, observations: Any, call_model: Any = None) -> tf.Tensor:
+        """Returns the values `[N]` of `N` observations; gradients flow to the model.
+
+        Args:
+            observations: `[N, …]`, or a structure of arrays.
+            call_model: Function that calls the model, see `BaselineBatch`.
+        """
+        if call_model is None:
+            call_model = functools.partial(self.model, training=False)
         values = minibatches.call_on_rows(call_model, observations)
         if values.shape.rank != 2 or values.shape[-1] != 1:
             raise ValueError(
@@ -161,7 +167,7 @@ class Value(base.Baseline):
     def _gradients(self, baseline_batch: base.BaselineBatch) -> Any:
         """Returns the model's loss on a batch, and its gradients."""
         with tf.GradientTape() as tape:
-            values = self.values(baseline_batch.observations)
+            values = self.values(baseline_batch.observations, baseline_batch.call_model)
             returns = tf.cast(baseline_batch.returns, values.dtype)
             if baseline_batch.is_padding is not None:
                 returns = tf.where(baseline_batch.is_padding, values, returns)

@@ -42,6 +42,7 @@ class ActingSpecs(NamedTuple):
     actions: list[ArraySpec]  # the arrays of a raw action, as the head samples it
     noise: list  # `seeding.NoiseSpec` of the noise for each part of an action
     mask_reader: Any  # `None` if all actions are legal
+    reads_rewards: bool = False  # whether the last recurrent state is the reward before
 
 
 def check_observation_space(space):

@@ -20,6 +20,8 @@ from tf_reinforce.settings import default_settings
 from tf_reinforce.settings import schema
 from tf_reinforce.support import validation
 
+_MAX_WINDOW = 256  # steps that the attention of a default policy reaches back
+
 UNKNOWN_HEAD = (
     "Its head depends on the action space, which is not known yet. Pass a head "
     "(`Reinforce(policy, head=tfr.heads.Categorical(2))`), call `agent.fit(env, …)`, or "
@@ -27,7 +29,7 @@ UNKNOWN_HEAD = (
 )
 
 
-def parts_of_settings(settings, observation_space, action_space, seed):
+def parts_of_settings(settings, observation_space, action_space, seed, limit):
     """Makes the head, the baseline and the learning rates that settings describe.
 
     Args:
@@ -35,6 +37,7 @@ def parts_of_settings(settings, observation_space, action_space, seed):
             `baseline` and `learning_rate` may be written as in a preset file.
         observation_space, action_space: `gymnasium.Space`.
         seed: Int, which determines the initial weights of a value network.
+        limit: Int, the time limit of the environment, or `None`.
 
     Returns:
         A dict of the settings, in which `head`, `baseline` and `learning_rate` are values
@@ -65,6 +68,7 @@ def parts_of_settings(settings, observation_space, action_space, seed):
             value_seed,
             name="value_network",
             is_normalized=normalizes,
+            **memory_options(settings, limit),
         )
         names = options.keys() & {"passes", "minibatch_size", "scale"}
         settings["baseline"] = baselines.Value(
@@ -74,6 +78,27 @@ def parts_of_settings(settings, observation_space, action_space, seed):
         settings["baseline"] = None
     settings["head"] = _head(settings.get("head"), action_space)
     return settings, [schedule for schedule in schedules if schedule[1] != schedule[2]]
+
+
+def memory_options(settings, limit):
+    """Returns the arguments of `default_policy` for an agent's memory.
+
+    Args:
+        settings: Dict of arguments of `Reinforce.for_env`.
+        limit: Int, the time limit of the environment, or `None`.
+    """
+    config.check_option("agent", "memory", settings.get("memory"))
+    choices = {settings[x] for x in ("memory", "context") if settings.get(x) is not None}
+    if len(choices) > 1 or len(settings.get("context_inputs", "1")) > 1:
+        raise ValueError(
+            "`memory` of a default policy is one number of steps (the `context`), "
+            '"attention" or "gru", and reads observations only. Received: '
+            f"memory={settings.get('memory')!r}, context={settings.get('context')!r}, "
+            f"context_inputs={settings.get('context_inputs')!r}. Pass a policy of your "
+            "own to `Reinforce` for other inputs."
+        )
+    window = int(min(limit or _MAX_WINDOW, _MAX_WINDOW))
+    return {"memory": next(iter(choices), None), "window": window}
 
 
 def _head(setting, action_space):
@@ -130,10 +155,15 @@ def build(agent, observations_shape):
         agent._mask_source.expect_in(spec)
     shapes = keras.tree.map_structure(lambda x: (None, *x.shape), spec)
     seen = records.with_floats(spec, flags, float_type)
-    recurrent_policy = models.check_model_shapes(agent.policy, head, agent.baseline, seen)
     for value_model in agent._models[1:]:
         _build_model(agent, value_model, shapes, "value model", flags)
-    updating_layers = models.check_layers(agent._models, seen, recurrent_policy)
+    options = agent._options
+    memories = [
+        models.make_memory(model, seen, options, head, float_type)
+        for model in agent._models
+    ]
+    models.check_model_shapes(agent.policy, head, agent.baseline, seen, memories[0])
+    updating_layers = models.check_layers(agent._models, seen, memories)
     optimizer = getattr(agent.baseline, "optimizer", None)
     parts = {"policy": agent.policy, "head": head, "baseline": agent.baseline}
     parts |= {} if optimizer is None else {"optimizer of the baseline": optimizer}
@@ -142,7 +172,7 @@ def build(agent, observations_shape):
     agent.head = head
     with learner_processes.scope(agent._distribute_strategy):
         _build_parts(agent, spec, float_type, flags)
-    return trainer.Trainer(agent, spec, recurrent_policy, updating_layers)
+    return trainer.Trainer(agent, spec, memories, updating_layers)
 
 
 def _normalized_arrays(agent):

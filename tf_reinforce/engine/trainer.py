@@ -66,7 +66,8 @@ class Trainer:
     Args:
         agent: A built `Reinforce`.
         observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
-        recurrent_policy: `recurrent.RecurrentPolicy`, or `None`.
+        model_memories: List with the `memory.Memory` of the policy and, if the baseline
+            has one, of the value model; `None` for a model without memory.
         updating_layers: Result of `models.check_layers`.
 
     Attributes:
@@ -78,7 +79,7 @@ class Trainer:
         strategy: `tf.distribute.Strategy` with several replicas, or `None`.
     """
 
-    def __init__(self, agent, observation_spec, recurrent_policy, updating_layers):
+    def __init__(self, agent, observation_spec, model_memories, updating_layers):
         self.agent = agent
         self._weights_lock = agent._weights_lock
         self._constants = actor.constants(*agent._models)
@@ -86,14 +87,13 @@ class Trainer:
         has_replicas = strategy is not None and strategy.num_replicas_in_sync > 1
         self.strategy = strategy if has_replicas else None
         scales = {"rewards": agent.reward_scale, "advantages": agent.advantage_scale}
-        options = {name: getattr(agent, name) for name in config.AGENT_OPTIONS}
         self.estimator = estimator.PolicyGradientEstimator(
             agent.policy,
             agent.head,
             agent.baseline,
             agent.normalizer,
-            config.AgentOptions(**options),
-            recurrent_policy,
+            agent._options,
+            *model_memories,
             scales={name: x for name, x in scales.items() if x is not None},
             updating_layers=updating_layers,
             num_updates=lambda: agent.counters[0],
@@ -104,13 +104,13 @@ class Trainer:
             variables += agent.normalizer.acting_variables
             variables += [v for center in centers if center for v in center[:2]]
         self.actor = actor.ActorPolicy(
-            self.estimator.recurrent_step,
+            self.estimator.step,
             agent.head,
             observation_spec,
             actor.float_type(agent.policy),
             variables,
             agent._mask_source,
-            recurrent_policy,
+            self.estimator.memory,
             agent._weights_lock,
             centers,
         )
@@ -122,7 +122,8 @@ class Trainer:
         if actor.constants(*self.agent._models) == self._constants:
             return self
         rule, spec = self.estimator, self.actor.observation_spec
-        return Trainer(self.agent, spec, rule.recurrent, rule.updating_layers)
+        memories = rule.memory, rule.value_memory
+        return Trainer(self.agent, spec, memories, rule.updating_layers)
 
     @locks.between_updates
     def live_policy(self):
@@ -472,7 +473,10 @@ class Trainer:
         if rollout is not None:
             num_steps = rollout.count * rollout.batched_env.max_episode_steps
             limit = limit if rollout.stacked_weights is None else _SMALL_MICROBATCH
-        allows_parts = num_steps > limit and self.actor.recurrent is None
+        allows_parts, context = True, self.estimator.options.context
+        if self.actor.memory is not None:  # one that is recurrent reads whole episodes
+            allows_parts, limit = context is not None, max(limit // (context or 1), 1)
+        allows_parts = allows_parts and num_steps > limit
         if allows_parts and not compilation.has_losses_of_inputs(self.estimator.policy):
             step.microbatch_size = limit
         return step
@@ -497,7 +501,8 @@ class Trainer:
             return False
         least = 1 if setting is True else _MIN_COMPILED_STEPS
         num_steps = part.passes * max(round(steps / part.minibatch_size), 1)
-        if num_steps < least or (is_policy and self.actor.recurrent is not None):
+        memory = rule.memory if is_policy else rule.value_memory
+        if num_steps < least or memory is not None:
             return False
         key = is_policy, setting
         if key not in self._obstacles:

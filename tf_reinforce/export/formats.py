@@ -193,7 +193,7 @@ def _write_metadata(folder, name, functions, policy, observation_space):
         },
         "initial_state": {
             name: array.numpy()[0].tolist()
-            for name, array in policy_functions.state_dict(actor.initial_state(1)).items()
+            for name, array in actor.named_states(actor.initial_state(1)).items()
         },
         "observation_space": spaces.to_config(observation_space),
         "action_space": spaces.to_config(policy.action_space),

@@ -91,16 +91,16 @@ class LivePolicy:
 
     def _state(self, count, state):
         """Returns `[state]`, or `[]` for a policy without recurrent layers."""
-        if self.actor.recurrent is None and state is None:
+        if self.actor.memory is None and state is None:
             return []
-        initial_state = policy_functions.state_dict(self.actor.initial_state(count))
+        initial_state = self.actor.named_states(self.actor.initial_state(count))
         if state is None:
             return [initial_state]
         expected = {name: tuple(x.shape) for name, x in initial_state.items()}
         received = state
         if isinstance(state, dict):
             received = {name: np.shape(x) for name, x in state.items()}
-        if self.actor.recurrent is None or received != expected:
+        if self.actor.memory is None or received != expected:
             raise ValueError(
                 "`state` must be None without recurrent layers, and else the state that "
                 "the previous call of `act` returned, with one row for each observation: "
@@ -135,10 +135,9 @@ class LivePolicy:
         """Returns nested actions, or `(actions, state)` for a recurrent policy."""
         names = policy_functions.signature_names(self._action_spec, "action")
         actions = keras.tree.map_structure(lambda name: results[name].numpy(), names)
-        if self.actor.recurrent is None:
+        if self.actor.memory is None:
             return actions
-        state = policy_functions.state_dict([None] * len(self.actor.state_spec))
-        return actions, {name: results[name] for name in state}
+        return actions, {x.name: results[x.name] for x in self.actor.state_spec}
 
 
 def _nested(spec, batch):

@@ -31,7 +31,9 @@ class PolicyFunctions:
     If the policy reads action masks from `info`, all functions of `observation` also take
     an argument `action_mask`, `[N, M]` int8. If the policy is recurrent, the last
     argument of these functions is `state`, a dict of the states `state_0`, `state_1`, …,
-    and the functions return the next states as well.
+    and the functions return the next states as well. If the policy reads earlier actions
+    or rewards, `previous_action` and `previous_reward` are states too. The functions
+    store the raw action that they select; the caller stores the reward.
 
     Parts of a nested action are returned by name, for example `action_arm` for the part
     `arm`. The parts of a nested observation are passed by name as well. The prefix
@@ -64,9 +66,11 @@ class PolicyFunctions:
         if self.mask_is_input:
             shape = (None, actor.mask_size)
             extra_specs["action_mask"] = tf.TensorSpec(shape, tf.int8, "action_mask")
-        if actor.recurrent is not None:
-            states = _batch_specs(tuple(actor.state_spec), "state")
-            extra_specs["state"] = state_dict(states)
+        if actor.memory is not None:
+            extra_specs["state"] = {
+                x.name: tf.TensorSpec((None, *x.shape), x.dtype, x.name)
+                for x in actor.state_spec
+            }
         seed = tf.TensorSpec((), tf.int64, "seed")
         raw_action = _batch_specs(actor.action_spec, "raw_action")
         noise = _batch_specs(
@@ -93,9 +97,9 @@ class PolicyFunctions:
             name: self._traced(name, {"observation": observation, **own, **extra_specs})
             for name, own in own_specs.items()
         }
-        if actor.recurrent is not None and not self._takes_noise:
+        if actor.memory is not None and not self._takes_noise:
             self.functions["initial_state"] = tf.function(
-                lambda count: state_dict(actor.initial_state(count)),
+                lambda count: actor.named_states(actor.initial_state(count)),
                 input_signature=[tf.TensorSpec((), tf.int32, "count")],
                 autograph=False,
             )
@@ -113,7 +117,7 @@ class PolicyFunctions:
     def _result_names(self):
         outputs = tf.zeros([1, self.actor.head.outputs_size], self.actor.dtype)
         names = keras.tree.flatten(signature_names(self.actor.action_spec, "action"))
-        next_states = [f"next_{name}" for name in state_dict(self.actor.state_spec)]
+        next_states = [f"next_{spec.name}" for spec in self.actor.state_spec]
         parameters = self.actor.head.parameters(outputs)
         return {"log_prob", *names, *next_states, *parameters}
 
@@ -123,50 +127,53 @@ class PolicyFunctions:
         if name in ("sample", "log_prob"):
             own, *more = inputs
         outputs, states = self.outputs(observation, more)
+        if name == "distribution":
+            results = self.actor.head.parameters(outputs)
+        elif name == "log_prob":
+            log_probs = self.actor.head.distribution(outputs).log_prob(own)
+            results, states = {"log_prob": log_probs}, self.actor.remember(states, own)
+        else:
+            noise = None
+            if name == "sample":
+                noise = keras.tree.flatten(own)
+                if not self._takes_noise:
+                    noise = self.actor.sample_noise(own, tf.shape(outputs)[0])
+            raw_actions = self.actor.select_actions(outputs, noise)
+            results = self.actions(raw_actions, with_raw=noise is not None)
+            states = self.actor.remember(states, raw_actions)
+        states = self.actor.named_states(states)
         if self._takes_noise:
             states = {f"next_{key}": state for key, state in states.items()}
-        if name == "distribution":
-            return {**self.actor.head.parameters(outputs), **states}
-        if name == "log_prob":
-            log_probs = self.actor.head.distribution(outputs).log_prob(own)
-            return {"log_prob": log_probs, **states}
-        noise = None
-        if name == "sample":
-            noise = keras.tree.flatten(own)
-            if not self._takes_noise:
-                noise = self.actor.sample_noise(own, tf.shape(outputs)[0])
-        return {**self.actions(outputs, noise), **states}
+        return {**results, **states}
 
     def outputs(self, observation, extra_inputs):
-        """Returns the masked policy outputs, and a dict of the next recurrent states."""
+        """Returns the masked policy outputs, and a list of the next recurrent states."""
         source, mask, states = self.actor.mask_source, None, []
         if self.mask_is_input:
             mask = extra_inputs[0]
         elif source is not None:
             mask = masks_in_batch(source, observation)
-        if self.actor.recurrent is not None:
-            states = list(extra_inputs[-1].values())
+        if self.actor.memory is not None:
+            states = [extra_inputs[-1][spec.name] for spec in self.actor.state_spec]
         observation = keras.tree.map_structure(
             lambda x, is_rounded: tf.cast(x, self.actor.dtype) if is_rounded else x,
             observation,
             self._rounded,
         )
         _, outputs, states = self.actor.outputs(observation, mask, states)
-        return outputs, state_dict(states)
+        return outputs, states
 
-    def actions(self, outputs, noise=None):
+    def actions(self, raw_actions, with_raw=False):
         """Returns actions by name, in the environment's units and number types.
 
         Args:
-            outputs: `[N, P]` float tensor, the masked policy outputs.
-            noise: List of tensors to sample from, which adds the raw actions to the
-                result; or `None` to select the most likely actions.
+            raw_actions: `N` raw actions, `[N, …]`.
+            with_raw: Bool, whether to return the raw actions too.
         """
-        raw_actions = self.actor.select_actions(outputs, noise)
         actions = self.actor.head.to_environment(raw_actions)
         actions = keras.tree.map_structure(tf.cast, actions, self._action_dtypes)
         results = flatten_by_name("action", actions)
-        if noise is not None:
+        if with_raw:
             results.update(flatten_by_name("raw_action", raw_actions))
         return results
 
@@ -239,11 +246,6 @@ def flatten_by_name(name, structure):
     """
     names = keras.tree.flatten(signature_names(structure, name))
     return dict(zip(names, keras.tree.flatten(structure), strict=True))
-
-
-def state_dict(states):
-    """Returns recurrent states as a dict with the keys `state_0`, `state_1`, …."""
-    return {f"state_{i}": state for i, state in enumerate(states)}
 
 
 def masks_in_batch(path, observations):

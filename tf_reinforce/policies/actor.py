@@ -27,7 +27,7 @@ class ActorPolicy:
         variables: The Keras variables that the actions depend on.
         mask_source: `action_masks.MaskPath` of the action mask in `info` or in the
             observation, or `None` if every action is always legal.
-        recurrent: `recurrent.RecurrentPolicy`, or `None` for a policy without state.
+        memory: `memory.Memory`, or `None` for a policy that reads no earlier steps.
         lock: Lock that a thread holds while it reads or changes `variables`.
         centers: List from `RunningNormalization.centers`, with an entry for each array of
             an observation, or `None` without a normalizer.
@@ -40,6 +40,7 @@ class ActorPolicy:
         mask_size: Int, `M`, the number of entries of an action mask; zero without masks.
         state_spec: List of `tf.TensorSpec`, the recurrent state of one episode; empty for
             a policy without state.
+        reads_rewards: Bool, whether the last state is the reward of the step before.
     """
 
     step: Callable
@@ -48,7 +49,7 @@ class ActorPolicy:
     dtype: str
     variables: list
     mask_source: Any = None
-    recurrent: Any = None
+    memory: Any = None
     lock: Any = dataclasses.field(default_factory=threading.RLock)
     centers: list | None = None
 
@@ -57,7 +58,8 @@ class ActorPolicy:
         self.action_spec = head.action_spec(self.dtype)
         self.noise_specs = keras.tree.flatten(head.noise)
         self.mask_size = head.mask_size if self.mask_source else 0
-        self.state_spec = [] if self.recurrent is None else self.recurrent.state_spec
+        self.state_spec = [] if self.memory is None else self.memory.state_spec
+        self.reads_rewards = self.memory is not None and self.memory.reads_rewards
         if self.centers is None:
             self.centers = [None] * len(keras.tree.flatten(self.observation_spec))
 
@@ -74,6 +76,7 @@ class ActorPolicy:
             array_specs(self.action_spec),
             self.noise_specs,
             self.mask_reader(),
+            self.reads_rewards,
         )
 
     def mask_reader(self):
@@ -83,7 +86,17 @@ class ActorPolicy:
 
     def initial_state(self, count):
         """Returns the list of recurrent states with which `count` episodes start."""
-        return [] if self.recurrent is None else self.recurrent.initial_state(count)
+        return [] if self.memory is None else self.memory.initial_state(count)
+
+    def named_states(self, states):
+        """Returns recurrent states as a dict from their names, such as `state_0`."""
+        return {x.name: state for x, state in zip(self.state_spec, states, strict=True)}
+
+    def remember(self, states, raw_actions):
+        """Returns the next recurrent states once actions have been selected."""
+        return (
+            states if self.memory is None else self.memory.remember(states, raw_actions)
+        )
 
     def outputs(self, observations, mask, states):
         """Returns policy outputs, masked policy outputs, and next recurrent states.

@@ -37,6 +37,7 @@ class CausalSelfAttention(keras.layers.Layer):
                 (1 - z) ⊙ x + z ⊙ tanh(W_h y′ + U_h (r ⊙ x))
 
             It starts with b = 2, so a new layer changes its inputs only a little.
+        seed: Int, which determines the initial weights, or `None`.
 
     Shapes:
         `[B, T, D]` inputs and outputs. No step attends to one that a Keras mask `[B, T]`
@@ -61,29 +62,34 @@ class CausalSelfAttention(keras.layers.Layer):
         *,
         window: int,
         gate: str | None = None,
+        seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.heads = validation.positive_int("heads", heads)
-        self.key_dim = validation.whole_number("key_dim", key_dim, 2)
+        self.heads = validation.size("heads", heads)
+        self.key_dim = validation.size("key_dim", key_dim)
         if key_dim % 2:
             raise ValueError(f"`key_dim` must be even. Received: key_dim={key_dim}")
-        self.window = validation.positive_int("window", window)
+        validation.size("heads * key_dim", heads * key_dim)
+        self.window = validation.whole_number("window", window, 1, validation.MAX_REPEATS)
         self.gate = validation.one_of("gate", gate, (None, "gru"))
+        self.seed = seed
         self.supports_masking = True
 
     def build(self, inputs_shape: Any) -> None:
         size, inner = inputs_shape[-1], self.heads * self.key_dim
+        seeds = keras.random.SeedGenerator(self.seed)
+        glorot = keras.initializers.GlorotUniform(seeds)
         for name in ("query_kernel", "key_kernel", "value_kernel"):
-            setattr(self, name, self.add_weight((size, inner), name=name))
-        self.output_kernel = self.add_weight((inner, size), name="output_kernel")
+            setattr(self, name, self.add_weight((size, inner), glorot, name=name))
+        self.output_kernel = self.add_weight((inner, size), glorot, name="output_kernel")
         self.output_bias = self.add_weight((size,), "zeros", name="output_bias")
         if self.gate is not None:
             self.norm = keras.layers.LayerNormalization(dtype=self.dtype_policy)
             self.norm.build(inputs_shape)
             for name, columns in (("gate_y", 3), ("gate_x", 2), ("gate_rx", 1)):
                 shape = size, columns * size
-                setattr(self, name, self.add_weight(shape, name=name))
+                setattr(self, name, self.add_weight(shape, glorot, name=name))
             bias = keras.initializers.Constant(2.0)
             self.gate_bias = self.add_weight((size,), bias, name="gate_bias")
 
@@ -196,7 +202,7 @@ class CausalSelfAttention(keras.layers.Layer):
         return inputs_shape
 
     def get_config(self) -> dict[str, Any]:
-        names = "heads", "key_dim", "window", "gate"
+        names = "heads", "key_dim", "window", "gate", "seed"
         return {**super().get_config(), **{x: getattr(self, x) for x in names}}
 
 

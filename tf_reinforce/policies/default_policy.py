@@ -9,9 +9,11 @@ import numpy as np
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
+from tf_reinforce.policies import attention
 from tf_reinforce.support import validation
 
 _MAX_ONE_HOT = 100_000  # most entries of a one-hot vector; use an embedding for more
+_HEADS = 4  # of attention over time
 _MIN_IMAGE_SIZE = 7  # rows and columns; the size of MiniGrid's observations
 
 
@@ -59,6 +61,8 @@ def default_policy(
     output_scaling=None,
     name="policy",
     is_normalized=False,
+    memory=None,
+    window=None,
 ):
     """Builds a network of dense tanh layers for any observation space.
 
@@ -95,6 +99,11 @@ def default_policy(
         name: String, the name of the model.
         is_normalized: Bool, whether the agent normalizes observations. A `Box` of
             integers other than an image is then treated as reals.
+        memory: `None`; an int K for windows of K steps, whose features are concatenated;
+            or for sequences of any length, `"gru"` or `"attention"`. The latter replaces
+            the last hidden layer by a GRU, or follows it by causal self-attention with a
+            residual connection.
+        window: Int, how many steps the attention reaches back.
 
     Returns:
         Keras model from observations `[N, …]` to policy outputs `[N, P]`, with orthogonal
@@ -116,36 +125,91 @@ def default_policy(
     def orthogonal(gain):
         return keras.initializers.Orthogonal(gain, seed=int(rng.integers(2**31)))
 
-    leaves = keras.tree.flatten(spaces.to_nest(space))
-    flags = [is_normalized and spaces.is_quantity(leaf) for leaf in leaves]
-    float_type = keras.config.dtype_policy().variable_dtype
-    observation_spec = records.observation_spec(space, float_type)
-    observation_spec = records.with_floats(observation_spec, flags, float_type)
-    inputs = keras.tree.map_structure(
-        lambda leaf, name: keras.Input(leaf.shape, dtype=leaf.dtype.name, name=name),
-        observation_spec,
-        spaces.names(observation_spec),
-    )
-    features = [
-        _branch(leaf, x, orthogonal)
-        for leaf, x in zip(leaves, keras.tree.flatten(inputs), strict=True)
-    ]
+    is_sequence = isinstance(memory, str)
+    time = () if memory is None else (None if is_sequence else memory,)
+    inputs, features = _features(space, time, is_normalized, orthogonal)
     concatenate = keras.layers.Concatenate(name=f"{name}.all")
     x = concatenate(features) if len(features) > 1 else features[0]
+    if memory is not None and not is_sequence:
+        x = keras.layers.Flatten(name=f"{name}.window")(x)
     hidden = validation.layer_sizes("hidden", hidden, x.shape[-1], outputs_size)
+    if is_sequence and not hidden:
+        raise ValueError(
+            f"`memory={memory!r}` needs at least one hidden layer, whose size is that of "
+            "the memory. Received: hidden=()"
+        )
 
     def dense(x, size, activation, gain, layer_name):
         return keras.layers.Dense(
             size, activation, kernel_initializer=orthogonal(gain), name=layer_name
         )(x)
 
-    for i, size in enumerate(hidden):
+    for i, size in enumerate(hidden[: -1 if memory == "gru" else None]):
         x = dense(x, size, "tanh", np.sqrt(2.0), f"{name}.hidden_{i}")
+    if is_sequence:
+        seeds = [int(x) for x in rng.integers(2**31, size=2)]
+        x = _remember(x, memory, hidden[-1], window, seeds, name)
     outputs = dense(x, outputs_size, None, 0.01, f"{name}.outputs")
     offsets, scales = (np.asarray(x).tolist() for x in output_scaling or ((), ()))
     if any(offsets) or any(scale != 1.0 for scale in scales):
         outputs = keras.layers.Rescaling(scales, offsets, name=f"{name}.units")(outputs)
     return keras.Model(inputs, outputs, name=name)
+
+
+def _features(space, time, is_normalized, orthogonal):
+    """Returns the inputs of a policy, and a list with the features of each.
+
+    Args:
+        space, is_normalized: As in `default_policy`.
+        time: Shape of the time axis, or `()` for single observations.
+        orthogonal: Function from a gain to an initializer.
+    """
+    leaves = keras.tree.flatten(spaces.to_nest(space))
+    flags = [is_normalized and spaces.is_quantity(leaf) for leaf in leaves]
+    float_type = keras.config.dtype_policy().variable_dtype
+    spec = records.observation_spec(space, float_type)
+    spec = records.with_floats(spec, flags, float_type)
+    inputs = keras.tree.map_structure(
+        lambda leaf, name: keras.Input(
+            (*time, *leaf.shape), dtype=leaf.dtype.name, name=name
+        ),
+        spec,
+        spaces.names(spec),
+    )
+    branch = _branch_over_time if time else _branch
+    pairs = zip(leaves, keras.tree.flatten(inputs), strict=True)
+    return inputs, [branch(leaf, x, orthogonal) for leaf, x in pairs]
+
+
+def _remember(x, memory, size, window, seeds, name):
+    """Applies a recurrent layer to sequences of features `[B, T, F]`."""
+    layers = keras.layers
+    if memory == "gru":
+        return layers.GRU(
+            size,
+            return_sequences=True,
+            kernel_initializer=keras.initializers.GlorotUniform(seeds[0]),
+            recurrent_initializer=keras.initializers.Orthogonal(seed=seeds[1]),
+            name=f"{name}.gru",
+        )(x)
+    key_dim = max(2 * (size // (2 * _HEADS)), 2)
+    normalized = layers.LayerNormalization(name=f"{name}.norm_0")(x)
+    attended = attention.CausalSelfAttention(
+        _HEADS, key_dim, window=window, seed=seeds[0], name=f"{name}.attention"
+    )(normalized)
+    x = layers.Add(name=f"{name}.add")([x, attended])
+    return layers.LayerNormalization(name=f"{name}.norm_1")(x)
+
+
+def _branch_over_time(space, x, orthogonal):
+    """Converts sequences of one array, `[N, T, …]`, to features `[N, T, F]`."""
+    if "float" in x.dtype and len(x.shape) == 3:
+        return x
+    single = keras.Input(x.shape[2:] or (1,), dtype=x.dtype, name=x.name)
+    x = x if len(x.shape) > 2 else keras.ops.expand_dims(x, -1)
+    model = keras.Model(single, _branch(space, single, orthogonal))
+    name = f"{spaces.safe_name(x.name)}.steps"
+    return keras.layers.TimeDistributed(model, name=name)(x)
 
 
 def _branch(space, x, orthogonal):

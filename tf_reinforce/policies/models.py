@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
+from tf_reinforce.policies import memory as memories
 from tf_reinforce.policies import recurrent
 from tf_reinforce.support import validation
 
@@ -35,14 +36,14 @@ def build(model, shapes, spec, name):
         call_on_examples(model, spec, name=name)
 
 
-def call_on_examples(policy, observation_spec, recurrent_policy=None, name="policy"):
+def call_on_examples(policy, observation_spec, memory=None, name="policy"):
     """Returns a policy's outputs for two observations of random floats and zero integers.
 
     Args:
         policy: Keras model.
         observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
-        recurrent_policy: `recurrent.RecurrentPolicy` of a recurrent policy, which runs
-            for one step.
+        memory: `memory.Memory` of a policy that reads earlier steps, which runs for one
+            step.
         name: String for the model in error messages.
 
     Raises:
@@ -61,17 +62,23 @@ def call_on_examples(policy, observation_spec, recurrent_policy=None, name="poli
         with warnings.catch_warnings():
             # If the structure differs, Keras only warns and mixes up the inputs.
             warnings.filterwarnings("error", ".*structure of `inputs`", UserWarning)
-            if recurrent_policy is not None:
-                states = recurrent_policy.initial_state(2)
-                return recurrent_policy.step(examples, states)[0]
+            if memory is not None:
+                return memory.step(examples, memory.initial_state(2))[0]
             return policy(examples, training=False)
     except errors as error:
         shapes = keras.tree.map_structure(lambda x: (None, *x.shape), observation_spec)
         received = [tuple(x.shape) for x in getattr(policy, "inputs", None) or ()]
+        ranks = [leaf.shape.rank + 2 for leaf in keras.tree.flatten(observation_spec)]
+        hint = ""
+        if memory is None and sorted(map(len, received)) == sorted(ranks):
+            hint = (
+                ". For a policy that reads earlier steps, use recurrent layers or tfr."
+                "layers.CausalSelfAttention, or pass `context=K` for windows of K steps"
+            )
         raise ValueError(
             f"The {name} does not take the observations of this environment. Expected: "
             f"an input of shape {shapes}. Received: {policy!r} with inputs of shape "
-            f"{received}, which raises: {validation.one_line(error)}"
+            f"{received}, which raises: {validation.one_line(error)}{hint}"
         ) from error
 
 
@@ -148,7 +155,36 @@ def normalized_arrays(space, keras_models, with_integers):
     return flags
 
 
-def check_model_shapes(policy, head, baseline, observation_spec):
+def make_memory(model, observation_spec, options, head, dtype):
+    """Returns the `memory.Memory` of a model, or `None` if it reads one observation.
+
+    Args:
+        model: A built Keras model.
+        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
+        options: `config.AgentOptions`.
+        head: `heads.Head` of the agent.
+        dtype: Float type of the policy.
+
+    Raises:
+        ValueError: If the model does not take such inputs, or mixes time steps otherwise
+            than through recurrent layers.
+    """
+    inputs = model, observation_spec, options, head.action_spec(dtype), dtype
+    if options.context is not None:
+        return memories.Memory(*inputs)
+    if not recurrent.is_recurrent(model, memories.input_spec(*inputs[1:])):
+        if len(options.context_inputs) > 1:
+            raise ValueError(
+                "`context_inputs` needs a policy with recurrent layers, or `context`. "
+                f"Received: context_inputs={options.context_inputs} and {model!r}"
+            )
+        return None
+    memory = memories.Memory(*inputs)
+    memory.runner.check()
+    return memory
+
+
+def check_model_shapes(policy, head, baseline, observation_spec, memory):
     """Raises `ValueError` if a policy does not fit its observations, head or baseline.
 
     A warning is issued if its outputs are logits, but bounded ones.
@@ -158,20 +194,13 @@ def check_model_shapes(policy, head, baseline, observation_spec):
         head: `heads.Head` of the agent.
         baseline: `baselines.Baseline` of the agent.
         observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
-
-    Returns:
-        `recurrent.RecurrentPolicy` if the policy is recurrent, else `None`.
+        memory: `memory.Memory` of the policy, or `None`.
 
     Raises:
         ValueError: If the policy does not take the observations, or its outputs are
-            wrongly shaped; also if a value model is recurrent or shares weights with the
-            policy.
+            wrongly shaped; also if a value model shares weights with the policy.
     """
-    recurrent_policy = None
-    if recurrent.is_recurrent(policy, observation_spec):
-        recurrent_policy = recurrent.RecurrentPolicy(policy, observation_spec)
-        recurrent_policy.check()
-    outputs = call_on_examples(policy, observation_spec, recurrent_policy)
+    outputs = call_on_examples(policy, observation_spec, memory)
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), outputs)
     is_shared = baseline.shares_policy
     has_values = isinstance(outputs, dict) and set(outputs) == {"outputs", "values"}
@@ -189,17 +218,16 @@ def check_model_shapes(policy, head, baseline, observation_spec):
     _warn_bounded_logits(policy, head, outputs)
     value_model = getattr(baseline, "model", None)
     if value_model is not None:
-        _check_value_model(value_model, policy, observation_spec)
-    return recurrent_policy
+        _check_value_model(value_model, policy)
 
 
-def check_layers(keras_models, observation_spec, recurrent_policy):
+def check_layers(keras_models, observation_spec, model_memories):
     """Refuses models with random outputs, and warns of layers with a training mode.
 
     Args:
         keras_models: List of the policy and, if the baseline has one, the value model.
         observation_spec: As in `check_model_shapes`.
-        recurrent_policy: `recurrent.RecurrentPolicy`, or `None`.
+        model_memories: List with the `memory.Memory` of each, or `None`.
 
     Returns:
         List of the layers of the class `SpectralNormalization`.
@@ -207,9 +235,8 @@ def check_layers(keras_models, observation_spec, recurrent_policy):
     Raises:
         ValueError: If a model returns other outputs when it is called again.
     """
-    for index, model in enumerate(keras_models):
-        steps = recurrent_policy if index == 0 else None
-        pair = [call_on_examples(model, observation_spec, steps) for _ in range(2)]
+    for model, memory in zip(keras_models, model_memories):
+        pair = [call_on_examples(model, observation_spec, memory) for _ in range(2)]
         pairs = zip(*map(keras.tree.flatten, pair), strict=True)
         if not all(np.allclose(x, y, 1e-3, 1e-5, equal_nan=True) for x, y in pairs):
             raise ValueError(
@@ -247,17 +274,14 @@ def _has_training_mode(layer):
     return not list(layer._flatten_layers(include_self=False))
 
 
-def _check_value_model(value_model, policy, observation_spec):
-    """Raises `ValueError` if a value model is recurrent or shares policy weights."""
+def _check_value_model(value_model, policy):
+    """Raises `ValueError` if a value model shares weights with the policy."""
     policy_ids = {id(variable) for variable in policy.variables}
     common = [v.path for v in value_model.variables if id(v) in policy_ids]
-    received = f"two models with {', '.join(common)} in common" if common else ""
-    if recurrent.is_recurrent(value_model, observation_spec):
-        received = f"{value_model!r}, which has recurrent layers"
-    if received:
+    if common:
         raise ValueError(
-            "The model of a `Value` baseline takes one observation at a time, without a "
-            f"time axis, and must not share weights with the policy. Received: "
-            f"{received}. For shared or recurrent layers, use one policy with the "
-            "outputs {'outputs': …, 'values': …} and tfr.baselines.Value()."
+            "The model of a `Value` baseline must not share weights with the policy. "
+            f"Received: two models with {', '.join(common)} in common. For shared layers "
+            "use one policy with the outputs {'outputs': …, 'values': …}, and "
+            "tfr.baselines.Value()."
         )

@@ -163,6 +163,18 @@ class RecurrentPolicy:
         """
         return self._run(observations, _StepStates(states))
 
+    def outputs_at(self, inputs, steps, every_step):
+        """Returns the policy outputs at N steps of time-major inputs `[T, B, …]`.
+
+        Args:
+            inputs: Structure of arrays.
+            steps: `records.ValidSteps`, the N steps.
+            every_step: `records.ValidSteps`, all valid steps, which the policy reads.
+        """
+        # Zeros instead of padding, through which no gradient passes.
+        sequences = _swap_axes(every_step.zero_padding(inputs))
+        return steps.gather(_swap_axes(self.sequence_model(sequences, training=False)))
+
     def check(self):
         """Raises an error if single steps and whole sequences give different outputs.
 
@@ -373,6 +385,15 @@ def _check_shapes(policy, observation_spec):
         )
 
 
+def _swap_axes(structure):
+    """Swaps the time and batch axes of every array of a structure."""
+
+    def swap(array):
+        return tf.transpose(array, [1, 0, *range(2, array.shape.rank)])
+
+    return keras.tree.map_structure(swap, structure)
+
+
 def _compare(expected, received):
     """Raises an error if `received` differs from the outputs of whole sequences."""
     tolerance = _TOLERANCES[expected.dtype.name]
@@ -382,9 +403,11 @@ def _compare(expected, received):
         raise ValueError(
             "The policy mixes time steps in other ways than through recurrent layers, so "
             f"it cannot act step by step. Received: {received} from single steps, and "
-            f"{expected} from whole sequences. Remove convolution, attention, pooling "
-            "and normalization over time, and wrap layers that process each step alone "
-            "in keras.layers.TimeDistributed."
+            f"{expected} from whole sequences. For attention over time, use tfr.layers."
+            "CausalSelfAttention. Remove other attention, convolution, pooling and "
+            "normalization over time, or pass `context=K` to the agent for a policy of "
+            "the last K steps. Wrap layers that process each step alone in "
+            "keras.layers.TimeDistributed."
         )
 
 

@@ -94,6 +94,19 @@ def _info_keys(name, value):
     return tuple(value)
 
 
+def _context_inputs(name, value):
+    """Returns the inputs of a policy as a tuple, or raises `ValueError`."""
+    known = "observations", "actions", "rewards"
+    names = list(value) if isinstance(value, (list, tuple)) else []
+    if known[0] not in names or names != [x for x in known if x in names]:
+        raise ValueError(
+            f'`{name}` must be ("observations",), or add "actions", "rewards" or both to '
+            f"it, in this order. Received: {name}={repr(value)[:200]}"
+        )
+    return tuple(names)
+
+
+ContextInputs: Any = Annotated[tuple[str, ...], _context_inputs]
 Repeats = Annotated[int, Range(1, validation.MAX_REPEATS)]  # of one call, in files
 InfoKeys: Any = Annotated[tuple[str, ...], _info_keys]
 Sizes = Annotated[list, validation.layer_sizes]
@@ -135,6 +148,10 @@ class AgentOptions:
         normalize_observations: Normalizes observations by their running mean and
             variance.
         action_mask: Where to find the mask of legal actions, info/KEY or observation/KEY.
+        context: Number of the last observations that the policy reads (one, or all with
+            recurrent layers).
+        context_inputs: What the policy reads of each step; besides the observations, it
+            can be the actions and the rewards before.
 
     Raises:
         ValueError: If an option is invalid.
@@ -155,6 +172,8 @@ class AgentOptions:
     entropy_coef: NonNegative | Schedule = 0.0
     normalize_observations: bool = False
     action_mask: str | None = None
+    context: Repeats | None = None
+    context_inputs: ContextInputs = ("observations",)
 
     def __post_init__(self):
         schema.check_fields(self)
@@ -212,6 +231,8 @@ class AgentSettings(AgentOptions):
         baseline: Baseline; {kind = "value", passes = 4} sets options of a value network
             (leave_one_out, but `train` without a preset mostly takes value).
         head: Head for a Box; {kind = "Gaussian", initial_scale = 0.5} sets its arguments.
+        memory: Memory of the default policy: gru, attention, or the number of the last
+            observations that it reads.
         steps_per_execution: Updates per call of a TensorFlow program.
         jit_compile: Compiles gradient steps with XLA; auto: if an update makes at least
             100 of them and the network has no convolutions.
@@ -222,6 +243,7 @@ class AgentSettings(AgentOptions):
     learning_rate: NonNegative | Rates = 1e-2
     baseline: BaselineNames | ValueBaseline = "leave_one_out"
     head: BoxHeadNames | Annotated[dict, _head_table] | None = None
+    memory: Literal["gru", "attention"] | Repeats | None = None
     steps_per_execution: Repeats = 1
     jit_compile: Literal["auto", True, False] = "auto"
 

@@ -11,7 +11,6 @@ import tensorflow as tf
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
 from tf_reinforce.export import formats
-from tf_reinforce.export import policy_functions
 from tf_reinforce.support import validation
 
 _NUM_ENVS = 8
@@ -152,8 +151,8 @@ def _inputs(agent, env, count, seed, env_kwargs):
             masks = rng.integers(0, 2, (count, actor.mask_size)).astype("int8")
             masks[~actor.head.has_legal_action(masks)] = actor.head.flatten_mask(None)
             extra.append(masks)
-    if actor.recurrent is not None:
-        extra.append(policy_functions.state_dict(map(normal, actor.state_spec)))
+    if actor.memory is not None:
+        extra.append(actor.named_states(map(normal, actor.state_spec)))
     return observations, extra
 
 
@@ -166,7 +165,8 @@ def _nearby_actions(functions, observation, extra, noise, tolerance):
     for _ in range(_NEARBY):
         changed = outputs + largest * rng.uniform(-1.0, 1.0, outputs.shape)
         changed = tf.constant(changed.astype(outputs.dtype))
-        nearby.append(functions.actions(changed, noise))
+        actions = functions.actor.select_actions(changed, noise)
+        nearby.append(functions.actions(actions, with_raw=noise is not None))
     return {key: np.stack([x[key] for x in nearby]) for key in nearby[0]}
 
 

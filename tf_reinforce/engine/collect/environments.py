@@ -309,6 +309,7 @@ def _trace(actor, deterministic, for_litert=False):
                 magnitudes < largest if for_litert else magnitudes <= largest
             )
             env_actions = actor.head.to_environment(raw_actions)
+            states = actor.remember(states, raw_actions)
         results = _results(raw_actions, finite, outputs, env_actions, states)
         layouts.append(host_loop.Layout(arguments, *results[1:]))
         return results[0]

@@ -239,6 +239,7 @@ class CollectionLoop:
         noise = [] if deterministic else specs.noise
         self.action_parts = range(len(noise))
         self.noise = NoiseBuffer(envs.num_envs, noise, specs.float_dtype)
+        self.reads_rewards = specs.reads_rewards
         self.initial_states = policy_states
         self.policy_states = [state.copy() for state in policy_states]
         self.dropped = []  # invalid episodes, which start again
@@ -293,6 +294,8 @@ class CollectionLoop:
             time_limit_envs = self._time_limit_envs(next_row) if is_due else ()
             actions = unbatch(env_actions)
             ends = envs.step(actions, observations, rewards, active, time_limit_envs)
+            if self.reads_rewards:
+                policy_states[-1][:] = rewards
             if ends:
                 self._end_episodes(ends, next_row, observations)
             self.row = words[batched_envs.ROW] = next_row

@@ -246,6 +246,8 @@ class Rollout:
         state = env.transition(carry.env_state, action, env_noise)
         reward = tf.cast(env.reward(carry.env_state, action, state), tf.float64)
         reward = tf.where(carry.active, reward, 0.0)
+        if actor.reads_rewards:
+            policy_state = [*policy_state[:-1], tf.cast(reward, policy_state[-1].dtype)]
         terminal = env.terminal(state)
         observation, mask, valid = self._observe(state)
         leaves, actions = map(keras.tree.flatten, (observation, raw_actions))
@@ -332,7 +334,7 @@ class Rollout:
             masked_outputs, None if self.deterministic else noise
         )
         finite = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
-        return raw_actions, finite, policy_state
+        return raw_actions, finite, self.actor.remember(policy_state, raw_actions)
 
     def _observe(self, state):
         """Returns observations in the policy's types, masks, and whether both are valid.

@@ -199,7 +199,8 @@ class PolicyGradientEstimator:
         baseline: `baselines.Baseline`.
         normalizer: `normalization.RunningNormalization` or `None`.
         options: `config.AgentOptions`.
-        recurrent: `recurrent.RecurrentPolicy`, or `None` for a policy without memory.
+        memory: `memory.Memory` of a policy that reads earlier steps, or `None`.
+        value_memory: The same for the model of the baseline.
         scales: Dict from `"rewards"` and `"advantages"` to the `RunningScale` that
             divides them. What has no entry is not scaled.
         updating_layers: The `SpectralNormalization` layers of policy and value model.
@@ -212,7 +213,8 @@ class PolicyGradientEstimator:
     baseline: Any
     normalizer: Any
     options: Any
-    recurrent: Any = None
+    memory: Any = None
+    value_memory: Any = None
     _: dataclasses.KW_ONLY
     scales: dict = dataclasses.field(default_factory=dict)
     updating_layers: tuple | list = ()
@@ -334,10 +336,26 @@ class PolicyGradientEstimator:
             return tf.zeros([rows, tf.size(episodes.lengths)], dtype)
         steps = records.valid_steps(episodes.lengths + 1, rows)
         if self.baseline.shares_policy:
-            _, values = self.outputs_at(steps, episodes.observations, steps)
+            _, values = self.outputs_at(steps, episodes, steps)
+        elif self.value_memory is not None:
+            values = self.baseline.values(*self._value_inputs(steps, episodes, steps))
         else:
             values = self.baseline_values(steps.gather(episodes.observations))
         return steps.scatter(tf.stop_gradient(tf.cast(values, dtype)))
+
+    def _value_inputs(self, steps, episodes, every_step):
+        """Returns the arguments of `Value.values` for a value model with a memory.
+
+        They are `[N, 2]` indices of steps in place of observations, and the function that
+        calls the model at such steps.
+        """
+        observations = self._normalized(episodes.observations)
+
+        def call_model(indices):
+            own = steps._replace(indices=indices)
+            return self.value_memory.outputs_at(own, observations, episodes, every_step)
+
+        return steps.indices, call_model
 
     def baseline_values(self, observations):
         """Returns `[N]` values of N observations, from the baseline's own model."""
@@ -379,14 +397,20 @@ class PolicyGradientEstimator:
         A baseline that shares the policy's layers has no loss of its own, because its
         value loss is part of the surrogate loss.
         """
-        observations = batch.steps.gather(batch.episodes.observations)
+        observations = self._normalized(batch.steps.gather(batch.episodes.observations))
+        call_model = None
+        if self.value_memory is not None:
+            every_step = valid_steps(batch.episodes)
+            inputs = batch.steps, batch.episodes, every_step
+            observations, call_model = self._value_inputs(*inputs)
         baseline_batch = baselines.BaselineBatch(
-            self._normalized(observations),
+            observations,
             batch.returns,
             batch.steps.indices[:, 0],
             batch.num_episodes,
             permutation,
             values=batch.values,
+            call_model=call_model,
         )
         if self.baseline.shares_policy:
             return BaselineStep(baseline_batch, [], {})
@@ -479,26 +503,24 @@ class PolicyGradientEstimator:
         """
         episodes = batch.episodes
         every_step = valid_steps(episodes)
-        outputs, values = self.outputs_at(batch.steps, episodes.observations, every_step)
+        outputs, values = self.outputs_at(batch.steps, episodes, every_step)
         return self.mask_outputs(outputs, batch.steps, episodes.masks), values
 
-    def outputs_at(self, steps, observations, every_step):
+    def outputs_at(self, steps, episodes, every_step):
         """Returns the outputs at some steps, before the mask, and the values.
 
         Args:
             steps: `ValidSteps`, the N steps of interest.
-            observations: `[T, B, …]`, or nested arrays: T steps of B episodes.
+            episodes: `Episodes`.
             every_step: `ValidSteps`, all valid steps, which a recurrent policy has to
                 read.
         """
-        if self.recurrent is None:
-            return minibatches.call_on_rows(self.forward, steps.gather(observations))
-        # Zeros instead of padding, through which no gradient passes.
-        sequences = _swap_axes(every_step.zero_padding(observations))
-        return tuple(
-            x if x is None else steps.gather(_swap_axes(x))
-            for x in self.forward(sequences)
-        )
+        if self.memory is None:
+            observations = steps.gather(episodes.observations)
+            return minibatches.call_on_rows(self.forward, observations)
+        observations = self._normalized(episodes.observations)
+        inputs = steps, observations, episodes, every_step
+        return self.split_outputs(self.memory.outputs_at(*inputs))
 
     def distribution(self, batch):
         """Returns the TFP distribution over actions at the N steps of a batch."""
@@ -536,14 +558,16 @@ class PolicyGradientEstimator:
         The layers of the policy run in inference mode. Half-precision outputs are cast to
         the agent's float type.
         """
-        policy = self.policy if self.recurrent is None else self.recurrent.sequence_model
+        policy = self.policy
+        if self.memory is not None:
+            policy = self.memory.runner.sequence_model
         return self.split_outputs(policy(self._normalized(observations), training=False))
 
-    def recurrent_step(self, observations, states):
+    def step(self, observations, states):
         """Returns `[N, P]` outputs for N observations, and the next recurrent states."""
-        if self.recurrent is None:
+        if self.memory is None:
             return self.forward(observations)[0], states
-        outputs, states = self.recurrent.step(self._normalized(observations), states)
+        outputs, states = self.memory.step(self._normalized(observations), states)
         return self.split_outputs(outputs)[0], states
 
     def split_outputs(self, outputs):
@@ -626,12 +650,3 @@ def _effective_sample_size(log_ratios, batch):
     # A common factor cancels; dividing by the largest ratio avoids an overflow.
     ratios = tf.exp(log_ratios - tf.reduce_max(log_ratios))
     return batch.mean(ratios) ** 2 / batch.mean(ratios**2)
-
-
-def _swap_axes(structure):
-    """Swaps the time and batch axes of every array of a structure."""
-
-    def swap(array):
-        return tf.transpose(array, [1, 0, *range(2, array.shape.rank)])
-
-    return keras.tree.map_structure(swap, structure)

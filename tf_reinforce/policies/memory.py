@@ -1,0 +1,227 @@
+"""What a policy knows of earlier steps: a window of inputs, or a recurrent state.
+
+`Memory` is the interface of acting and learning. It feeds a model with the observations,
+and if asked also with the actions and rewards before them.
+"""
+
+import inspect
+import warnings
+
+import keras
+import tensorflow as tf
+
+from tf_reinforce.data import minibatches
+from tf_reinforce.policies import recurrent
+
+
+class Memory:
+    """Runs a policy or value model that reads the history of an episode.
+
+    Args:
+        model: Keras model of windows `[N, K, …]`, or with recurrent layers of sequences
+            `[B, T, …]`.
+        observation_spec: `tf.TensorSpec` of one observation, as the model receives it, or
+            a structure of them.
+        options: `config.AgentOptions`.
+        action_spec: Spec of one raw action.
+        dtype: Float type of the rewards.
+
+    Attributes:
+        state_spec: List of `tf.TensorSpec` of what an episode keeps between steps: the
+            state of the model, the raw action before and the reward before.
+        reads_rewards: Bool, whether the last of these is the reward before. Whoever
+            steps the environment has to store it there.
+        is_windowed: Bool, whether each step needs only K steps.
+    """
+
+    def __init__(self, model, observation_spec, options, action_spec, dtype):
+        self.input_spec = input_spec(observation_spec, options, action_spec, dtype)
+        self._previous = {}
+        if len(options.context_inputs) > 1:
+            self._previous = dict(self.input_spec)
+            del self._previous["observations"]
+        self.is_windowed = options.context is not None
+        kind = WindowedModel if self.is_windowed else recurrent.RecurrentPolicy
+        arguments = (options.context,) if self.is_windowed else ()
+        self.runner = kind(model, self.input_spec, *arguments)
+        self._before, self._dtype = keras.tree.flatten(self._previous), dtype
+        self.state_spec = [*self.runner.state_spec, *self._before]
+        self.reads_rewards = "rewards" in self._previous
+
+    def initial_state(self, batch_size):
+        """Returns what `batch_size` episodes know before their first observation."""
+        zeros = [tf.zeros([batch_size, *x.shape], x.dtype) for x in self._before]
+        return [*self.runner.initial_state(batch_size), *zeros]
+
+    def step(self, observations, states):
+        """Returns the model's outputs for one step of N episodes, and new states.
+
+        The states still contain the action and the reward before this step.
+        """
+        split = len(self.runner.state_spec)
+        states, before = states[:split], states[split:]
+        inputs = observations
+        if before:
+            inputs = keras.tree.pack_sequence_as(self._previous, before)
+            inputs = {**inputs, "observations": observations}
+        outputs, states = self.runner.step(inputs, states)
+        return outputs, [*states, *before]
+
+    def remember(self, states, raw_actions):
+        """Returns the states after raw actions have been selected."""
+        if "actions" not in self._previous:
+            return states
+        actions, split = keras.tree.flatten(raw_actions), len(self.runner.state_spec)
+        return [*states[:split], *actions, *states[split + len(actions) :]]
+
+    def outputs_at(self, steps, observations, episodes, every_step):
+        """Returns the model's outputs at some steps of recorded episodes, `[N, …]`.
+
+        Args:
+            steps: `records.ValidSteps`, the N steps.
+            observations: The observations `[T, B, …]` of `episodes` as the model receives
+                them.
+            episodes: `Episodes`.
+            every_step: `records.ValidSteps`, all valid steps.
+        """
+        inputs = observations
+        if self._previous:
+            rewards = tf.cast(episodes.rewards, self._dtype)
+            arrays = {"actions": episodes.actions, "rewards": rewards}
+            inputs = {name: _shifted(arrays[name]) for name in self._previous}
+            inputs["observations"] = observations
+        return self.runner.outputs_at(inputs, steps, every_step)
+
+
+def input_spec(observation_spec, options, action_spec, dtype):
+    """Returns the spec of a model's input at one step; the arguments are those of Memory.
+
+    It is that of the observation, or with more than one of `context_inputs` a dict. The
+    spec of the action and the reward before have names for an exported signature.
+    """
+    if len(options.context_inputs) == 1:
+        return observation_spec
+    leaves = keras.tree.flatten(action_spec)
+    numbers = [f"_{i}" for i in range(len(leaves))] if len(leaves) > 1 else [""]
+    actions = [
+        tf.TensorSpec(leaf.shape, leaf.dtype, f"previous_action{number}")
+        for leaf, number in zip(leaves, numbers)
+    ]
+    parts = {
+        "observations": observation_spec,
+        "actions": keras.tree.pack_sequence_as(action_spec, actions),
+        "rewards": tf.TensorSpec((), dtype, "previous_reward"),
+    }
+    return {name: parts[name] for name in options.context_inputs}
+
+
+def window_spec(spec, size):
+    """Returns the spec of a window of `size` steps."""
+    return keras.tree.map_structure(
+        lambda leaf: tf.TensorSpec((size, *leaf.shape), leaf.dtype), spec
+    )
+
+
+def _shifted(arrays):
+    """Returns `[T + 1, B, …]` arrays with zeros in row 0, and row t - 1 in row t."""
+
+    def shift(array):
+        return tf.pad(array, [[1, 0], *[[0, 0]] * (len(array.shape) - 1)])
+
+    return keras.tree.map_structure(shift, arrays)
+
+
+class WindowedModel:
+    """Runs a model of the last K inputs as a function of one input and a state.
+
+    Steps before the start of an episode are zeros. The model receives a mask `[N, K]`,
+    False for such steps, as Keras passes masks to its layers.
+
+    Args:
+        model: Keras model from N windows `[N, K, …]` to outputs `[N, P]`.
+        input_spec: `tf.TensorSpec` of one step's input, or a structure of them.
+        size: Positive int, K.
+
+    Attributes:
+        state_spec: List of `tf.TensorSpec`: the last K - 1 inputs, and how many of them
+            are steps of the episode.
+        sequence_model: The model.
+    """
+
+    def __init__(self, model, input_spec, size):
+        self.sequence_model, self._size, self._input_spec = model, size, input_spec
+        shapes = [tuple(x.shape) for x in getattr(model, "inputs", None) or ()]
+        leaves = keras.tree.flatten(input_spec)
+        expected = [(None, size, *leaf.shape) for leaf in leaves]
+        if shapes and not _fit(sorted(shapes, key=str), sorted(expected, key=str)):
+            raise ValueError(
+                f"With `context={size}`, a policy or value model takes windows of the "
+                f"shapes {expected}. Received: {model!r} with inputs of the shapes "
+                f"{shapes}. Start it with keras.Input({expected[0][1:]})."
+            )
+        specs = [((size - 1, *leaf.shape), leaf.dtype) for leaf in leaves]
+        specs = [*specs, ((), tf.int32)] if size > 1 else []
+        self.state_spec = [
+            tf.TensorSpec(*spec, f"state_{i}") for i, spec in enumerate(specs)
+        ]
+
+    def initial_state(self, batch_size):
+        """Returns the state before the first step: zeros, none of them a step."""
+        return [tf.zeros([batch_size, *x.shape], x.dtype) for x in self.state_spec]
+
+    def step(self, inputs, states):
+        """Returns the outputs for one input of N episodes, and the list of new states."""
+        windows = keras.tree.map_structure(lambda x: tf.expand_dims(x, 1), inputs)
+        count = tf.zeros([tf.shape(keras.tree.flatten(inputs)[0])[0]], tf.int32)
+        if states:
+            *earlier, count = states
+            earlier = keras.tree.pack_sequence_as(windows, earlier)
+            windows = keras.tree.map_structure(
+                lambda x, y: tf.concat([x, y], axis=1), earlier, windows
+            )
+            kept = [x[:, 1:] for x in keras.tree.flatten(windows)]
+            states = [*kept, tf.minimum(count + 1, self._size - 1)]
+        valid = tf.range(self._size) >= self._size - 1 - count[:, None]
+        return self._call(windows, valid), states
+
+    def outputs_at(self, inputs, steps, every_step):
+        """Returns the outputs at N steps of time-major inputs; see `Memory`."""
+        rows = steps.indices[:, :1] + tf.range(1 - self._size, 1)
+        columns = tf.broadcast_to(steps.indices[:, 1:], tf.shape(rows))
+        places, valid = tf.stack([tf.maximum(rows, 0), columns], axis=-1), rows >= 0
+
+        def window(array):
+            is_step = tf.reshape(valid, [-1, self._size, *[1] * (len(array.shape) - 2)])
+            taken = tf.gather_nd(array, places)
+            return tf.where(is_step, taken, tf.zeros([], taken.dtype))
+
+        windows = keras.tree.map_structure(window, inputs)
+        return minibatches.call_on_rows(lambda x: self._call(*x), (windows, valid))
+
+    def _call(self, windows, valid):
+        model, options = self.sequence_model, {}
+        if "mask" in inspect.signature(model.call).parameters:
+            options["mask"] = keras.tree.map_structure(lambda _: valid, windows)
+        with warnings.catch_warnings():
+            # A layer such as Flatten then reads the zeros of the steps before the start.
+            text = ".*does not support masking and will therefore destroy.*"
+            warnings.filterwarnings("ignore", text, UserWarning)
+            return model(windows, training=False, **options)
+
+
+def _fit(shapes, expected):
+    """Returns whether shapes are equal, where `None` stands for any size."""
+    return [len(x) for x in shapes] == [len(x) for x in expected] and all(
+        x is None or x == y
+        for shape, other in zip(shapes, expected)
+        for x, y in zip(shape[1:], other[1:])
+    )
+
+
+def expect_window(context, limit):
+    """Raises `ValueError` if a window is longer than an environment's time limit."""
+    if context is not None and limit is not None and context > limit:
+        raise ValueError(
+            f"`context` must be at most the time limit of {limit} steps, because no "
+            f"episode is longer. Received: context={context}"
+        )
