@@ -31,10 +31,14 @@ class MaskLayout:
     Attributes:
         largest: Int, the value of an entry that allows the most.
         parts: List with the layout itself; with those of all parts for nested actions.
-        groups: List of `(entries, least, most)`. A mask allows an action if, in each
-            group of consecutive entries, one is between `least` and `most`. A group is a
-            choice, whose `least` is 1, or a flag.
+        shape: Tuple, the shape of a mask that is a table, or `None`.
+        groups: List of `(entries, least, most, choices)`. A mask allows an action if, in
+            each group of consecutive entries, one is between `least` and `most`. A group
+            is a choice, whose `least` is 1, or a flag. A row of a table is required only
+            if one of the flat mask's entries with the indices `choices` is not zero.
     """
+
+    shape = None
 
     def __init__(self, owner, size, sizes=(), is_flags=False):
         self.owner, self.size, self.sizes = owner, size, tuple(sizes)
@@ -42,7 +46,8 @@ class MaskLayout:
         self.largest = FREE if is_flags else 1
         self.parts = [self]
         others = size - sum(self.sizes)
-        self.groups = [(n, 1, 127) for n in self.sizes] + [(1, 0, self.largest)] * others
+        self.groups = [(n, 1, 127, ()) for n in self.sizes]
+        self.groups += [(1, 0, self.largest, ())] * others
 
     def flatten(self, mask):
         """Returns an environment's mask as a flat array `[M]` int8.
@@ -73,15 +78,49 @@ class MaskLayout:
 
     def has_legal_action(self, masks):
         """Returns `[...]` bool, whether each flat mask `[..., M]` allows an action."""
+        return self._allows(masks).all(axis=-1)
+
+    def illegal_part(self, mask):
+        """Returns " in the part …" for the first part without a legal value, or ""."""
+        return ""
+
+    def _allows(self, masks):
+        """Returns `[..., G]` bool, whether each group allows an action."""
         starts, least, most = self._bounds
         legal = (masks >= least) & (masks <= most)
-        return np.logical_or.reduceat(legal, starts, axis=-1).all(axis=-1)
+        legal = np.logical_or.reduceat(legal, starts, axis=-1)
+        for i, (*_, choices) in enumerate(self.groups):
+            if choices:
+                legal[..., i] |= (masks[..., choices] == 0).all(axis=-1)
+        return legal
 
     @functools.cached_property
     def _bounds(self):
         """Returns where each group starts, and `least` and `most` of each entry."""
-        sizes, *bounds = np.array(self.groups, int).reshape(-1, 3).T
+        groups = [group[:3] for group in self.groups]
+        sizes, *bounds = np.array(groups, int).reshape(-1, 3).T
         return np.cumsum(sizes) - sizes, *np.repeat(np.int8(bounds), sizes, axis=1)
+
+
+class TableLayout(MaskLayout):
+    """Masks of a part of an action, with a row for each choice of an earlier part.
+
+    Args:
+        row: `MaskLayout` of one row.
+        rows: Int, the number of rows.
+    """
+
+    def __init__(self, row, rows):
+        super().__init__(row.owner, rows * row.size, rows * row.sizes, row.is_flags)
+        self.shape = rows, row.size
+
+    def flatten(self, mask):
+        if mask is not None and np.asarray(mask, object).shape != self.shape:
+            raise ValueError(
+                f"an action mask of {self.owner} must be a table of the shape "
+                f"{self.shape}, a row for each choice. Received: {mask!r}"
+            )
+        return super().flatten(mask if mask is None else np.asanyarray(mask))
 
 
 class NestedLayout(MaskLayout):
@@ -89,12 +128,32 @@ class NestedLayout(MaskLayout):
 
     Args:
         layouts: Nested dicts and tuples of `MaskLayout`s.
+        choosers: Dict from the index of each part with a `TableLayout` to the index of
+            the part whose choice selects a row.
     """
 
-    def __init__(self, layouts):
+    def __init__(self, layouts, choosers=()):
         self._layouts, self.parts = layouts, spaces.flatten(layouts)
-        self.size = sum(part.size for part in self.parts)
-        self.groups = [group for part in self.parts for group in part.groups]
+        self._names = spaces.flatten(spaces.names(layouts, root="action"))
+        sizes = [part.size for part in self.parts]
+        self.size, self.groups = sum(sizes), []
+        for i, part in enumerate(self.parts):
+            groups = part.groups
+            if i in choosers:
+                first = sum(sizes[: choosers[i]])
+                last, (rows, _) = first + sizes[choosers[i]], part.shape
+                per_row = len(groups) // rows
+                groups = [
+                    (*group[:3], [*range(first + number // per_row, last, rows)])
+                    for number, group in enumerate(groups)
+                ]
+            self.groups += groups
+        counts = [len(part.groups) for part in self.parts]
+        self._owners = np.repeat(np.arange(len(counts)), counts)
+
+    def illegal_part(self, mask):
+        owner = self._owners[np.argmin(self._allows(mask))]
+        return f" in the part {self._names[owner]!r}"
 
     def flatten(self, mask):
         """Returns nested masks, of which `None` allows all actions, as `[M]` int8."""

@@ -72,11 +72,11 @@ def parts_of_settings(settings, observation_space, action_space, seed):
         )
     elif settings["baseline"] == "none":
         settings["baseline"] = None
-    settings["head"] = _head(settings.get("head"), action_space)
+    settings["head"] = _head(settings.get("head"), action_space, seed)
     return settings, [schedule for schedule in schedules if schedule[1] != schedule[2]]
 
 
-def _head(setting, action_space):
+def _head(setting, action_space, seed):
     """Returns the head that a setting describes, or the default head of the space."""
     if isinstance(setting, heads.Head):
         return setting
@@ -85,6 +85,8 @@ def _head(setting, action_space):
     kind, options = default_settings.head_settings(setting, action_space)
     head_class = getattr(heads, kind)
     schema.expect_keys(f"The head {kind}", options, head_class.setting_names)
+    if kind == "Autoregressive":
+        options["seed"] = seed
     return head_class.from_space(action_space, **options)
 
 

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -47,6 +48,11 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         action_dtype: Type of a raw action, or `None` for that of the policy outputs.
         mask_size: Int, `M`, the entries of an action mask; zero if all actions are always
             legal.
+        masked_size: Int, how many outputs `mask_outputs` returns; P, unless it appends
+            entries of the mask.
+        conditioned_size: Int, the first of the P outputs that depend on earlier parts of
+            an `Autoregressive` action; all, unless a head says otherwise.
+        features_size: Int, F, what `action_features` returns of an action.
         choices: Tuple of ints, the categories of each choice of an action, if a mask must
             leave one of them.
         support: `Support`, the range of real raw actions. `None` means that they may be
@@ -54,8 +60,9 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         argument_names: Tuple of the constructor arguments, attributes of the same name,
             that `get_config` and `repr` show.
 
-    In a `Composite`, `noise` is nested, and `action_shape`, `action_dtype` and `support`
-    belong to the heads inside; `action_spec` describes the raw action of every head.
+    In a `Composite` or an `Autoregressive`, `noise` is nested, and `action_shape`,
+    `action_dtype` and `support` belong to the heads inside; `action_spec` describes the
+    raw action of every head.
     """
 
     outputs_size: int
@@ -102,6 +109,49 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         Args:
             outputs: `[..., P]` float tensor.
         """
+
+    def log_prob_and_entropy(self, outputs: tf.Tensor, actions: Any) -> tuple[Any, Any]:
+        """Returns ln π(a|s) of raw actions, and the entropy of π, `[...]` each.
+
+        An update maximizes the entropy by its gradient, so a head whose entropy has no
+        closed form returns an estimate from the actions, with an unbiased gradient.
+        """
+        distribution = self.distribution(outputs)
+        return distribution.log_prob(actions), distribution.entropy()
+
+    def max_entropy(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
+        """Returns the entropy of a uniform choice among legal actions, `[...]`.
+
+        Args:
+            outputs: `[..., P]` zeros, or what `mask_outputs` returns for them.
+            actions: Raw actions, on which the legal values of later parts may depend.
+        """
+        return self.distribution(outputs).entropy()
+
+    @property
+    def masked_size(self) -> int:
+        return self.outputs_size
+
+    @property
+    def conditioned_size(self) -> int:
+        return self.outputs_size
+
+    @property
+    def features_size(self) -> int:
+        return math.prod(self.action_shape)
+
+    def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
+        """Returns what later parts of an `Autoregressive` action see of an action.
+
+        Args:
+            outputs: `[..., P]` float tensor.
+            actions: `[..., *action_shape]` raw actions.
+
+        Returns:
+            `[..., features_size]` float; by default the numbers of the raw action.
+        """
+        shape = tf.concat([tf.shape(outputs)[:-1], [self.features_size]], axis=0)
+        return tf.reshape(tf.cast(actions, outputs.dtype), shape)
 
     def density_variable(self, actions: Any) -> Any:
         """Returns the variable whose log-density is `log_prob`, usually the raw action.
@@ -214,7 +264,7 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
             mask: `[..., M]` int8 tensor; zero marks an illegal action.
 
         Returns:
-            `[..., P]` float, finite.
+            `[..., masked_size]` float, finite; every method takes them as `outputs`.
         """
         return outputs
 
@@ -311,6 +361,36 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     def is_valid(self, actions: Any) -> Any:
         """Returns a bool array, True for each number that a raw action may contain."""
         return np.isfinite(actions)
+
+
+def all_actions(head: Head, limit: int) -> np.ndarray | None:
+    """Returns every array of non-negative integers that a head accepts as an action.
+
+    Each entry counts up to the largest integer that is accepted while all others are
+    zero.
+
+    Returns:
+        `[K, *action_shape]`, or `None` if the actions are real, or there may be more than
+        `limit` of them, or none.
+    """
+    if not tf.as_dtype(head.action_dtype or "float32").is_integer:
+        return None
+    sizes, num_entries = [], math.prod(head.action_shape)
+    for entry in range(num_entries):
+        candidates = np.zeros((limit + 1, num_entries), "int64")
+        candidates[:, entry] = np.arange(limit + 1)
+        accepted = _are_valid(head, candidates)
+        sizes.append(1 + int(max(np.flatnonzero(accepted), default=-1)))
+    if not 0 < math.prod(sizes) <= limit:
+        return None
+    actions = np.array(list(itertools.product(*map(range, sizes))), head.action_dtype)
+    actions = actions[_are_valid(head, actions)]
+    return actions.reshape(-1, *head.action_shape)
+
+
+def _are_valid(head: Head, rows: np.ndarray) -> np.ndarray:
+    valid = head.is_valid(rows.reshape(-1, *head.action_shape))
+    return np.reshape(valid, (len(rows), -1)).all(axis=1)
 
 
 def constant(values: Any, like: tf.Tensor) -> tf.Tensor:

@@ -89,6 +89,14 @@ class MultiCategorical(categorical.LogitsHead):
     def mode(self, outputs: tf.Tensor) -> Any:
         return tf.argmax(self._to_block(outputs), axis=-1)
 
+    @property
+    def features_size(self) -> int:
+        return self.outputs_size
+
+    def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
+        columns = self._is_padding.shape[1]
+        return self._from_block(tf.one_hot(actions, columns, dtype=outputs.dtype))
+
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         indices = self._offsets + np.clip(actions, 0, np.array(self.sizes) - 1)
         return (np.take_along_axis(mask, indices, axis=-1) != 0).all(axis=-1)

@@ -37,25 +37,29 @@ def value_network(setting):
 
 
 def head_settings(setting, action_space):
-    """Returns the class name and the arguments of a head for a `Box`.
+    """Returns the class name and the arguments of a head that a setting names.
 
     Args:
         setting: The name, or a dict of the name `kind` and the arguments.
         action_space: `gymnasium.Space` of the environment.
 
     Raises:
-        ValueError: If the name is unknown, or the action space is not a `Box`.
+        ValueError: If the name is unknown, or is that of a head for a `Box`, and the
+            action space is none.
     """
     import gymnasium  # not for `tf-reinforce --help`
 
     config.check_option("agent", "head", setting)
+    options = dict(setting) if isinstance(setting, dict) else {"kind": setting}
+    kind = options.pop("kind")
+    if kind in config.PARTS_HEADS:
+        return config.PARTS_HEADS[0], options
     if not isinstance(action_space, gymnasium.spaces.Box):
         raise ValueError(
-            "`head` must be the name of a head for a Box. Received: "
-            f"head={setting!r} for {action_space!r}"
+            "`head` must be the name of a head for a Box, or 'autoregressive' for an "
+            f"action of several parts. Received: head={setting!r} for {action_space!r}"
         )
-    options = dict(setting) if isinstance(setting, dict) else {"kind": setting}
-    return options.pop("kind"), options
+    return kind, options
 
 
 def gamma(max_episode_steps):

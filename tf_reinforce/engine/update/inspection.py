@@ -78,12 +78,12 @@ def step_statistics(rule, episodes):
     batch, head = rule.batch(episodes), rule.head
     steps, masks = batch.steps, batch.episodes.masks
     outputs = rule.mask_outputs(_unmasked_outputs(rule, batch), steps, masks)
-    actions = head.distribution(outputs)
+    log_probs, entropies = head.log_prob_and_entropy(outputs, batch.actions)
     max_entropies = values = tf.fill(tf.shape(batch.returns), np.nan)
     action_specs = keras.tree.flatten(head.action_spec(outputs.dtype))
     if all(spec.dtype.is_integer for spec in action_specs):
         uniform = rule.mask_outputs(tf.zeros_like(outputs), steps, masks)
-        max_entropies = head.distribution(uniform).entropy()
+        max_entropies = head.max_entropy(uniform, batch.actions)
     if rule.baseline.is_value_function:
         values = rule.values(batch.episodes, batch.returns.dtype)[:-1]
         values = steps.gather(values)
@@ -94,8 +94,8 @@ def step_statistics(rule, episodes):
         values,
         batch.advantages,
         batch.unbaselined_advantages,
-        actions.log_prob(batch.actions),
-        actions.entropy(),
+        log_probs,
+        entropies,
         max_entropies,
         head.relative_scale(outputs),
         head.at_bounds(batch.actions),
