@@ -167,7 +167,7 @@ class Autoregressive(composite.NestedHead):
             if not callable(self.masks.get(self.names[i])):
                 continue
             earlier = self._indices[:position]
-            prefixes = _combinations([self.leaves[j] for j in earlier], _MAX_CHECKED)
+            prefixes = base.combinations([self.leaves[j] for j in earlier], _MAX_CHECKED)
             if prefixes is None:
                 continue
             actions = dict(zip(earlier, prefixes, strict=True))
@@ -234,7 +234,9 @@ class Autoregressive(composite.NestedHead):
     def _conditioned(self, index: int, outputs: Any, context: Any, features: Any) -> Any:
         """Returns zᵢ + Vᵢ tanh(h + Σⱼ Eᵢⱼ xⱼ), with V in units of the outputs."""
         leaf = self.leaves[index]
-        first, last = (tf.cast(x, outputs.dtype) for x in self._weights_of[self.names[index]])
+        first, last = (
+            tf.cast(x, outputs.dtype) for x in self._weights_of[self.names[index]]
+        )
         inner = tf.tanh(context + tf.matmul(tf.concat(features, axis=-1), first))
         size = leaf.conditioned_size
         scales = base.constant(leaf.output_scaling()[1][:size], outputs)
@@ -273,7 +275,8 @@ class Autoregressive(composite.NestedHead):
         name, leaf = self.names[index], self.leaves[index]
         earlier = self._indices[: self._indices.index(index)]
         inputs = {self.names[j]: tf.convert_to_tensor(actions[j]) for j in earlier}
-        mask = tf.convert_to_tensor(self.masks[name](inputs))
+        rule: Any = self.masks[name]
+        mask = tf.convert_to_tensor(rule(inputs))
         if mask.shape.rank == 0 or mask.shape[-1] != leaf.mask_size:
             raise ValueError(
                 f"The mask function of the part {name!r} must return {leaf.mask_size} "
@@ -342,7 +345,8 @@ class Autoregressive(composite.NestedHead):
     def _scores(self, outputs: Any, actions: list) -> Any:
         """Returns log-probability and entropy of each part, given the earlier parts.
 
-        Both are lists in the order of the choices. The third result is that of `_chain`.
+        Both are lists in the order of the choices. The third result is False where a part
+        has no legal value, if the earlier parts can lead there.
         """
         parts, _, legal = self._chain(outputs, lambda i, _: actions[i])
         log_probs, entropies = [], []
@@ -351,13 +355,15 @@ class Autoregressive(composite.NestedHead):
             if actions[i] is not None:
                 log_probs.append(distribution.log_prob(actions[i]))
             entropies.append(distribution.entropy())
+        if legal is not True and log_probs:
+            legal |= tf.exp(tf.add_n(log_probs)) == 0
         return log_probs, entropies, legal
 
     @functools.cached_property
     def _prefixes(self) -> list | None:
         """All combinations of the parts before the last, if they are few."""
         leaves = [self.leaves[i] for i in self._indices[:-1]]
-        return _combinations(leaves, _MAX_EXACT)
+        return base.combinations(leaves, _MAX_EXACT)
 
     def _entropy(self, outputs: Any) -> Any:
         """Returns the exact entropy, E[Σᵢ Hᵢ] over the parts before the last."""
@@ -380,7 +386,7 @@ class Autoregressive(composite.NestedHead):
         log_probs, entropies, legal = self._scores(repeated, actions)
         total = tf.add_n(entropies)
         probs = tf.exp(tf.add_n(log_probs)) if log_probs else tf.ones_like(total)
-        return tf.reduce_sum(_or_nan(legal | (probs == 0), probs * total), axis=0)
+        return tf.reduce_sum(_or_nan(legal, probs * total), axis=0)
 
     def max_entropy(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         flat = keras.tree.flatten(actions)
@@ -458,18 +464,6 @@ class Autoregressive(composite.NestedHead):
 
 _serialize = keras.saving.serialize_keras_object
 _deserialize = keras.saving.deserialize_keras_object
-
-
-def _combinations(leaves: list, limit: int) -> list | None:
-    """Returns all combinations of the actions of several heads, an array for each head.
-
-    If there are more than `limit`, or a head has real actions, it returns `None`.
-    """
-    actions: list[Any] = [base.all_actions(leaf, limit) for leaf in leaves]
-    if any(x is None for x in actions) or math.prod(map(len, actions)) > limit:
-        return None
-    grid = np.meshgrid(*(np.arange(len(x)) for x in actions), indexing="ij")
-    return [x[index.ravel()] for x, index in zip(actions, grid, strict=True)]
 
 
 def _nested_choices(space: Any) -> Any:

@@ -363,15 +363,26 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         return np.isfinite(actions)
 
 
-def all_actions(head: Head, limit: int) -> np.ndarray | None:
+def combinations(heads: Sequence[Head], limit: int) -> list | None:
+    """Returns all combinations of the raw actions of several heads.
+
+    Returns:
+        A list with an array `[K, *action_shape]` for each head, or `None` if actions are
+        real, or there are more than `limit` combinations.
+    """
+    actions: list[Any] = [_all_actions(head, limit) for head in heads]
+    if any(x is None for x in actions) or math.prod(map(len, actions)) > limit:
+        return None
+    grid = np.meshgrid(*(np.arange(len(x)) for x in actions), indexing="ij")
+    return [x[index.ravel()] for x, index in zip(actions, grid, strict=True)]
+
+
+def _all_actions(head: Head, limit: int) -> np.ndarray | None:
     """Returns every array of non-negative integers that a head accepts as an action.
 
     Each entry counts up to the largest integer that is accepted while all others are
     zero.
-
-    Returns:
-        `[K, *action_shape]`, or `None` if the actions are real, or there may be more than
-        `limit` of them, or none.
+    The result is `None` if the actions are real, more than `limit`, or none.
     """
     if not tf.as_dtype(head.action_dtype or "float32").is_integer:
         return None
@@ -388,7 +399,7 @@ def all_actions(head: Head, limit: int) -> np.ndarray | None:
     return actions.reshape(-1, *head.action_shape)
 
 
-def _are_valid(head: Head, rows: np.ndarray) -> np.ndarray:
+def _are_valid(head: Head, rows: np.ndarray) -> Any:
     valid = head.is_valid(rows.reshape(-1, *head.action_shape))
     return np.reshape(valid, (len(rows), -1)).all(axis=1)
 
