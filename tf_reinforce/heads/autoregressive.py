@@ -85,6 +85,7 @@ class Autoregressive(composite.NestedHead):
         reinforcement learning, methods. doi:10.1038/s41586-019-1724-z
     """
 
+    heads_argument = "parts"
     setting_names = ("order", "hidden", "masks")
 
     def __init__(
@@ -101,14 +102,14 @@ class Autoregressive(composite.NestedHead):
         super().__init__(parts, **kwargs)
         self.hidden = validation.size("hidden", hidden)
         self.order = self.names if order is None else tuple(order)
-        if sorted(self.order) != sorted(self.names):
+        if len(self.order) > len(self.names) or set(self.order) != set(self.names):
             raise ValueError(
                 "`order` must name each part of the action once. Expected: an order of "
                 f"{self.names}. Received: order={order!r}"
             )
         self.shape = shape if shape is None else base.env_shape(shape, len(self.names))
         self.seed = validation.check_seed(seed)
-        self.masks = dict(masks or {})
+        self.masks = validation.instance("masks", masks or {}, dict)
         self._indices = [self.names.index(name) for name in self.order]
         self._choosers = self._check_rules()
         sizes = [leaf.mask_size for leaf in self.leaves]
@@ -470,7 +471,7 @@ def _nested_choices(space: Any) -> Any:
     """Returns the numbers of a `MultiDiscrete` as nested tuples of `Discrete`."""
     if isinstance(space, gym.spaces.Discrete):
         return space
-    return gym.spaces.Tuple([_nested_choices(space[i]) for i in range(len(space))])
+    return gym.spaces.Tuple([_nested_choices(space[i]) for i in range(space.shape[0])])
 
 
 def _has_legal(leaf: Any, mask: Any) -> Any:

@@ -33,12 +33,15 @@ class NestedHead(base.Head):
     Attributes:
         leaves: List of the heads, in the order of `keras.tree.flatten`.
         names: Tuple of strings, their names.
+        heads_argument: String, the name of the argument in errors.
     """
+
+    heads_argument = "heads"
 
     def __init__(self, heads: tuple | dict, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.names = spaces.leaf_names(heads, "action")  # checks the keys
-        _check_heads(heads)
+        _check_heads(heads, self.heads_argument)
         self.leaves = keras.tree.flatten(heads)
         # Keras tracks the layers in a flat list. Keras does not track nested layers, and
         # would replace the dicts. Therefore `_pack` keeps the nesting of the heads.
@@ -320,22 +323,22 @@ _DEFAULTS: dict[type, Any] = {
 }
 
 
-def _check_heads(heads: Any) -> None:
+def _check_heads(heads: Any, name: str) -> None:
     """Raises an error unless `heads` is a nested tuple or dict of different heads."""
     if not isinstance(heads, (tuple, dict)):
-        raise TypeError(f"`heads` must be a tuple or a dict. Received: heads={heads!r}")
+        raise TypeError(f"`{name}` must be a tuple or a dict. Received: {name}={heads!r}")
     leaves = spaces.flatten(heads)
     for leaf in leaves:
         if not isinstance(leaf, base.Head) or isinstance(leaf, NestedHead):
             raise TypeError(
-                "`heads` must be heads in tuples and dicts. A nested head cannot "
+                f"`{name}` must be heads in tuples and dicts. A nested head cannot "
                 f"contain another one: nest its heads. Received: {leaf!r} in "
                 f"{heads!r}"
             )
     if len(set(map(id, leaves))) < len(leaves):
         raise ValueError(
-            "Each of `heads` must be a different object with its own weights. "
-            f"Received: heads={heads!r}"
+            f"Each of `{name}` must be a different object with its own weights. "
+            f"Received: {name}={heads!r}"
         )
 
 

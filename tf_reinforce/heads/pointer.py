@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import gymnasium as gym
 import keras
 import numpy as np
 import tensorflow as tf
@@ -100,7 +101,7 @@ class Pointer(categorical.ChoiceHead):
         )
 
     def check_space(self, space: Any) -> None:
-        if getattr(space, "n", 0) > self.size:
+        if isinstance(space, gym.spaces.Discrete) and space.n > self.size:
             raise ValueError(
                 f"`size` is the largest number of entities. Received: {self!r} for the "
                 f"{space.n} entities of {space!r}"
