@@ -85,7 +85,6 @@ class Autoregressive(composite.NestedHead):
         reinforcement learning, methods. doi:10.1038/s41586-019-1724-z
     """
 
-    heads_argument = "parts"
     setting_names = ("order", "hidden", "masks")
 
     def __init__(
@@ -99,7 +98,8 @@ class Autoregressive(composite.NestedHead):
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(parts, **kwargs)
+        super().__init__(**kwargs)
+        self._set_heads(parts, "parts")
         self.hidden = validation.size("hidden", hidden)
         self.order = self.names if order is None else tuple(order)
         if len(self.order) > len(self.names) or set(self.order) != set(self.names):
@@ -136,6 +136,11 @@ class Autoregressive(composite.NestedHead):
                 f"Dict or a MultiDiscrete. Received: {space!r}"
             )
         return cls(composite.default_parts(space), **options)
+
+    @property
+    def parts(self) -> Any:
+        """Returns the heads, nested as they were passed."""
+        return self.heads
 
     def _check_rules(self) -> dict[int, int]:
         """Returns the index of each part with a table, and of the part that selects."""

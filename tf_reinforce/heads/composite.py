@@ -27,21 +27,15 @@ class NestedHead(base.Head):
     the order of `keras.tree.flatten`, which sorts the keys of dicts, and flat action
     masks follow the same order.
 
-    Args:
-        heads: Tuple or dict of heads, nested to any depth. Keys are strings without "/".
-
     Attributes:
         leaves: List of the heads, in the order of `keras.tree.flatten`.
         names: Tuple of strings, their names.
-        heads_argument: String, the name of the argument in errors.
     """
 
-    heads_argument = "heads"
-
-    def __init__(self, heads: tuple | dict, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def _set_heads(self, heads: Any, argument: str) -> None:
+        """Sets the heads, or raises an error that names the argument of the class."""
         self.names = spaces.leaf_names(heads, "action")  # checks the keys
-        _check_heads(heads, self.heads_argument)
+        _check_heads(heads, argument)
         self.leaves = keras.tree.flatten(heads)
         # Keras tracks the layers in a flat list. Keras does not track nested layers, and
         # would replace the dicts. Therefore `_pack` keeps the nesting of the heads.
@@ -217,6 +211,10 @@ class Composite(NestedHead):
     >>> sorted(head.parameters(tf.zeros([1, 5])))
     ['gear_logits', 'gear_probs', 'lamps_logits', 'lamps_probs']
     """
+
+    def __init__(self, heads: tuple | dict, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._set_heads(heads, "heads")
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         leaves = self._each("distribution", self._split(outputs))

@@ -214,8 +214,8 @@ class AgentSettings(AgentOptions):
         learning_rate: Learning rate, or {first = 0.01, last = 0.001}.
         baseline: Baseline; {kind = "value", passes = 4} sets options of a value network
             (leave_one_out, but `train` without a preset mostly takes value).
-        head: Head for a Box; {kind = "Gaussian", initial_scale = 0.5} sets its arguments.
-            autoregressive: parts of an action that depend on each other.
+        head: Head for a Box; autoregressive: for parts of an action that depend on each
+            other; {kind = "Gaussian", initial_scale = 0.5} sets its arguments.
         steps_per_execution: Updates per call of a TensorFlow program.
         jit_compile: Compiles gradient steps with XLA; auto: if an update makes at least
             100 of them and the network has no convolutions.
