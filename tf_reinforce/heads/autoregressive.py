@@ -101,7 +101,8 @@ class Autoregressive(composite.NestedHead):
         super().__init__(**kwargs)
         self._set_heads(parts, "parts")
         self.hidden = validation.size("hidden", hidden)
-        self.order = self.names if order is None else tuple(order)
+        order = self.names if order is None else order
+        self.order = tuple(order) if isinstance(order, (list, tuple)) else ()
         if len(self.order) > len(self.names) or set(self.order) != set(self.names):
             raise ValueError(
                 "`order` must name each part of the action once. Expected: an order of "
@@ -144,13 +145,13 @@ class Autoregressive(composite.NestedHead):
 
     def _check_rules(self) -> dict[int, int]:
         """Returns the index of each part with a table, and of the part that selects."""
-        choosers = {}
+        choosers, rules = {}, dict(self.masks)
         for name, rule in self.masks.items():
             earlier = self.order[: self.order.index(name)] if name in self.order else ()
             if not earlier or not self.leaves[self.names.index(name)].mask_size:
                 raise ValueError(
                     "`masks` must be rules for parts that take a mask and are not the "
-                    f"first, in the order {self.order}. Received: a rule for {name!r}"
+                    f"first, in the order {self.order}. Received: masks={rules}"
                 )
             is_registered = callable(rule) and rule is (
                 keras.saving.get_registered_object(keras.saving.get_registered_name(rule))
@@ -163,7 +164,7 @@ class Autoregressive(composite.NestedHead):
                     f"The rule of the mask of {name!r} must be the name of an earlier "
                     f"part that is one choice, among {earlier}, or a function registered "
                     "with keras.saving.register_keras_serializable. Received: "
-                    f"masks={self.masks!r} for the order {self.order}"
+                    f"masks={rules} for the order {self.order}"
                 )
         return choosers
 
