@@ -582,7 +582,7 @@ REFUSED = {
         dict(masks={"real": reachable}, order=("real", "unit", "target")),
         "not the first",
     ),
-    "stranger": (dict(masks={"units": "target"}), "a rule for 'units'"),
+    "stranger": (dict(masks={"units": "target"}), "Received: masks={'units'"),
     "lambda": (dict(masks={"unit": unregistered}), "or a function registered with"),
     "masks": (dict(masks=["unit"]), "`masks` must be"),
     "shape": (dict(shape=(2,)), "does not hold 3 numbers"),
