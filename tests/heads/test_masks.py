@@ -143,7 +143,7 @@ def test_masked_head_has_finite_values_and_no_gradient_to_illegal_outputs(
         "eligibility": head.eligibility(masked_outputs, actions),
     }
     assert {key for key, x in values.items() if not np.isfinite(x).all()} == set()
-    if head.masked_size > head.outputs_size:  # the mask is appended, not in the outputs
+    if head.appended_size:  # the mask is appended, not in the outputs
         return
     changed_by_mask = masked_outputs[0] != outputs[0]
     for key in ("slope", "entropy_slope", "eligibility"):

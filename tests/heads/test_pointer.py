@@ -55,7 +55,7 @@ def test_mask_leaves_the_distribution_over_the_entities_that_are_present():
     present = np.flatnonzero(MASK)
     for row in 1e3 * rows(head):
         masked = head.mask_outputs(tf.constant(row), tf.constant(MASK)).numpy()
-        assert masked.shape == (head.masked_size,) and np.isfinite(masked).all()
+        assert masked.shape == (head.outputs_size + 4,) and np.isfinite(masked).all()
         query, keys = split(row)
         expected = log_probs(smaller, np.concatenate([query, keys[present].ravel()]))
         found = log_probs(head, masked)
@@ -97,7 +97,7 @@ def test_pointer_in_a_composite_has_its_own_mask():
     mask = head.flatten_mask({"a": MASK, "b": np.int8([0, 1])})
     outputs = tf.constant(rows(head, 300))
     masked = head.mask_outputs(outputs, tf.constant(np.tile(mask, (300, 1))))
-    assert masked.shape[-1] == head.masked_size == head.outputs_size + 4
+    assert masked.shape[-1] == head.outputs_size + head.appended_size == 16
     samples = head.sample(masked, parts.noise_of(head, 300))
     assert set(np.unique(samples["a"])) == {0, 2, 3} and np.all(samples["b"] == 1)
     assert testing.check_head(head, mask=mask)["legality"] == 0

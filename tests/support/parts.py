@@ -52,17 +52,17 @@ def composites():
 @keras.saving.register_keras_serializable("parts")
 def not_equal(earlier):
     """A mask of three categories, without the category of the first part."""
-    return tf.range(3, dtype=tf.int64) != earlier["action_0_0"][..., None]
+    return tf.range(3, dtype=tf.int64) != earlier["action_0"][..., None]
 
 
 def autoregressives():
     table = {"b": heads.Categorical(3, start=1), "a": (heads.Pointer(2, key_dim=2),)}
-    numbers = ((heads.Categorical(3), heads.Categorical(3)),)
+    numbers = heads.Categorical(3), heads.Categorical(3)
     real = heads.Gaussian(1), heads.Categorical(2)
     order = ["b", "a_0"]
     return [
-        dict(parts=table, order=order, masks={"a_0": "b"}, hidden=3, seed=4),
-        dict(parts=numbers, masks={"action_0_1": not_equal}, shape=(1, 2)),
+        dict(parts=table, order=order, masks={"a_0": "b"}, hidden=3),
+        dict(parts=numbers, masks={"action_1": not_equal}, shape=(1, 2)),
         dict(parts=real, hidden=2),
     ]
 

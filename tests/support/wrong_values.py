@@ -282,7 +282,6 @@ ARGUMENTS = {
     "hidden": (*COUNTS, None, HUGE),
     "masks": (3, "b", ["a_0"], {"a_0": 3}, {"a_0": "c"}, {"c": "b"}, {"b": "a_0"}),
     "key_dim": (*COUNTS, None, HUGE),
-    "seed": (-1, 1.0, True, "0", 2**63),
     "group_size": (*COUNTS, 1),
     "decay": DECAYS,
     "horizon": (*COUNTS, None, HUGE),

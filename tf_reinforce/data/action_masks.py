@@ -107,15 +107,15 @@ class TableLayout(MaskLayout):
 
     Args:
         row: `MaskLayout` of one row.
-        rows: Int, the number of rows.
+        rows: Int, the number of rows; zero if the head takes no masks.
     """
 
     def __init__(self, row, rows):
         super().__init__(row.owner, rows * row.size, rows * row.sizes, row.is_flags)
-        self.shape = rows, row.size
+        self.shape = (rows, row.size) if rows else None
 
     def flatten(self, mask):
-        if mask is not None and np.asarray(mask, object).shape != self.shape:
+        if mask is not None and np.asarray(mask, object).shape != (self.shape or (0,)):
             raise ValueError(
                 f"an action mask of {self.owner} must be a table of the shape "
                 f"{self.shape}, a row for each choice. Received: {mask!r}"
@@ -136,24 +136,20 @@ class NestedLayout(MaskLayout):
         self._layouts, self.parts = layouts, spaces.flatten(layouts)
         self._names = spaces.flatten(spaces.names(layouts, root="action"))
         sizes = [part.size for part in self.parts]
-        self.size, self.groups = sum(sizes), []
+        self.size, self.groups, self._owners = sum(sizes), [], []
         for i, part in enumerate(self.parts):
-            groups = part.groups
-            if i in choosers:
-                first = sum(sizes[: choosers[i]])
-                last, (rows, _) = first + sizes[choosers[i]], part.shape
-                per_row = len(groups) // rows
-                groups = [
-                    (*group[:3], [*range(first + number // per_row, last, rows)])
-                    for number, group in enumerate(groups)
-                ]
-            self.groups += groups
-        counts = [len(part.groups) for part in self.parts]
-        self._owners = np.repeat(np.arange(len(counts)), counts)
+            self._owners += [self._names[i]] * len(part.groups)
+            for number, group in enumerate(part.groups):
+                choices = ()
+                if part.shape:
+                    first = sum(sizes[: choosers[i]])
+                    row = number * part.shape[0] // len(part.groups)
+                    ends = first + sizes[choosers[i]], part.shape[0]
+                    choices = [*range(first + row, *ends)]
+                self.groups.append((*group[:3], choices))
 
     def illegal_part(self, mask):
-        owner = self._owners[np.argmin(self._allows(mask))]
-        return f" in the part {self._names[owner]!r}"
+        return f" in the part {self._owners[np.argmin(self._allows(mask))]!r}"
 
     def flatten(self, mask):
         """Returns nested masks, of which `None` allows all actions, as `[M]` int8."""

@@ -2,6 +2,7 @@
 
 import math
 
+import gymnasium as gym
 import keras
 
 from tf_reinforce import baselines
@@ -11,6 +12,7 @@ from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import trainer
+from tf_reinforce.heads import autoregressive
 from tf_reinforce.policies import actor
 from tf_reinforce.policies import default_policy
 from tf_reinforce.policies import models
@@ -72,11 +74,11 @@ def parts_of_settings(settings, observation_space, action_space, seed):
         )
     elif settings["baseline"] == "none":
         settings["baseline"] = None
-    settings["head"] = _head(settings.get("head"), action_space, seed)
+    settings["head"] = _head(settings.get("head"), action_space)
     return settings, [schedule for schedule in schedules if schedule[1] != schedule[2]]
 
 
-def _head(setting, action_space, seed):
+def _head(setting, action_space):
     """Returns the head that a setting describes, or the default head of the space."""
     if isinstance(setting, heads.Head):
         return setting
@@ -86,7 +88,10 @@ def _head(setting, action_space, seed):
     head_class = getattr(heads, kind)
     schema.expect_keys(f"The head {kind}", options, head_class.setting_names)
     if kind == "Autoregressive":
-        options["seed"] = seed
+        if isinstance(action_space, gym.spaces.MultiDiscrete):
+            options["shape"] = action_space.shape
+            action_space = autoregressive.choices_of(action_space)
+        return head_class(heads.for_space(action_space).heads, **options)
     return head_class.from_space(action_space, **options)
 
 

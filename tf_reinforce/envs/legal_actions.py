@@ -32,12 +32,10 @@ def flat_masks(reader, env, state, observation, count):
     flat = [None if part is None else tf.reshape(part, [count, -1]) for part in parts]
     expected = [layout.shape or layout.size for layout in layouts]
     sizes = [None if part is None else part.shape[1] for part in flat]
-    if len(parts) == len(layouts):
-        sizes = [
-            tuple(part.shape[1:]) if layout.shape and size is not None else size
-            for layout, part, size in zip(layouts, parts, sizes)
-        ]
     has_mask = len(sizes) == len(expected) and sizes != [None]
+    for i, layout in enumerate(layouts if has_mask else ()):
+        if layout.shape and parts[i] is not None:
+            sizes[i] = tuple(parts[i].shape[1:])
     if not (has_mask and all(x in (None, y) for x, y in zip(sizes, expected))):
         raise ValueError(
             "`action_mask` must be the place of a mask, with parts of "

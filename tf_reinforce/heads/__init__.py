@@ -3,10 +3,10 @@
 from typing import Any
 
 import gymnasium as gym
+import keras
 
 from tf_reinforce.data import spaces
 from tf_reinforce.data.seeding import NoiseSpec
-from tf_reinforce.heads import composite
 from tf_reinforce.heads.autoregressive import Autoregressive
 from tf_reinforce.heads.base import Head
 from tf_reinforce.heads.base import Support
@@ -65,6 +65,15 @@ def for_space(space: gym.Space, **kwargs: Any) -> Head:
     Categorical(size=4, start=0)
     """
     spaces.check_action_space(space)
-    parts = composite.default_parts(space, **kwargs)
-    is_nested = isinstance(parts, (tuple, dict))
-    return composite.Composite(parts, **kwargs) if is_nested else parts
+    nest = spaces.to_nest(space)
+    if isinstance(nest, (tuple, dict)):
+        parts = keras.tree.map_structure(lambda part: for_space(part, **kwargs), nest)
+        return Composite(parts, **kwargs)
+    defaults: dict[type, Any] = {
+        gym.spaces.Discrete: Categorical,
+        gym.spaces.MultiDiscrete: MultiCategorical,
+        gym.spaces.MultiBinary: Bernoulli,
+        gym.spaces.Box: Gaussian,
+    }
+    head_class = next(head for kind, head in defaults.items() if isinstance(space, kind))
+    return head_class.from_space(space, **kwargs)

@@ -1,5 +1,6 @@
 """`Autoregressive`, for actions whose parts depend on each other."""
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -61,7 +62,6 @@ class Autoregressive(composite.NestedHead):
             TensorFlow. Parts without a rule have the mask of their head.
         shape: Shape of the environment's action, if the parts are the numbers of a
             `MultiDiscrete`.
-        seed: Int, which determines the initial E.
 
     Example:
 
@@ -85,6 +85,8 @@ class Autoregressive(composite.NestedHead):
         reinforcement learning, methods. doi:10.1038/s41586-019-1724-z
     """
 
+    argument = "parts"
+    argument_names = ("parts", "order", "hidden", "masks", "shape")
     setting_names = ("order", "hidden", "masks")
 
     def __init__(
@@ -95,11 +97,10 @@ class Autoregressive(composite.NestedHead):
         hidden: int = 64,
         masks: dict[str, str | Callable] | None = None,
         shape: Sequence[int] | None = None,
-        seed: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._set_heads(parts, "parts")
+        self._set_heads(parts)
         self.hidden = validation.size("hidden", hidden)
         order = self.names if order is None else order
         self.order = tuple(order) if isinstance(order, (list, tuple)) else ()
@@ -108,85 +109,58 @@ class Autoregressive(composite.NestedHead):
                 "`order` must name each part of the action once. Expected: an order of "
                 f"{self.names}. Received: order={order!r}"
             )
-        self.shape = shape if shape is None else base.env_shape(shape, len(self.names))
-        self.seed = validation.check_seed(seed)
         self.masks = validation.instance("masks", masks or {}, dict)
+        self.shape = shape if shape is None else base.env_shape(shape, len(self.names))
         self._indices = [self.names.index(name) for name in self.order]
-        self._choosers = self._check_rules()
+        # From the index of a part with a rule to that of the part that picks a row of its
+        # table of masks; `None` for a function.
+        self._choosers = dict(self._check_rule(*rule) for rule in self.masks.items())
         sizes = [leaf.mask_size for leaf in self.leaves]
-        appended = [leaf.masked_size - leaf.outputs_size for leaf in self.leaves]
-        for name in self.masks:
-            i = self.names.index(name)
-            rows = sizes[self._choosers[i]] if i in self._choosers else 0
-            sizes[i] = appended[i] = rows * self.leaves[i].mask_size
-        self._set_sizes(sizes, [self.hidden], appended)
+        rows = {i: 0 if j is None else sizes[j] for i, j in self._choosers.items()}
+        self._set_sizes(rows, self.hidden)
         self._check_functions()
 
-    @classmethod
-    def from_space(cls, space: Any, **options: Any) -> "Autoregressive":
-        """Returns a head with the default head of each part of the space.
+    parts = composite.NestedHead.heads
 
-        The parts of a `MultiDiscrete` are its numbers, in nested tuples of its shape.
-        """
-        if isinstance(space, gym.spaces.MultiDiscrete):
-            options["shape"] = space.shape
-            space = _nested_choices(space)
-        if not isinstance(space, (gym.spaces.Tuple, gym.spaces.Dict)):
-            raise ValueError(
-                "An Autoregressive head needs an action of several parts: a Tuple, a "
-                f"Dict or a MultiDiscrete. Received: {space!r}"
-            )
-        return cls(composite.default_parts(space), **options)
+    def _earlier(self, index: int) -> list[int]:
+        """Returns the indices of the parts that are chosen before a part."""
+        return self._indices[: self._indices.index(index)]
 
-    @property
-    def parts(self) -> Any:
-        """Returns the heads, nested as they were passed."""
-        return self.heads
-
-    def _check_rules(self) -> dict[int, int]:
-        """Returns the index of each part with a table, and of the part that selects."""
-        choosers, rules = {}, dict(self.masks)
-        for name, rule in self.masks.items():
-            earlier = self.order[: self.order.index(name)] if name in self.order else ()
-            if not earlier or not self.leaves[self.names.index(name)].mask_size:
-                raise ValueError(
-                    "`masks` must be rules for parts that take a mask and are not the "
-                    f"first, in the order {self.order}. Received: masks={rules}"
-                )
-            is_registered = callable(rule) and rule is (
-                keras.saving.get_registered_object(keras.saving.get_registered_name(rule))
-            )
-            by_name = {x: self.leaves[self.names.index(x)] for x in earlier}
-            if isinstance(by_name.get(rule), categorical.ChoiceHead):
-                choosers[self.names.index(name)] = self.names.index(rule)
-            elif not is_registered:
-                raise ValueError(
-                    f"The rule of the mask of {name!r} must be the name of an earlier "
-                    f"part that is one choice, among {earlier}, or a function registered "
-                    "with keras.saving.register_keras_serializable. Received: "
-                    f"masks={rules} for the order {self.order}"
-                )
-        return choosers
+    def _check_rule(self, name: Any, rule: Any) -> tuple[int, int | None]:
+        """Returns the entry of `_choosers` for a rule, or raises `ValueError`."""
+        if name in self.names:
+            index = self.names.index(name)
+            chooser = self.names.index(rule) if rule in self.names else None
+            if chooser is None:
+                known = keras.saving.get_registered_name(rule) if callable(rule) else ""
+                is_rule = known and rule is keras.saving.get_registered_object(known)
+            else:
+                is_choice = isinstance(self.leaves[chooser], categorical.ChoiceHead)
+                is_rule = is_choice and chooser in self._earlier(index)
+            if is_rule and self._earlier(index) and self.leaves[index].mask_size:
+                return index, chooser
+        raise ValueError(
+            "`masks` must be rules for parts that take a mask and are not the first: the "
+            "name of an earlier part that is one choice, or a function registered with "
+            "keras.saving.register_keras_serializable. Received: the rule of the part "
+            f"{name!r} in masks={dict(self.masks)}, for the order {self.order}"
+        )
 
     def _check_functions(self) -> None:
         """Raises `ValueError` if a mask function leaves no value, in any finite case."""
-        for position, i in enumerate(self._indices):
-            if not callable(self.masks.get(self.names[i])):
-                continue
-            earlier = self._indices[:position]
+        functions = [i for i, chooser in self._choosers.items() if chooser is None]
+        for i in functions:
+            earlier = self._earlier(i)
             prefixes = base.combinations([self.leaves[j] for j in earlier], _MAX_CHECKED)
             if prefixes is None:
                 continue
             actions = dict(zip(earlier, prefixes, strict=True))
-            possible = True
-            for j in earlier:
-                if callable(self.masks.get(self.names[j])):
-                    mask = self._function_mask(j, actions)
-                    possible &= self.leaves[j].is_legal(actions[j], mask)
-            legal = _has_legal(self.leaves[i], self._function_mask(i, actions))
-            wrong = np.flatnonzero(possible & ~np.asarray(legal))
-            if len(wrong):
-                prefix = {self.names[j]: actions[j][wrong[0]].tolist() for j in earlier}
+            own = [j for j in (*earlier, i) if j in functions]
+            masks = {j: self._row(j, None, actions).numpy() for j in own}
+            right = [self.leaves[i].has_legal_action(masks.pop(i))]
+            right += [~self.leaves[j].is_legal(actions[j], x) for j, x in masks.items()]
+            for wrong in np.flatnonzero(~np.any(right, axis=0))[:1]:
+                prefix = {self.names[j]: actions[j][wrong].tolist() for j in earlier}
                 raise ValueError(
                     f"The mask function of the part {self.names[i]!r} must leave a legal "
                     f"value. Received: none for the earlier parts {prefix}"
@@ -194,20 +168,19 @@ class Autoregressive(composite.NestedHead):
 
     def build(self, outputs_shape: Any) -> None:
         super().build(outputs_shape)
-        features = 0
         self._weights_of: dict[str, tuple] = {}
+        count = 0
         for i in self._indices:
             leaf, name = self.leaves[i], self.names[i]
-            if features:
-                seed = (self.seed + i) % 2**31
-                glorot = keras.initializers.GlorotUniform(seed=seed)
-                self._weights_of[name] = (
-                    self.add_weight((features, self.hidden), glorot, name=f"{name}_E"),
-                    self.add_weight(
-                        (self.hidden, leaf.conditioned_size), "zeros", name=f"{name}_V"
-                    ),
+            if count:
+                size = leaf.conditioned_size or leaf.outputs_size
+                shapes = {"E": (count, self.hidden), "V": (self.hidden, size)}
+                kinds = {"E": keras.initializers.GlorotUniform(seed=i), "V": "zeros"}
+                self._weights_of[name] = tuple(
+                    self.add_weight(shape, kinds[letter], name=f"{name}_{letter}")
+                    for letter, shape in shapes.items()
                 )
-            features += leaf.features_size
+            count += leaf.features_size or math.prod(leaf.action_shape)
 
     def _chain(self, outputs: Any, choose: Callable, uniform: bool = False) -> Any:
         """Chooses an action part by part.
@@ -220,134 +193,109 @@ class Autoregressive(composite.NestedHead):
 
         Returns:
             A list with the outputs and one with the action of each head, in the order of
-            `keras.tree.flatten`, and whether there was a legal value for each part,
-            `[...]` bool or True.
+            `keras.tree.flatten`, and whether each part had a legal value, `[...]` bool or
+            True. Where it had none, its outputs are as if all values were legal.
         """
         *parts, context = self._split(outputs)
         actions: dict[int, Any] = {}
         features: list[Any] = []
         legal = True
         for i in self._indices:
-            own = parts[i]
+            leaf, own = self.leaves[i], parts[i]
             if features and not uniform:
                 parts[i] = self._conditioned(i, own, context, features)
-            parts[i], has_legal = self._masked(i, parts[i], actions)
-            legal &= has_legal
+            mask, size = None, leaf.outputs_size
+            if i in self._choosers:
+                mask = self._row(i, own[..., size:], actions)
+            if mask is not None:
+                has_legal = _has_legal(leaf, mask)
+                legal &= has_legal
+                mask = tf.where(has_legal[..., None], mask, 1)
+                parts[i] = leaf.mask_outputs(parts[i][..., :size], mask)
             actions[i] = choose(i, parts[i])
             if i != self._indices[-1]:
-                features.append(self.leaves[i].action_features(own, actions[i]))
+                features.append(leaf.action_features(own, actions[i]))
         return parts, [actions[i] for i in range(len(parts))], legal
 
     def _conditioned(self, index: int, outputs: Any, context: Any, features: Any) -> Any:
         """Returns zᵢ + Vᵢ tanh(h + Σⱼ Eᵢⱼ xⱼ), with V in units of the outputs."""
-        leaf = self.leaves[index]
-        first, last = (
-            tf.cast(x, outputs.dtype) for x in self._weights_of[self.names[index]]
-        )
-        inner = tf.tanh(context + tf.matmul(tf.concat(features, axis=-1), first))
-        size = leaf.conditioned_size
-        scales = base.constant(leaf.output_scaling()[1][:size], outputs)
+        weights = self._weights_of[self.names[index]]
+        first, last = (tf.cast(weight, outputs.dtype) for weight in weights)
+        inner, size = tf.concat(features, axis=-1), last.shape[-1]
+        inner = tf.tanh(context + tf.matmul(inner, first))
+        scales = base.constant(self.leaves[index].output_scaling()[1][:size], outputs)
         shifted = outputs[..., :size] + scales * tf.matmul(inner, last)
         return tf.concat([shifted, outputs[..., size:]], axis=-1)
 
-    def _masked(self, index: int, outputs: Any, actions: dict) -> Any:
-        """Applies the rule of a mask to the outputs of a head, given the earlier parts.
+    def _row(self, index: int, table: Any, actions: dict) -> Any:
+        """Returns the mask of a part with a rule, given the earlier parts.
 
-        Where no value is legal, the outputs are as if all were.
+        Args:
+            index: Int, which part.
+            table: `[..., rows * M]` float, its table; no entries, or `None`, if there are
+                no masks.
+            actions: Dict from the indices of the earlier parts to their raw actions.
 
         Returns:
-            The outputs, and `[...]` bool, whether a value is legal.
+            `[..., M]` int32, or `None` if there are no masks.
         """
-        leaf = self.leaves[index]
-        size, table = leaf.outputs_size, outputs[..., leaf.outputs_size :]
-        if self.names[index] not in self.masks:
-            return outputs, True
-        if index not in self._choosers:
-            mask = self._function_mask(index, actions)
-        elif table.shape[-1]:
-            rows = self.leaves[self._choosers[index]].size
-            shape = tf.concat([tf.shape(table)[:-1], [rows, leaf.mask_size]], axis=0)
-            choice = actions[self._choosers[index]]
-            one_hot = tf.one_hot(choice, rows, dtype=table.dtype)[..., None]
-            mask = tf.reduce_sum(one_hot * tf.reshape(table, shape), axis=-2)
-            mask = tf.cast(tf.round(mask), tf.int32)
-        else:  # there are no masks
-            return outputs, True
-        legal = _has_legal(leaf, mask)
-        mask = tf.where(legal[..., None], mask, tf.ones_like(mask))
-        return leaf.mask_outputs(outputs[..., :size], mask), legal
-
-    def _function_mask(self, index: int, actions: dict) -> Any:
-        """Returns the mask `[..., M]` int32 that a rule computes from earlier parts."""
-        name, leaf = self.names[index], self.leaves[index]
-        earlier = self._indices[: self._indices.index(index)]
-        inputs = {self.names[j]: tf.convert_to_tensor(actions[j]) for j in earlier}
+        name, size = self.names[index], self.leaves[index].mask_size
+        chooser = self._choosers[index]
+        if chooser is not None:
+            if table is None or not table.shape[-1]:
+                return None
+            sizes = self.leaves[chooser].mask_size, size
+            table = tf.reshape(table, tf.concat([tf.shape(table)[:-1], sizes], axis=0))
+            one_hot = tf.one_hot(actions[chooser], sizes[0], dtype=table.dtype)
+            row = tf.reduce_sum(one_hot[..., None] * table, axis=-2)
+            return tf.cast(tf.round(row), tf.int32)
         rule: Any = self.masks[name]
-        mask = tf.convert_to_tensor(rule(inputs))
-        if mask.shape.rank == 0 or mask.shape[-1] != leaf.mask_size:
+        earlier = self._earlier(index)
+        row = rule({self.names[j]: tf.convert_to_tensor(actions[j]) for j in earlier})
+        row = tf.convert_to_tensor(row)
+        if row.shape.rank == 0 or row.shape[-1] != size:
             raise ValueError(
-                f"The mask function of the part {name!r} must return {leaf.mask_size} "
-                f"entries for each action. Received: shape {mask.shape}"
+                f"The mask function of the part {name!r} must return {size} entries for "
+                f"each action. Received: shape {row.shape}"
             )
-        return tf.cast(mask, tf.int32)
-
-    def _mask_part(self, index: int, outputs: Any, mask: Any) -> Any:
-        if index not in self._choosers:
-            return super()._mask_part(index, outputs, mask)
-        own = outputs[..., : self.leaves[index].outputs_size]
-        return tf.concat([own, tf.cast(mask, outputs.dtype)], axis=-1)
+        return tf.cast(row, tf.int32)
 
     @property
     def mask_layout(self) -> action_masks.NestedLayout:
-        layouts = []
-        for i, leaf in enumerate(self.leaves):
-            layout = leaf.mask_layout
-            if i in self._choosers:
-                rows = self.leaves[self._choosers[i]].size
-                layout = action_masks.TableLayout(layout, rows)
-            elif self.names[i] in self.masks:
-                layout = action_masks.MaskLayout(repr(leaf), 0)
-            layouts.append(layout)
+        layouts = [leaf.mask_layout for leaf in self.leaves]
+        for i, chooser in self._choosers.items():
+            rows = 0 if chooser is None else self.leaves[chooser].mask_size
+            layouts[i] = action_masks.TableLayout(layouts[i], rows)
         return action_masks.NestedLayout(self._pack(layouts), self._choosers)
 
     def _leaf_masks(self, actions: list, mask: Any) -> list:
-        masks = super()._leaf_masks(actions, mask)
-        # Padding may contain any number.
-        pairs = zip(self.leaves, actions, strict=True)
-        inputs = [np.where(leaf.is_valid(x), x, np.zeros_like(x)) for leaf, x in pairs]
-        for i, leaf in enumerate(self.leaves):
-            if i in self._choosers and masks[i] is not None:
-                table = masks[i].reshape(*masks[i].shape[:-1], -1, leaf.mask_size)
-                rows = inputs[self._choosers[i]][..., None, None]
-                masks[i] = np.take_along_axis(table, rows, axis=-2)[..., 0, :]
-            elif i not in self._choosers and self.names[i] in self.masks:
-                masks[i] = self._function_mask(i, dict(enumerate(inputs))).numpy()
+        masks, inputs = super()._leaf_masks(actions, mask), {}
+        for i, x in enumerate(actions):  # padding may contain any number
+            inputs[i] = np.where(self.leaves[i].is_valid(x), x, np.zeros_like(x))
+        for i in self._choosers:
+            table = None if masks[i] is None else tf.cast(masks[i], tf.float32)
+            row = self._row(i, table, inputs)
+            masks[i] = None if row is None else row.numpy()
         return masks
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         def log_prob(actions: Any) -> Any:
-            return self._log_prob(outputs, keras.tree.flatten(actions))
+            log_probs, _, legal = self._scores(outputs, keras.tree.flatten(actions))
+            return tf.where(legal, tf.add_n(log_probs), math.nan)
 
         entropy = functools.partial(self._entropy, outputs)
         return composite.JointDistribution(self, outputs, log_prob, entropy)
 
     def log_prob_and_entropy(self, outputs: tf.Tensor, actions: Any) -> tuple[Any, Any]:
-        scores = self._scores(outputs, keras.tree.flatten(actions))
-        log_probs, entropies, legal = scores
-        log_prob = _or_nan(legal, tf.add_n(log_probs))
-        if self._prefixes is not None:
+        log_probs, entropies, legal = self._scores(outputs, keras.tree.flatten(actions))
+        log_prob = tf.where(legal, tf.add_n(log_probs), math.nan)
+        with contextlib.suppress(NotImplementedError):
             return log_prob, self._entropy(outputs)
-        total, earlier = tf.zeros_like(log_prob), tf.zeros_like(log_prob)
-        for part, entropy in zip(log_probs, entropies, strict=True):
-            # The value is Hᵢ, and the gradient ∇Hᵢ + Hᵢ ∇ln π(earlier parts).
-            score = earlier - tf.stop_gradient(earlier)
-            total += entropy + tf.stop_gradient(entropy) * score
-            earlier += part
-        return log_prob, _or_nan(legal, total)
-
-    def _log_prob(self, outputs: Any, actions: list) -> Any:
-        log_probs, _, legal = self._scores(outputs, actions)
-        return _or_nan(legal, tf.add_n(log_probs))
+        # The value of each term is Hᵢ, and its gradient ∇Hᵢ + Hᵢ ∇ln π(earlier parts).
+        earlier = tf.cumsum(log_probs, exclusive=True)
+        score = earlier - tf.stop_gradient(earlier)
+        terms = entropies + tf.stop_gradient(entropies) * score
+        return log_prob, tf.where(legal, tf.reduce_sum(terms, axis=0), math.nan)
 
     def _scores(self, outputs: Any, actions: list) -> Any:
         """Returns log-probability and entropy of each part, given the earlier parts.
@@ -356,54 +304,40 @@ class Autoregressive(composite.NestedHead):
         has no legal value, if the earlier parts can lead there.
         """
         parts, _, legal = self._chain(outputs, lambda i, _: actions[i])
-        log_probs, entropies = [], []
-        for i in self._indices:
-            distribution = self.leaves[i].distribution(parts[i])
-            if actions[i] is not None:
-                log_probs.append(distribution.log_prob(actions[i]))
-            entropies.append(distribution.entropy())
-        if legal is not True and log_probs:
-            legal |= tf.exp(tf.add_n(log_probs)) == 0
-        return log_probs, entropies, legal
-
-    @functools.cached_property
-    def _prefixes(self) -> list | None:
-        """All combinations of the parts before the last, if they are few."""
-        leaves = [self.leaves[i] for i in self._indices[:-1]]
-        return base.combinations(leaves, _MAX_EXACT)
+        order = self._indices
+        laws = [self.leaves[i].distribution(parts[i]) for i in order]
+        pairs = zip(laws, (actions[i] for i in order), strict=True)
+        log_probs = [law.log_prob(x) for law, x in pairs if x is not None]
+        legal |= tf.exp(sum(log_probs)) == 0
+        return log_probs, [law.entropy() for law in laws], legal
 
     def _entropy(self, outputs: Any) -> Any:
         """Returns the exact entropy, E[Σᵢ Hᵢ] over the parts before the last."""
-        if self._prefixes is None:
+        first = self._indices[:-1]
+        prefixes = base.combinations([self.leaves[i] for i in first], _MAX_EXACT)
+        if prefixes is None:
             raise NotImplementedError(
-                f"The entropy of {self!r} has no closed form, because the parts before "
-                f"the last have more than {_MAX_EXACT} combinations. Call "
-                "`head.log_prob_and_entropy(outputs, actions)`, which estimates it from "
-                "sampled actions."
+                "The entropy has no closed form, because the parts before the last have "
+                f"more than {_MAX_EXACT} combinations. Call `head.log_prob_and_entropy`, "
+                "which estimates it from sampled actions."
             )
         actions: list[Any] = [None] * len(self.leaves)
-        for i, rows in zip(self._indices, self._prefixes):
-            ones = [1] * (outputs.shape.rank - 1)
-            rows = tf.reshape(rows, [len(rows), *ones, *rows.shape[1:]])
-            shape = [tf.shape(rows)[:1], tf.shape(outputs)[:-1]]
-            shape = tf.concat([*shape, self.leaves[i].action_shape], axis=0)
-            actions[i] = tf.broadcast_to(rows, tf.cast(shape, tf.int32))
-        count = len(self._prefixes[0]) if self._prefixes else 1
-        repeated = tf.repeat(outputs[None], count, axis=0)
+        for i, rows in zip(first, prefixes, strict=True):
+            shape = tf.concat([tf.shape(outputs)[:-1], rows.shape], axis=0)
+            actions[i] = tf.broadcast_to(rows, shape)
+        count = len(prefixes[0]) if first else 1
+        repeated = tf.repeat(outputs[..., None, :], count, axis=-2)
         log_probs, entropies, legal = self._scores(repeated, actions)
-        total = tf.add_n(entropies)
-        probs = tf.exp(tf.add_n(log_probs)) if log_probs else tf.ones_like(total)
-        return tf.reduce_sum(_or_nan(legal, probs * total), axis=0)
+        terms = tf.exp(sum(log_probs, tf.zeros([], outputs.dtype))) * sum(entropies)
+        return tf.reduce_sum(tf.where(legal, terms, math.nan), axis=-1)
 
     def max_entropy(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         flat = keras.tree.flatten(actions)
         parts, _, _ = self._chain(outputs, lambda i, _: flat[i], uniform=True)
-        distributions = self._each("distribution", parts)
-        return tf.add_n([distribution.entropy() for distribution in distributions])
+        return tf.add_n([x.entropy() for x in self._each("distribution", parts)])
 
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
-        flat = keras.tree.flatten(actions)
-        outputs = tf.convert_to_tensor(outputs)
+        flat, outputs = keras.tree.flatten(actions), tf.convert_to_tensor(outputs)
         with tf.GradientTape() as tape:
             tape.watch(outputs)
             parts, _, _ = self._chain(outputs, lambda i, _: flat[i])
@@ -412,72 +346,40 @@ class Autoregressive(composite.NestedHead):
         return tape.gradient(parts, outputs, slopes, unconnected_gradients=zero)
 
     def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
-        flat = keras.tree.flatten(noise)
-        _, actions, _ = self._chain(
-            outputs, lambda i, own: self.leaves[i].sample(own, flat[i])
-        )
+        flat, leaves = keras.tree.flatten(noise), self.leaves
+        _, actions, _ = self._chain(outputs, lambda i, x: leaves[i].sample(x, flat[i]))
         return self._pack(actions)
 
-    def mode(self, outputs: tf.Tensor) -> Any:
-        return self._pack(self._greedy(outputs)[1])
-
-    def _greedy(self, outputs: Any) -> Any:
-        return self._chain(outputs, lambda i, own: self.leaves[i].mode(own))
-
-    def relative_scale(self, outputs: tf.Tensor) -> tf.Tensor:
-        parts = self._greedy(outputs)[0]
-        return tf.concat(self._each("relative_scale", parts), axis=-1)
-
-    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        return self._named_parameters(self._greedy(outputs)[0])
+    def _greedy(self, outputs: Any) -> list:
+        return self._chain(outputs, lambda i, x: self.leaves[i].mode(x))[0]
 
     def to_environment(self, actions: Any) -> Any:
         result = super().to_environment(actions)
         if self.shape is None:
             return result
-        numbers = tf.stack(keras.tree.flatten(result), axis=-1)
-        return tf.reshape(numbers, [-1, *self.shape])
+        return tf.reshape(tf.stack(keras.tree.flatten(result), 1), [-1, *self.shape])
 
     def matches_space(self, space: gym.Space) -> bool:
         if self.shape is None:
             return super().matches_space(space)
         is_array = isinstance(space, gym.spaces.MultiDiscrete)
-        if not is_array or space.shape != self.shape:
-            return False
-        return super().matches_space(_nested_choices(space))
+        is_same = is_array and space.shape == self.shape
+        return is_same and super().matches_space(choices_of(space))
 
     def get_config(self) -> dict[str, Any]:
-        rules = {
-            name: rule if isinstance(rule, str) else _serialize(rule)
-            for name, rule in self.masks.items()
-        }
-        own = {"order": list(self.order), "hidden": self.hidden, "seed": self.seed}
-        shape = self.shape if self.shape is None else list(self.shape)
-        own |= {"parts": composite.to_config(self.heads), "masks": rules, "shape": shape}
-        return {**super().get_config(), **own}
+        rules = keras.saving.serialize_keras_object(dict(self.masks))
+        return {**super().get_config(), "masks": rules}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        rules = {
-            name: rule if isinstance(rule, str) else _deserialize(rule)
-            for name, rule in config["masks"].items()
-        }
-        parts = composite.from_config(config["parts"])
-        return super().from_config({**config, "parts": parts, "masks": rules})
-
-    def __repr__(self) -> str:
-        return f"Autoregressive({self.heads}, order={self.order}, hidden={self.hidden})"
+        rules = keras.saving.deserialize_keras_object(config["masks"])
+        return super().from_config({**config, "masks": rules})
 
 
-_serialize = keras.saving.serialize_keras_object
-_deserialize = keras.saving.deserialize_keras_object
-
-
-def _nested_choices(space: Any) -> Any:
-    """Returns the numbers of a `MultiDiscrete` as nested tuples of `Discrete`."""
-    if isinstance(space, gym.spaces.Discrete):
-        return space
-    return gym.spaces.Tuple([_nested_choices(space[i]) for i in range(space.shape[0])])
+def choices_of(space: Any) -> gym.spaces.Tuple:
+    """Returns the numbers of a `MultiDiscrete` as a tuple of `Discrete`."""
+    pairs = zip(np.ravel(space.nvec), np.ravel(space.start), strict=True)
+    return gym.spaces.Tuple([gym.spaces.Discrete(n, start=start) for n, start in pairs])
 
 
 def _has_legal(leaf: Any, mask: Any) -> Any:
@@ -485,9 +387,3 @@ def _has_legal(leaf: Any, mask: Any) -> Any:
     parts = tf.split(mask, leaf.choices, axis=-1) if leaf.choices else ()
     flags = [tf.reduce_any(part != 0, axis=-1) for part in parts]
     return functools.reduce(tf.logical_and, flags, tf.fill(tf.shape(mask)[:-1], True))
-
-
-def _or_nan(condition: Any, values: Any) -> Any:
-    if condition is True:
-        return values
-    return tf.where(condition, values, tf.constant(math.nan, values.dtype))

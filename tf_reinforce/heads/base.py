@@ -48,11 +48,11 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         action_dtype: Type of a raw action, or `None` for that of the policy outputs.
         mask_size: Int, `M`, the entries of an action mask; zero if all actions are always
             legal.
-        masked_size: Int, how many outputs `mask_outputs` returns; P, unless it appends
-            entries of the mask.
-        conditioned_size: Int, the first of the P outputs that depend on earlier parts of
-            an `Autoregressive` action; all, unless a head says otherwise.
-        features_size: Int, F, what `action_features` returns of an action.
+        appended_size: Int, the entries that `mask_outputs` appends to the outputs.
+        conditioned_size: Int, how many of the first outputs depend on earlier parts of an
+            `Autoregressive` action, or `None` for all.
+        features_size: Int, F, the size of `action_features`, or `None` for that of the
+            action.
         choices: Tuple of ints, the categories of each choice of an action, if a mask must
             leave one of them.
         support: `Support`, the range of real raw actions. `None` means that they may be
@@ -71,6 +71,9 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     action_dtype: str | None
     mask_size: int = 0
     choices: tuple[int, ...] = ()
+    appended_size: int = 0
+    conditioned_size: int | None = None
+    features_size: int | None = None
     support: Support | None = None
 
     def __repr__(self) -> str:
@@ -128,18 +131,6 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         """
         return self.distribution(outputs).entropy()
 
-    @property
-    def masked_size(self) -> int:
-        return self.outputs_size
-
-    @property
-    def conditioned_size(self) -> int:
-        return self.outputs_size
-
-    @property
-    def features_size(self) -> int:
-        return math.prod(self.action_shape)
-
     def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         """Returns what later parts of an `Autoregressive` action see of an action.
 
@@ -148,9 +139,9 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
             actions: `[..., *action_shape]` raw actions.
 
         Returns:
-            `[..., features_size]` float; by default the numbers of the raw action.
+            `[..., F]` float; by default the numbers of the raw action.
         """
-        shape = tf.concat([tf.shape(outputs)[:-1], [self.features_size]], axis=0)
+        shape = [*tf.unstack(tf.shape(outputs)[:-1]), math.prod(self.action_shape)]
         return tf.reshape(tf.cast(actions, outputs.dtype), shape)
 
     def density_variable(self, actions: Any) -> Any:
@@ -264,7 +255,7 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
             mask: `[..., M]` int8 tensor; zero marks an illegal action.
 
         Returns:
-            `[..., masked_size]` float, finite; every method takes them as `outputs`.
+            `[..., P + appended_size]` float, finite, which every method takes.
         """
         return outputs
 
@@ -386,12 +377,10 @@ def _all_actions(head: Head, limit: int) -> np.ndarray | None:
     """
     if not tf.as_dtype(head.action_dtype or "float32").is_integer:
         return None
-    sizes, num_entries = [], math.prod(head.action_shape)
-    for entry in range(num_entries):
-        candidates = np.zeros((limit + 1, num_entries), "int64")
-        candidates[:, entry] = np.arange(limit + 1)
-        accepted = _are_valid(head, candidates)
-        sizes.append(1 + int(max(np.flatnonzero(accepted), default=-1)))
+    numbers, sizes = np.arange(limit + 1)[:, None], []
+    for entry in np.eye(math.prod(head.action_shape), dtype="int64"):
+        accepted = np.flatnonzero(_are_valid(head, numbers * entry))
+        sizes.append(1 + int(max(accepted, default=-1)))
     if not 0 < math.prod(sizes) <= limit:
         return None
     actions = np.array(list(itertools.product(*map(range, sizes))), head.action_dtype)

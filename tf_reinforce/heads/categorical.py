@@ -118,14 +118,10 @@ class Categorical(ChoiceHead):
 
     def __init__(self, size: int, *, start: int = 0, **kwargs: Any) -> None:
         super().__init__(size, start=start, **kwargs)
-        self.outputs_size = self.size
+        self.outputs_size = self.features_size = self.size
 
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         return eligibility.categorical_logits(outputs, actions)
-
-    @property
-    def features_size(self) -> int:
-        return self.size
 
     def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         return tf.one_hot(actions, self.size, dtype=outputs.dtype)

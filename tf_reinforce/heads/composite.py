@@ -13,10 +13,6 @@ from numpy.typing import ArrayLike
 from tf_reinforce.data import action_masks
 from tf_reinforce.data import spaces
 from tf_reinforce.heads import base
-from tf_reinforce.heads import bernoulli
-from tf_reinforce.heads import categorical
-from tf_reinforce.heads import gaussian
-from tf_reinforce.heads import multi_categorical
 
 
 class NestedHead(base.Head):
@@ -30,34 +26,36 @@ class NestedHead(base.Head):
     Attributes:
         leaves: List of the heads, in the order of `keras.tree.flatten`.
         names: Tuple of strings, their names.
+        argument: String, the name of the constructor argument with the heads.
     """
 
-    def _set_heads(self, heads: Any, argument: str) -> None:
-        """Sets the heads, or raises an error that names the argument of the class."""
+    argument = "heads"
+
+    def _set_heads(self, heads: Any) -> None:
+        """Sets the heads, or raises an error unless they are different heads."""
         self.names = spaces.leaf_names(heads, "action")  # checks the keys
-        _check_heads(heads, argument)
+        _check_heads(heads, self.argument)
         self.leaves = keras.tree.flatten(heads)
         # Keras tracks the layers in a flat list. Keras does not track nested layers, and
         # would replace the dicts. Therefore `_pack` keeps the nesting of the heads.
         self._pack = functools.partial(keras.tree.pack_sequence_as, heads)
-        self._set_sizes([leaf.mask_size for leaf in self.leaves])
+        self._set_sizes({})
 
-    def _set_sizes(self, mask_sizes: Any, extra: Any = (), appended: Any = None) -> None:
+    def _set_sizes(self, rows: dict[int, int], *more: int) -> None:
         """Sets how outputs and masks are split into those of the heads.
 
         Args:
-            mask_sizes: List of ints, the entries of the mask of each head.
-            extra: Sizes of outputs that belong to no head, behind all others.
-            appended: List of ints, the mask entries that `mask_outputs` appends to the
-                outputs of each head.
+            rows: Dict from the index of a head to the number of rows of its mask, which
+                `mask_outputs` appends to the outputs.
+            *more: Ints, the sizes of outputs that belong to no head, behind all others.
         """
-        if appended is None:
-            appended = [leaf.masked_size - leaf.outputs_size for leaf in self.leaves]
-        own = [leaf.outputs_size for leaf in self.leaves]
-        self._sizes = [*own, *extra]
-        self._masked_sizes = [*map(sum, zip(own, appended, strict=True)), *extra]
-        self._mask_sizes = list(mask_sizes)
-        self.outputs_size, self.mask_size = sum(self._sizes), sum(mask_sizes)
+        self._rows, leaves = rows, [*enumerate(self.leaves)]
+        masks = self._mask_sizes = [x.mask_size * rows.get(i, 1) for i, x in leaves]
+        added = [masks[i] if i in rows else x.appended_size for i, x in leaves]
+        self._sizes = [*(leaf.outputs_size for leaf in self.leaves), *more]
+        self._appended = [*added, *(0 for _ in more)]
+        self.outputs_size, self.mask_size = sum(self._sizes), sum(masks)
+        self.appended_size = sum(added)
 
     def build(self, outputs_shape: Any) -> None:
         for leaf in self.leaves:
@@ -80,12 +78,23 @@ class NestedHead(base.Head):
         """Returns the `NoiseSpec` of each head, nested like the heads."""
         return self._pack([leaf.noise for leaf in self.leaves])
 
-    @property
-    def masked_size(self) -> int:
-        return sum(self._masked_sizes)
-
     def action_spec(self, dtype: Any) -> Any:
         return self._pack([leaf.action_spec(dtype) for leaf in self.leaves])
+
+    def mode(self, outputs: tf.Tensor) -> Any:
+        return self._pack(self._each("mode", self._greedy(outputs)))
+
+    def relative_scale(self, outputs: tf.Tensor) -> tf.Tensor:
+        return tf.concat(self._each("relative_scale", self._greedy(outputs)), axis=-1)
+
+    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
+        leaves = self._each("parameters", self._greedy(outputs))
+        parts = zip(self.names, leaves, strict=True)
+        return {f"{leaf}_{name}": x for leaf, p in parts for name, x in p.items()}
+
+    def _greedy(self, outputs: Any) -> list:
+        """Returns the outputs of each head, given the most likely earlier parts."""
+        return self._split(outputs)
 
     def at_bounds(self, actions: Any) -> tf.Tensor:
         return tf.concat(self._each("at_bounds", nested=actions), axis=-1)
@@ -95,7 +104,7 @@ class NestedHead(base.Head):
 
         Args:
             method: String, its name.
-            parts: List of outputs, those of each head, or `None`.
+            parts: List of the outputs of each head, or `None`.
             nested: Actions or noise, nested like the heads, or `None`.
         """
         columns = [] if parts is None else [parts]
@@ -107,16 +116,16 @@ class NestedHead(base.Head):
 
     def _split(self, outputs: Any) -> list:
         """Returns the policy outputs of each head, before or after `mask_outputs`."""
-        is_masked = outputs.shape[-1] != self.outputs_size
-        sizes = self._masked_sizes if is_masked else self._sizes
+        sizes = self._sizes
+        if outputs.shape[-1] != self.outputs_size:
+            sizes = [x + y for x, y in zip(sizes, self._appended, strict=True)]
         return tf.split(outputs, sizes, axis=-1)
 
     def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
-        offsets, scales = zip(*self._each("output_scaling"), strict=True)
-        rest = self.outputs_size - sum(map(len, offsets))
-        return np.concatenate([*offsets, np.zeros(rest)]), np.concatenate(
-            [*scales, np.ones(rest)]
-        )
+        parts = zip(*self._each("output_scaling"), strict=True)
+        offsets, scales = map(np.concatenate, parts)
+        more = 0, self.outputs_size - len(offsets)
+        return np.pad(offsets, more), np.pad(scales, more, constant_values=1.0)
 
     def is_logit(self) -> np.ndarray:
         flags = np.concatenate(self._each("is_logit"))
@@ -128,11 +137,12 @@ class NestedHead(base.Head):
         parts = self._split(outputs)
         for i, size in enumerate(self._mask_sizes):
             if size:
-                parts[i] = self._mask_part(i, parts[i], next(masks))
+                if i in self._rows:
+                    own = tf.cast(next(masks), outputs.dtype)
+                    parts[i] = tf.concat([parts[i], own], axis=-1)
+                else:
+                    parts[i] = self.leaves[i].mask_outputs(parts[i], next(masks))
         return tf.concat(parts, axis=-1)
-
-    def _mask_part(self, index: int, outputs: Any, mask: Any) -> Any:
-        return self.leaves[index].mask_outputs(outputs, mask)
 
     @property
     def mask_layout(self) -> action_masks.NestedLayout:
@@ -150,10 +160,6 @@ class NestedHead(base.Head):
         if mask is None or not mask.shape[-1]:
             return [None] * len(actions)
         return np.split(mask, np.cumsum(self._mask_sizes)[:-1], axis=-1)
-
-    def _named_parameters(self, parts: list) -> dict[str, Any]:
-        pairs = zip(self.names, self._each("parameters", parts), strict=True)
-        return {f"{leaf}_{name}": x for leaf, p in pairs for name, x in p.items()}
 
     def to_environment(self, actions: Any) -> Any:
         return self._pack(self._each("to_environment", nested=actions))
@@ -180,6 +186,14 @@ class NestedHead(base.Head):
 
     def is_valid(self, actions: Any) -> Any:
         return self._pack(self._each("is_valid", nested=actions))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), self.argument: _to_config(self.heads)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        heads = _from_config(config[cls.argument])
+        return super().from_config({**config, cls.argument: heads})
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -214,7 +228,7 @@ class Composite(NestedHead):
 
     def __init__(self, heads: tuple | dict, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._set_heads(heads, "heads")
+        self._set_heads(heads)
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         leaves = self._each("distribution", self._split(outputs))
@@ -235,23 +249,6 @@ class Composite(NestedHead):
     def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
         return self._pack(self._each("sample", self._split(outputs), nested=noise))
 
-    def mode(self, outputs: tf.Tensor) -> Any:
-        return self._pack(self._each("mode", self._split(outputs)))
-
-    def relative_scale(self, outputs: tf.Tensor) -> tf.Tensor:
-        parts = self._split(outputs)
-        return tf.concat(self._each("relative_scale", parts), axis=-1)
-
-    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        return self._named_parameters(self._split(outputs))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "heads": to_config(self.heads)}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        return super().from_config({**config, "heads": from_config(config["heads"])})
-
     def __repr__(self) -> str:
         return f"Composite({self.heads})"
 
@@ -270,7 +267,7 @@ class JointDistribution(tfp.distributions.Distribution):
     """
 
     def __init__(self, head: Any, outputs: Any, log_prob: Any, entropy: Any) -> None:
-        self._log_prob_of, self._entropy_of = log_prob, entropy
+        self._log_prob, self._entropy = log_prob, entropy
         specs = head.action_spec(outputs.dtype)
         self._specs = lambda: specs  # TensorFlow would replace the dicts
         self._outputs_shape = outputs.shape[:-1]
@@ -283,42 +280,11 @@ class JointDistribution(tfp.distributions.Distribution):
             allow_nan_stats=True,
         )
 
-    def _log_prob(self, actions: Any) -> Any:
-        return self._log_prob_of(actions)
-
-    def _entropy(self) -> Any:
-        return self._entropy_of()
-
     def _batch_shape(self) -> Any:
         return self._outputs_shape
 
     def _event_shape(self) -> Any:
         return keras.tree.map_structure(lambda spec: spec.shape, self._specs())
-
-
-def default_parts(space: gym.Space, **kwargs: Any) -> Any:
-    """Returns the default head of each part of an action space, nested like the space.
-
-    Args:
-        space: Action space that is supported.
-        **kwargs: Arguments of every head.
-    """
-    return keras.tree.map_structure(
-        lambda part: next(
-            head.from_space(part, **kwargs)
-            for kind, head in _DEFAULTS.items()
-            if isinstance(part, kind)
-        ),
-        spaces.to_nest(space),
-    )
-
-
-_DEFAULTS: dict[type, Any] = {
-    gym.spaces.Discrete: categorical.Categorical,
-    gym.spaces.MultiDiscrete: multi_categorical.MultiCategorical,
-    gym.spaces.MultiBinary: bernoulli.Bernoulli,
-    gym.spaces.Box: gaussian.Gaussian,
-}
 
 
 def _check_heads(heads: Any, name: str) -> None:
@@ -340,20 +306,19 @@ def _check_heads(heads: Any, name: str) -> None:
         )
 
 
-def to_config(heads: Any) -> Any:
+def _to_config(heads: Any) -> Any:
     """Converts nested heads to dicts that mark tuples, because JSON has no tuples."""
     if isinstance(heads, dict):
-        parts = {key: to_config(part) for key, part in heads.items()}
+        parts = {key: _to_config(part) for key, part in heads.items()}
         return {"kind": "Dict", "parts": parts}
     if isinstance(heads, tuple):
-        return {"kind": "Tuple", "parts": [to_config(part) for part in heads]}
+        return {"kind": "Tuple", "parts": [_to_config(part) for part in heads]}
     return keras.saving.serialize_keras_object(heads)
 
 
-def from_config(config: Any) -> Any:
-    """Returns the nested heads from a config of `to_config`."""
+def _from_config(config: Any) -> Any:
     if config.get("kind") == "Dict":
-        return {key: from_config(part) for key, part in config["parts"].items()}
+        return {key: _from_config(part) for key, part in config["parts"].items()}
     if config.get("kind") == "Tuple":
-        return tuple(from_config(part) for part in config["parts"])
+        return tuple(_from_config(part) for part in config["parts"])
     return keras.saving.deserialize_keras_object(config)

@@ -56,7 +56,7 @@ class MultiCategorical(categorical.LogitsHead):
         validation.size("sum(sizes)", sum(self.sizes))
         self.shape = base.env_shape(shape, count)
         self.start = base.one_or_each("start", start, count, "iu").tolist()
-        self.outputs_size = self.mask_size = sum(self.sizes)
+        self.outputs_size = self.mask_size = self.features_size = sum(self.sizes)
         self.action_shape = (count,)
         self.noise = seeding.NoiseSpec("uniform", (self.outputs_size,))
         # Logits of categorical actions with different sizes are padded to one block
@@ -88,10 +88,6 @@ class MultiCategorical(categorical.LogitsHead):
 
     def mode(self, outputs: tf.Tensor) -> Any:
         return tf.argmax(self._to_block(outputs), axis=-1)
-
-    @property
-    def features_size(self) -> int:
-        return self.outputs_size
 
     def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         columns = self._is_padding.shape[1]

@@ -53,20 +53,10 @@ class Pointer(categorical.ChoiceHead):
 
     def __init__(self, size: int, key_dim: int, *, start: int = 0, **kwargs: Any) -> None:
         super().__init__(size, start=start, **kwargs)
-        self.key_dim = validation.size("key_dim", key_dim)
+        self.key_dim = self.features_size = validation.size("key_dim", key_dim)
         self.outputs_size = self.key_dim * (1 + self.size)
-
-    @property
-    def masked_size(self) -> int:
-        return self.outputs_size + self.size
-
-    @property
-    def conditioned_size(self) -> int:
-        return self.key_dim  # the query, so that the order of the rows has no effect
-
-    @property
-    def features_size(self) -> int:
-        return self.key_dim
+        self.appended_size = self.size
+        self.conditioned_size = self.key_dim  # the query; keys keep the order of rows
 
     def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         _, keys, _ = self._split(outputs)
@@ -85,20 +75,16 @@ class Pointer(categorical.ChoiceHead):
         query, keys, mask = self._split(outputs)
         errors = eligibility.categorical_logits(self.logits(outputs), actions)
         errors = errors[..., None] / math.sqrt(self.key_dim)
-        shape = tf.concat([tf.shape(outputs)[:-1], [self.size * self.key_dim]], axis=0)
-        of_keys = tf.reshape(errors * query[..., None, :], shape)
-        return tf.concat(
-            [tf.reduce_sum(errors * keys, axis=-2), of_keys, tf.zeros_like(mask)], axis=-1
-        )
+        of_query = tf.reduce_sum(errors * keys, axis=-2)
+        of_keys = tf.unstack(errors * query[..., None, :], axis=-2)
+        return tf.concat([of_query, *of_keys, tf.zeros_like(mask)], axis=-1)
 
     def is_logit(self) -> np.ndarray:
         return np.zeros(self.outputs_size, bool)
 
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
-        outputs = outputs[..., : self.outputs_size]
-        return tf.concat(
-            [outputs, tf.cast(tf.not_equal(mask, 0), outputs.dtype)], axis=-1
-        )
+        flags = tf.cast(tf.not_equal(mask, 0), outputs.dtype)
+        return tf.concat([outputs, flags], axis=-1)
 
     def check_space(self, space: Any) -> None:
         if isinstance(space, gym.spaces.Discrete) and space.n > self.size:

@@ -44,22 +44,20 @@ def head_settings(setting, action_space):
         action_space: `gymnasium.Space` of the environment.
 
     Raises:
-        ValueError: If the name is unknown, or is that of a head for a `Box`, and the
-            action space is none.
+        ValueError: If the name is unknown, or the action space is no `Box`, or for
+            `"autoregressive"`, no space of several parts.
     """
-    import gymnasium  # not for `tf-reinforce --help`
-
     config.check_option("agent", "head", setting)
     options = dict(setting) if isinstance(setting, dict) else {"kind": setting}
     kind = options.pop("kind")
-    if kind in config.PARTS_HEADS:
-        return config.PARTS_HEADS[0], options
-    if not isinstance(action_space, gymnasium.spaces.Box):
+    has_parts = kind in config.PARTS_HEADS
+    kinds = ("Tuple", "Dict", "MultiDiscrete") if has_parts else ("Box",)
+    if type(action_space).__name__ not in kinds:
         raise ValueError(
             "`head` must be the name of a head for a Box, or 'autoregressive' for an "
             f"action of several parts. Received: head={setting!r} for {action_space!r}"
         )
-    return kind, options
+    return "Autoregressive" if has_parts else kind, options
 
 
 def gamma(max_episode_steps):

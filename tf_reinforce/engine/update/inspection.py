@@ -77,12 +77,13 @@ def step_statistics(rule, episodes):
     """Returns the `StepStatistics` of an update from a batch of whole episodes."""
     batch, head = rule.batch(episodes), rule.head
     steps, masks = batch.steps, batch.episodes.masks
-    outputs = rule.mask_outputs(_unmasked_outputs(rule, batch), steps, masks)
+    unmasked = _unmasked_outputs(rule, batch)
+    outputs = rule.mask_outputs(unmasked, steps, masks)
     log_probs, entropies = head.log_prob_and_entropy(outputs, batch.actions)
     max_entropies = values = tf.fill(tf.shape(batch.returns), np.nan)
     action_specs = keras.tree.flatten(head.action_spec(outputs.dtype))
     if all(spec.dtype.is_integer for spec in action_specs):
-        uniform = rule.mask_outputs(tf.zeros_like(outputs), steps, masks)
+        uniform = rule.mask_outputs(tf.zeros_like(unmasked), steps, masks)
         max_entropies = head.max_entropy(uniform, batch.actions)
     if rule.baseline.is_value_function:
         values = rule.values(batch.episodes, batch.returns.dtype)[:-1]
