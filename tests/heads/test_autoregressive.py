@@ -349,8 +349,9 @@ def test_legality_of_a_table_whose_choice_has_a_table():
     """A row is required if an entry of its choice is not zero."""
     leaves = tuple(heads.Categorical(2) for _ in "abc")
     rules = {"action_1": "action_0", "action_2": "action_1"}
-    head = heads.Autoregressive(leaves, masks=rules)
+    head = ready(heads.Autoregressive(leaves, masks=rules, dtype="float64"))
     masks = np.int8(list(itertools.product([0, 1], repeat=10)))
+    assert head.mask_size == head.mask_layout.size == 10
     first, second, third = masks[:, :2], masks[:, 2:6], masks[:, 6:]
     second, third = second.reshape(-1, 2, 2), third.reshape(-1, 2, 2)
     rows_of_second = (second.any(2) | (first == 0)).all(1)
@@ -359,6 +360,11 @@ def test_legality_of_a_table_whose_choice_has_a_table():
     np.testing.assert_array_equal(head.has_legal_action(masks), expected)
     found = legal_actions.has_legal_action(head.mask_layout, tf.constant(masks))
     np.testing.assert_array_equal(found, expected)
+    masks = masks[expected]
+    outputs = head.mask_outputs(tf.constant(numbers(head, len(masks))), masks)
+    samples = head.sample(outputs, parts.noise_of(head, len(masks)))
+    one_each = keras.tree.map_structure(lambda x: x.numpy()[None], samples)
+    assert head.is_legal(one_each, masks[None]).all()
 
 
 WRONG_MASKS = {
@@ -479,8 +485,6 @@ def test_both_engines_file_and_export_choose_the_same_legal_actions(tmp_path):
     for env in (Squad(), Squad().as_gymnasium(2)):
         record = agent.collect(env, 30)
         assert record.rewards.min() == 0.0 and record.rewards.max() == 1.0
-        history = agent.fit(env, epochs=1, episodes_per_epoch=8, verbose=0).history
-        assert np.isfinite(history["entropy"][0]) and history["gradient_norm"][0] > 0
     greedy = [
         agent.evaluate(env, episodes=2, deterministic=True)["episode_return"]
         for env in (Drill(), Drill().as_gymnasium(2))
@@ -505,6 +509,36 @@ def test_both_engines_file_and_export_choose_the_same_legal_actions(tmp_path):
         np.testing.assert_array_equal(ours[name], theirs[f"action_{name}"])
         np.testing.assert_array_equal(ours[name], again[name])
     assert Squad.table[ours["unit"], ours["target"] - 1].all()
+
+
+@pytest.mark.slow
+def test_many_seeds_equal_single_trainings():
+    """Each update makes several gradient steps, compiled by XLA."""
+
+    def make(seed):
+        agent = squad_agent(minibatch_size=16, passes=2)
+        agent.head.weights[0].assign_add(0.1 * seed + 0.0 * agent.head.weights[0])
+        agent.compile(keras.optimizers.SGD(0.5), jit_compile=True)
+        return agent
+
+    budget = dict(epochs=2, episodes_per_epoch=8)
+    results = tfr.train_seeds(make, Squad(), [0, 1], **budget)
+    for seed in (0, 1):
+        agent, alone = results.agent(seed), make(seed)
+        history = alone.fit(Squad(), seed=seed, verbose=0, **budget).history
+        assert np.isfinite(history["entropy"]).all()
+        for one, other in zip(agent.head.weights, alone.head.weights, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_one_part_alone_is_an_ordinary_head():
+    head, leaf = heads.Autoregressive((heads.Categorical(3),)), heads.Categorical(3)
+    head.build((None, head.outputs_size))
+    outputs, actions = tf.constant(numbers(head, 4)), np.array([0, 2, 1, 1])
+    ours = head.log_prob_and_entropy(outputs, (actions,))
+    theirs = leaf.log_prob_and_entropy(outputs[:, :3], actions)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-15)
 
 
 class Hopeless(toys.Clock):

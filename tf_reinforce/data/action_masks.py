@@ -86,20 +86,23 @@ class MaskLayout:
 
     def _allows(self, masks):
         """Returns `[..., G]` bool, whether each group allows an action."""
-        starts, least, most = self._bounds
+        starts, least, most, rows = self._bounds
         legal = (masks >= least) & (masks <= most)
         legal = np.logical_or.reduceat(legal, starts, axis=-1)
-        for i, (*_, choices) in enumerate(self.groups):
-            if choices:
-                legal[..., i] |= (masks[..., choices] == 0).all(axis=-1)
+        for group, choices in rows:
+            legal[..., group] |= (masks[..., choices] == 0).all(axis=-1)
         return legal
 
     @functools.cached_property
     def _bounds(self):
-        """Returns where each group starts, and `least` and `most` of each entry."""
+        """Returns where each group starts, `least` and `most` of each entry, and rows.
+
+        The rows are pairs of the index of a group and its `choices`.
+        """
         groups = [group[:3] for group in self.groups]
+        rows = [(i, group[3]) for i, group in enumerate(self.groups) if group[3]]
         sizes, *bounds = np.array(groups, int).reshape(-1, 3).T
-        return np.cumsum(sizes) - sizes, *np.repeat(np.int8(bounds), sizes, axis=1)
+        return np.cumsum(sizes) - sizes, *np.repeat(np.int8(bounds), sizes, axis=1), rows
 
 
 class TableLayout(MaskLayout):

@@ -308,7 +308,7 @@ class Autoregressive(composite.NestedHead):
         laws = [self.leaves[i].distribution(parts[i]) for i in order]
         pairs = zip(laws, (actions[i] for i in order), strict=True)
         log_probs = [law.log_prob(x) for law, x in pairs if x is not None]
-        legal |= tf.exp(sum(log_probs)) == 0
+        legal |= tf.exp(sum(log_probs, 0.0)) == 0
         return log_probs, [law.entropy() for law in laws], legal
 
     def _entropy(self, outputs: Any) -> Any:
