@@ -39,6 +39,12 @@ def nothing_above_one(earlier):
     return tf.repeat(earlier["amount"] <= 1.0, 3, axis=-1)
 
 
+class Buyer(toys.Clock):
+    action_space = gym.spaces.Dict(
+        amount=gym.spaces.Box(-np.inf, np.inf, (1,)), item=gym.spaces.Discrete(3)
+    )
+
+
 @keras.saving.register_keras_serializable("test_autoregressive")
 def never_after_one(earlier):
     return tf.stack([earlier["unit"] != 1] * 3, axis=-1)
@@ -411,6 +417,15 @@ def test_function_without_legal_value_gives_nan_instead_of_a_choice():
     actions = {"amount": tf.constant([[0.5], [1.5]]), "item": tf.constant([1, 1])}
     for numbers_of_rows in head.log_prob_and_entropy(outputs, actions):
         assert np.isnan(numbers_of_rows).tolist() == [False, True]
+    head = heads.Autoregressive(
+        {"amount": heads.Gaussian(1, initial_scale=9.0), "item": heads.Categorical(3)},
+        masks={"item": nothing_above_one},
+    )
+    layer = keras.layers.Dense(head.outputs_size, kernel_initializer="zeros")
+    agent = tfr.Reinforce(keras.Sequential([keras.Input((1,)), layer]), head)
+    agent.compile("sgd")
+    with pytest.raises(FloatingPointError, match="the log-probability is nan.*'item'"):
+        agent.fit(Buyer, epochs=1, verbose=0)
     with pytest.raises(ValueError, match="'item' must leave a legal value.*'unit': 1"):
         heads.Autoregressive(
             {"unit": heads.Categorical(2), "item": heads.Categorical(3)},
@@ -539,6 +554,12 @@ def test_one_part_alone_is_an_ordinary_head():
     theirs = leaf.log_prob_and_entropy(outputs[:, :3], actions)
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-15)
+
+
+def test_weights_of_any_part_have_names_that_exports_accept():
+    leaves = {"a b": heads.Categorical(2), "é": heads.Categorical(2)}
+    names = [weight.name for weight in ready(heads.Autoregressive(leaves)).weights]
+    assert names == ["key__E", "key__V"]
 
 
 class Hopeless(toys.Clock):

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tf_reinforce.data import action_masks
+from tf_reinforce.data import spaces
 from tf_reinforce.heads import base
 from tf_reinforce.heads import categorical
 from tf_reinforce.heads import composite
@@ -176,8 +177,9 @@ class Autoregressive(composite.NestedHead):
                 size = leaf.conditioned_size or leaf.outputs_size
                 shapes = {"E": (count, self.hidden), "V": (self.hidden, size)}
                 kinds = {"E": keras.initializers.GlorotUniform(seed=i), "V": "zeros"}
+                safe_name = spaces.safe_name(name)
                 self._weights_of[name] = tuple(
-                    self.add_weight(shape, kinds[letter], name=f"{name}_{letter}")
+                    self.add_weight(shape, kinds[letter], name=f"{safe_name}_{letter}")
                     for letter, shape in shapes.items()
                 )
             count += leaf.features_size or math.prod(leaf.action_shape)

@@ -58,8 +58,11 @@ def check_head(
       standard errors.
     - `expected_eligibility`: The expectation of `eligibility` over all actions is zero.
       Otherwise, log_prob may be normalized for some outputs only, or not be smooth.
-    - `entropy`: The entropy of `distribution` is the expectation of -log_prob.
-    - `mode`: No raw action is more likely than the head's mode.
+    - `entropy`: The expectation of the entropy from `log_prob_and_entropy` is that of
+      -log_prob.
+    - `mode`: No raw action is more likely than the head's mode. The mode of an
+      `Autoregressive` is greedy: no value of a part is more likely, given the mode of the
+      earlier parts.
 
     Args:
         head: `tfr.heads.Head`, which is built if necessary. A continuous head must sample

@@ -103,6 +103,17 @@ def step_statistics(rule, episodes):
     )
 
 
+def _illegal_action(head, episodes):
+    """Returns a sentence about the first illegal action, or nothing without one."""
+    actions = keras.tree.map_structure(np.asarray, episodes.actions)
+    masks = episodes.masks if episodes.masks is None else np.asarray(episodes.masks)
+    try:
+        head.check_actions(actions, np.asarray(episodes.lengths), masks)
+    except ValueError as error:
+        return f" {error}."
+    return ""
+
+
 def explain_non_finite(rule, episodes):
     """Returns a sentence that names the first number of an update that is not finite.
 
@@ -133,6 +144,8 @@ def explain_non_finite(rule, episodes):
                     " If the model sets logits to -inf to exclude actions, let it return "
                     "finite logits, and pass `action_mask` to the agent."
                 )
+            if name == "log-probability":
+                sentence += _illegal_action(rule.head, batch.episodes)
             return sentence
     estimate = rule.gradients(episodes)
     variables = [*rule.variables, *rule.baseline.trainable_variables]
