@@ -41,13 +41,14 @@ class ChoiceHead(LogitsHead):
     """
 
     action_shape = ()
+    argument_names: tuple[str, ...] = ("size", "start")
 
     def __init__(self, size: int, *, start: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.size = validation.size("size", size)
         self.start = validation.whole_number("start", start)
         self.choices = (self.size,)
-        self.mask_size = self.size
+        self.outputs_size = self.mask_size = self.features_size = self.size
         self.noise = seeding.NoiseSpec("uniform", (self.size,))
 
     @classmethod
@@ -113,12 +114,6 @@ class Categorical(ChoiceHead):
     >>> raw.numpy().tolist(), head.to_environment(raw).numpy().tolist()
     ([1], [6])
     """
-
-    argument_names = ("size", "start")
-
-    def __init__(self, size: int, *, start: int = 0, **kwargs: Any) -> None:
-        super().__init__(size, start=start, **kwargs)
-        self.outputs_size = self.features_size = self.size
 
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         return eligibility.categorical_logits(outputs, actions)

@@ -282,7 +282,7 @@ class _IntegratedCheck(_Check):
 
     def __init__(self, head, row, rng, mask):
         super().__init__(head, row, rng)
-        if enumeration.is_nested(head) or mask is not None:
+        if hasattr(head, "leaves") or mask is not None:
             raise ValueError(
                 "Only a head with integer actions may have a `mask` or be of several. "
                 f"Received: {head!r}. Check each continuous head alone."

@@ -5,7 +5,6 @@ import numpy as np
 
 from tf_reinforce import heads
 from tf_reinforce.heads import base
-from tf_reinforce.heads import composite
 from tf_reinforce.support import validation
 
 _MAX_ACTIONS = 100_000
@@ -39,22 +38,15 @@ def raw_actions(head):
         raise ValueError(
             f"`head` must have integer actions, which are enumerated. Received: {head!r}"
         )
-    leaves = head.leaves if is_nested(head) else [head]
-    arrays = base.combinations(leaves, _MAX_ACTIONS)
+    leaves = getattr(head, "leaves", None)
+    arrays = base.combinations(leaves or [head], _MAX_ACTIONS)
     if arrays is None:
         raise ValueError(
             f"The raw actions of {head!r} cannot be enumerated: `head.is_valid` must "
             f"accept 1 to {_MAX_ACTIONS} combinations of numbers. Change it, or use a "
             "smaller head."
         )
-    return (
-        keras.tree.pack_sequence_as(head.heads, arrays) if is_nested(head) else arrays[0]
-    )
-
-
-def is_nested(head):
-    """Returns whether a head consists of several heads."""
-    return isinstance(head, composite.NestedHead)
+    return keras.tree.pack_sequence_as(head.heads, arrays) if leaves else arrays[0]
 
 
 def is_valid(head, actions):
