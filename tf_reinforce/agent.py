@@ -253,9 +253,10 @@ class Reinforce(compilation.FixedArguments, keras.Model):
                 environment, if there is one for these `env_kwargs`.
             env_kwargs: Dict of keyword arguments for the environment's constructor.
             **kwargs: Further arguments of `Reinforce`, and of `compile`. For a `Box`,
-                `head` may be the name of a head class. `baseline="value"` makes a value
-                network, and without a preset it also chooses all other settings by the
-                environment. `head` and `baseline` may be dicts (docs/presets.md).
+                `head` may be the name of a head class, and for an action of several
+                parts, `"autoregressive"`. `baseline="value"` makes a value network, and
+                without a preset it also chooses all other settings by the environment.
+                `head` and `baseline` may be dicts (docs/presets.md).
 
         Example:
 

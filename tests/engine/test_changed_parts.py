@@ -28,6 +28,7 @@ def test_arguments_of_a_part_raise_if_set_after_the_build(part):
         "dtype",
         "optimizer",
         "heads",
+        "parts",
     }
     for name in names:  # they may change before the build
         setattr(part, name, getattr(part, name))

@@ -66,11 +66,12 @@ def test_all_results_of_a_head_have_the_dtype_of_its_outputs(name, case, dtype):
             x.dtype.name for x in keras.tree.flatten(spec)
         ]
     law = head.distribution(outputs)
-    results = [law.log_prob(raw), law.entropy(), head.eligibility(outputs, raw)]
+    log_probs, entropies = head.log_prob_and_entropy(outputs, raw)
+    results = [log_probs, entropies, head.eligibility(outputs, raw)]
     results += [head.relative_scale(outputs), *head.parameters(outputs).values()]
     assert {x.dtype.name for x in results} == {dtype}
     assert {len(x) for x in results} == {5}
-    assert law.log_prob(raw).shape == law.entropy().shape == (5,)
+    assert law.log_prob(raw).shape == log_probs.shape == entropies.shape == (5,)
 
 
 @CASES

@@ -10,6 +10,7 @@ import parts
 import pytest
 import sweeps
 import tensorflow as tf
+import toy_heads
 
 from tf_reinforce import heads
 from tf_reinforce import testing
@@ -101,7 +102,7 @@ def test_check_head_passes_for_masked_head(name):
     assert report["legality"] == 0 and report["expected_eligibility"] <= 1e-15
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {"Autoregressive"}))
 def test_masked_probabilities_are_renormalized_over_legal_actions(name):
     """Legal actions keep their ratios: π(a | legal) = π(a) / Σ_legal π."""
     head, mask = CASES[name]
@@ -142,6 +143,8 @@ def test_masked_head_has_finite_values_and_no_gradient_to_illegal_outputs(
         "eligibility": head.eligibility(masked_outputs, actions),
     }
     assert {key for key, x in values.items() if not np.isfinite(x).all()} == set()
+    if head.appended_size:  # the mask is appended, not in the outputs
+        return
     changed_by_mask = masked_outputs[0] != outputs[0]
     for key in ("slope", "entropy_slope", "eligibility"):
         assert not np.any(values[key].numpy()[:, changed_by_mask]), key
@@ -313,7 +316,7 @@ WITH_REALS = heads.Composite({"real": heads.Gaussian(2), "way": heads.Categorica
 @pytest.mark.parametrize("name", [*CASES, "with_reals"])
 def test_litert_samples_under_mask_are_legal_and_equal_keras_samples(name):
     head, mask = {**CASES, "with_reals": (WITH_REALS, [0, 1, 1])}[name]
-    head.build((None, head.outputs_size))
+    toy_heads.built(head)
     rng, count = np.random.default_rng(0), 64
     rows = rng.normal(size=(count, head.outputs_size)).astype("float32")
     policy = actor.ActorPolicy(

@@ -207,10 +207,9 @@ def head_results(head):
     outputs = tf.constant(outputs, head.compute_dtype)
     if not head.built:
         head.build((None, head.outputs_size))
-    modes, distribution = head.mode(outputs), head.distribution(outputs)
-    numbers = head.to_environment(modes), distribution.log_prob(modes)
-    shift = head.output_scaling()
-    parameters = distribution.entropy(), head.parameters(outputs)
+    modes = head.mode(outputs)
+    numbers = head.to_environment(modes), *head.log_prob_and_entropy(outputs, modes)
+    shift, parameters = head.output_scaling(), [head.parameters(outputs)]
     return [np.array(x) for x in keras.tree.flatten([*numbers, *shift, *parameters])]
 
 

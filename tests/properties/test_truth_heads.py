@@ -25,6 +25,23 @@ HEADS = {
             "a b": heads.Multinomial(3, trials=2),
         }
     ),
+    "autoregressive": lambda: parts.dependent(
+        toy_heads.built(
+            heads.Autoregressive(
+                {"a": heads.Pointer(6, key_dim=2), "b": (heads.Bernoulli(2),)},
+                order=["a", "b_0"],
+                dtype="float64",
+            )
+        )
+    ),
+    "autoregressive-of-three": lambda: parts.dependent(
+        toy_heads.built(
+            heads.Autoregressive(
+                (heads.MultiCategorical([3, 2]), heads.Pointer(3, 2), heads.Bernoulli(1)),
+                dtype="float64",
+            )
+        )
+    ),
     "tempered": lambda: toy_heads.Tempered(4, dtype="float64"),
     "tempered-of-single-weights": lambda: toy_heads.Tempered(3),
     "switches": lambda: toy_heads.Switches(4),

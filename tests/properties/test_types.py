@@ -17,7 +17,8 @@ from tf_reinforce import envs
 from tf_reinforce import heads
 
 UNIT = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
-HEADS = {name: x for name, x in parts.HEADS.items() if name != "Composite"}
+NESTED = "Autoregressive", "Composite"
+HEADS = {name: x for name, x in parts.HEADS.items() if name not in NESTED}
 
 
 class EveryAction(envs.TensorEnv):

@@ -49,7 +49,34 @@ def composites():
     return [dict(heads=whole), dict(heads=real)]
 
 
+@keras.saving.register_keras_serializable("parts")
+def not_equal(earlier):
+    """A mask of three categories, without the category of the first part."""
+    return tf.range(3, dtype=tf.int64) != earlier["action_0"][..., None]
+
+
+def autoregressives():
+    table = {"b": heads.Categorical(3, start=1), "a": (heads.Pointer(2, key_dim=2),)}
+    numbers = heads.Categorical(3), heads.Categorical(3)
+    real = heads.Gaussian(1), heads.Categorical(2)
+    order = ["b", "a_0"]
+    return [
+        dict(parts=table, order=order, masks={"a_0": "b"}, hidden=3),
+        dict(parts=numbers, masks={"action_1": not_equal}, shape=(1, 2)),
+        dict(parts=real, hidden=2),
+    ]
+
+
 HEADS = {
+    "Autoregressive": Example(
+        heads.Autoregressive,
+        autoregressives,
+        gym.spaces.Dict(
+            b=gym.spaces.Discrete(3, start=1),
+            a=gym.spaces.Tuple([gym.spaces.Discrete(2)]),
+        ),
+        [1, 0, 1, 1, 0, 0, 1, 1, 0],  # the choice of the last, empty row is illegal
+    ),
     "Bernoulli": Example(
         heads.Bernoulli,
         lambda: [dict(n=3, shape=(3, 1))],
@@ -86,6 +113,12 @@ HEADS = {
         gym.spaces.MultiDiscrete([3, 3, 3]),
         [1, 0, 1],
     ),
+    "Pointer": Example(
+        heads.Pointer,
+        lambda: [dict(size=4, key_dim=2, start=3)],
+        gym.spaces.Discrete(4, start=3),
+        [1, 0, 1, 1],
+    ),
     "TanhGaussian": gaussian(heads.TanhGaussian),
 }
 INTEGER_HEADS = [x for x in HEADS if enumeration.is_integer(HEADS[x].make())]
@@ -94,10 +127,19 @@ HEAD_CASES = [(x, case) for x in HEADS for case in range(len(HEADS[x].cases()))]
 
 
 def head(example, case=0, /, **options):
-    """Returns a new, built head."""
+    """Returns a new, built head, whose parts depend on each other if they can."""
     result = HEADS[example].make(case, **options)
     result.build((None, result.outputs_size))
-    return result
+    return dependent(result)
+
+
+def dependent(head, scale=1.0):
+    """Sets the weights of zeros of a head to random numbers."""
+    rng = np.random.default_rng(5)
+    for variable in head.trainable_variables:
+        if not variable.numpy().any():
+            variable.assign(rng.normal(0.0, scale, variable.shape))
+    return head
 
 
 def noise_of(head, count, dtype="float64", seed=0):

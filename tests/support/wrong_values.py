@@ -254,6 +254,17 @@ def policy(outputs=2, inputs=4):
 TWICE = tfr.heads.Categorical(2)
 DECAYS = (1.5, -0.1, NAN, "0.9", None, True)
 SCALES = (0, -1.0, NAN, INF, "a", None)
+NESTED = (
+    3,
+    None,
+    (3,),
+    (TWICE, TWICE),
+    [TWICE],
+    Shown((), "()", "action"),
+    Shown({}, "{}", "action"),
+    Shown({"a/b": TWICE}, "a/b", "action"),
+    Shown({1: TWICE}, "1", "action"),
+)
 # Wrong values of the arguments of heads and baselines.
 ARGUMENTS = {
     **dict.fromkeys(("n", "categories", "trials"), (*COUNTS, HUGE)),
@@ -266,17 +277,11 @@ ARGUMENTS = {
     "integer": FLAGS,
     "initial_scale": (*SCALES, [1, 2, 3], [1, 0]),
     "state_dependent_scale": FLAGS,
-    "heads": (
-        3,
-        None,
-        (3,),
-        (TWICE, TWICE),
-        [TWICE],
-        Shown((), "()", "action"),
-        Shown({}, "{}", "action"),
-        Shown({"a/b": TWICE}, "a/b", "action"),
-        Shown({1: TWICE}, "1", "action"),
-    ),
+    **dict.fromkeys(("heads", "parts"), NESTED),
+    "order": (3, "b", [], ["b"], ["b", "b"], ["b", 1], ["a_0", "b"]),
+    "hidden": (*COUNTS, None, HUGE),
+    "masks": (3, "b", ["a_0"], {"a_0": 3}, {"a_0": "c"}, {"c": "b"}, {"b": "a_0"}),
+    "key_dim": (*COUNTS, None, HUGE),
     "group_size": (*COUNTS, 1),
     "decay": DECAYS,
     "horizon": (*COUNTS, None, HUGE),

@@ -31,10 +31,14 @@ class MaskLayout:
     Attributes:
         largest: Int, the value of an entry that allows the most.
         parts: List with the layout itself; with those of all parts for nested actions.
-        groups: List of `(entries, least, most)`. A mask allows an action if, in each
-            group of consecutive entries, one is between `least` and `most`. A group is a
-            choice, whose `least` is 1, or a flag.
+        shape: Tuple, the shape of a mask that is a table, or `None`.
+        groups: List of `(entries, least, most, choices)`. A mask allows an action if, in
+            each group of consecutive entries, one is between `least` and `most`. A group
+            is a choice, whose `least` is 1, or a flag. A row of a table is required only
+            if one of the flat mask's entries with the indices `choices` is not zero.
     """
+
+    shape = None
 
     def __init__(self, owner, size, sizes=(), is_flags=False):
         self.owner, self.size, self.sizes = owner, size, tuple(sizes)
@@ -42,7 +46,8 @@ class MaskLayout:
         self.largest = FREE if is_flags else 1
         self.parts = [self]
         others = size - sum(self.sizes)
-        self.groups = [(n, 1, 127) for n in self.sizes] + [(1, 0, self.largest)] * others
+        self.groups = [(n, 1, 127, ()) for n in self.sizes]
+        self.groups += [(1, 0, self.largest, ())] * others
 
     def flatten(self, mask):
         """Returns an environment's mask as a flat array `[M]` int8.
@@ -73,15 +78,52 @@ class MaskLayout:
 
     def has_legal_action(self, masks):
         """Returns `[...]` bool, whether each flat mask `[..., M]` allows an action."""
-        starts, least, most = self._bounds
+        return self._allows(masks).all(axis=-1)
+
+    def illegal_part(self, mask):
+        """Returns " in the part …" for the first part without a legal value, or ""."""
+        return ""
+
+    def _allows(self, masks):
+        """Returns `[..., G]` bool, whether each group allows an action."""
+        starts, least, most, rows = self._bounds
         legal = (masks >= least) & (masks <= most)
-        return np.logical_or.reduceat(legal, starts, axis=-1).all(axis=-1)
+        legal = np.logical_or.reduceat(legal, starts, axis=-1)
+        for group, choices in rows:
+            legal[..., group] |= (masks[..., choices] == 0).all(axis=-1)
+        return legal
 
     @functools.cached_property
     def _bounds(self):
-        """Returns where each group starts, and `least` and `most` of each entry."""
-        sizes, *bounds = np.array(self.groups, int).reshape(-1, 3).T
-        return np.cumsum(sizes) - sizes, *np.repeat(np.int8(bounds), sizes, axis=1)
+        """Returns where each group starts, `least` and `most` of each entry, and rows.
+
+        The rows are pairs of the index of a group and its `choices`.
+        """
+        groups = [group[:3] for group in self.groups]
+        rows = [(i, group[3]) for i, group in enumerate(self.groups) if group[3]]
+        sizes, *bounds = np.array(groups, int).reshape(-1, 3).T
+        return np.cumsum(sizes) - sizes, *np.repeat(np.int8(bounds), sizes, axis=1), rows
+
+
+class TableLayout(MaskLayout):
+    """Masks of a part of an action, with a row for each choice of an earlier part.
+
+    Args:
+        row: `MaskLayout` of one row.
+        rows: Int, the number of rows; zero if the head takes no masks.
+    """
+
+    def __init__(self, row, rows):
+        super().__init__(row.owner, rows * row.size, rows * row.sizes, row.is_flags)
+        self.shape = (rows, row.size) if rows else None
+
+    def flatten(self, mask):
+        if mask is not None and np.asarray(mask, object).shape != (self.shape or (0,)):
+            raise ValueError(
+                f"an action mask of {self.owner} must be a table of the shape "
+                f"{self.shape}, a row for each choice. Received: {mask!r}"
+            )
+        return super().flatten(mask if mask is None else np.asanyarray(mask))
 
 
 class NestedLayout(MaskLayout):
@@ -89,12 +131,28 @@ class NestedLayout(MaskLayout):
 
     Args:
         layouts: Nested dicts and tuples of `MaskLayout`s.
+        choosers: Dict from the index of each part with a `TableLayout` to the index of
+            the part whose choice selects a row.
     """
 
-    def __init__(self, layouts):
+    def __init__(self, layouts, choosers=()):
         self._layouts, self.parts = layouts, spaces.flatten(layouts)
-        self.size = sum(part.size for part in self.parts)
-        self.groups = [group for part in self.parts for group in part.groups]
+        self._names = spaces.flatten(spaces.names(layouts, root="action"))
+        sizes = [part.size for part in self.parts]
+        self.size, self.groups, self._owners = sum(sizes), [], []
+        for i, part in enumerate(self.parts):
+            self._owners += [self._names[i]] * len(part.groups)
+            for number, group in enumerate(part.groups):
+                choices = ()
+                if part.shape:
+                    first = sum(sizes[: choosers[i]])
+                    row = number * part.shape[0] // len(part.groups)
+                    ends = first + sizes[choosers[i]], part.shape[0]
+                    choices = [*range(first + row, *ends)]
+                self.groups.append((*group[:3], choices))
+
+    def illegal_part(self, mask):
+        return f" in the part {self._owners[np.argmin(self._allows(mask))]!r}"
 
     def flatten(self, mask):
         """Returns nested masks, of which `None` allows all actions, as `[M]` int8."""

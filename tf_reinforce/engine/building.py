@@ -2,6 +2,7 @@
 
 import math
 
+import gymnasium as gym
 import keras
 
 from tf_reinforce import baselines
@@ -11,6 +12,7 @@ from tf_reinforce.data import seeding
 from tf_reinforce.data import spaces
 from tf_reinforce.engine import learner_processes
 from tf_reinforce.engine import trainer
+from tf_reinforce.heads import autoregressive
 from tf_reinforce.policies import actor
 from tf_reinforce.policies import default_policy
 from tf_reinforce.policies import models
@@ -110,6 +112,11 @@ def _head(setting, action_space):
     kind, options = default_settings.head_settings(setting, action_space)
     head_class = getattr(heads, kind)
     schema.expect_keys(f"The head {kind}", options, head_class.setting_names)
+    if kind == "Autoregressive":
+        if isinstance(action_space, gym.spaces.MultiDiscrete):
+            options["shape"] = action_space.shape
+            action_space = autoregressive.choices_of(action_space)
+        return head_class(heads.for_space(action_space).heads, **options)
     return head_class.from_space(action_space, **options)
 
 

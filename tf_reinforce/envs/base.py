@@ -99,8 +99,9 @@ class TensorEnv(abc.ABC):
 
         If the action space is nested, the masks are nested in the same way. The mask of a
         part may be `None` if all actions of this part are legal, and it must be `None`
-        for a `Box` of reals. Each choice needs at least one legal action, except in a
-        terminal state, whose mask is ignored.
+        for a `Box` of reals. The mask of a part that depends on an earlier choice among K
+        (`heads.Autoregressive`) is `[B, K, n]`. Each choice needs at least one legal
+        action, except in a terminal state, whose mask is ignored.
         """
         return None
 

@@ -187,10 +187,11 @@ def _form(tensor, exact=False, is_mask=False):
     if tensor is None:
         return None
     tensor = tf.convert_to_tensor(tensor)
-    kind = tensor.dtype.name if exact else _kind(tensor.dtype)
+    kind, shape = tensor.dtype.name if exact else _kind(tensor.dtype), tensor.shape
     if is_mask and (tensor.dtype.is_bool or tensor.dtype.is_integer):
         kind = "bool or int"
-    return f"{kind} {tensor.shape}"
+        shape = shape[:1] + shape[2:] if shape.rank == 3 else shape  # without table rows
+    return f"{kind} {shape}"
 
 
 def _expect(env, function, tensors, expected, exact=False):

@@ -30,9 +30,12 @@ def flat_masks(reader, env, state, observation, count):
     with contextlib.suppress(KeyError):
         parts = spaces.flatten(reader.path.lookup(observation, mask))
     flat = [None if part is None else tf.reshape(part, [count, -1]) for part in parts]
-    expected = [layout.size for layout in layouts]
+    expected = [layout.shape or layout.size for layout in layouts]
     sizes = [None if part is None else part.shape[1] for part in flat]
     has_mask = len(sizes) == len(expected) and sizes != [None]
+    for i, layout in enumerate(layouts if has_mask else ()):
+        if layout.shape and parts[i] is not None:
+            sizes[i] = tuple(parts[i].shape[1:])
     if not (has_mask and all(x in (None, y) for x, y in zip(sizes, expected))):
         raise ValueError(
             "`action_mask` must be the place of a mask, with parts of "
@@ -52,9 +55,12 @@ def has_legal_action(layout, masks):
         masks: `[..., M]` int8 tensor.
     """
     valid, first = tf.reduce_all(masks != _INVALID, axis=-1), 0
-    for size, least, _ in layout.groups:
+    for size, least, _, choices in layout.groups:
         if least:  # valid flags are legal
-            valid &= tf.reduce_any(masks[..., first : first + size] > 0, axis=-1)
+            legal = tf.reduce_any(masks[..., first : first + size] > 0, axis=-1)
+            if choices:
+                legal |= tf.reduce_all(tf.gather(masks, choices, axis=-1) <= 0, axis=-1)
+            valid &= legal
         first += size
     return valid
 

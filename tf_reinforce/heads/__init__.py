@@ -7,6 +7,7 @@ import keras
 
 from tf_reinforce.data import spaces
 from tf_reinforce.data.seeding import NoiseSpec
+from tf_reinforce.heads.autoregressive import Autoregressive
 from tf_reinforce.heads.base import Head
 from tf_reinforce.heads.base import Support
 from tf_reinforce.heads.bernoulli import Bernoulli
@@ -17,9 +18,11 @@ from tf_reinforce.heads.composite import Composite
 from tf_reinforce.heads.gaussian import Gaussian
 from tf_reinforce.heads.multi_categorical import MultiCategorical
 from tf_reinforce.heads.multinomial import Multinomial
+from tf_reinforce.heads.pointer import Pointer
 from tf_reinforce.heads.tanh import TanhGaussian
 
 __all__ = [
+    "Autoregressive",
     "Bernoulli",
     "Beta",
     "Categorical",
@@ -30,6 +33,7 @@ __all__ = [
     "MultiCategorical",
     "Multinomial",
     "NoiseSpec",
+    "Pointer",
     "Support",
     "TanhGaussian",
     "for_space",

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -47,6 +48,11 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         action_dtype: Type of a raw action, or `None` for that of the policy outputs.
         mask_size: Int, `M`, the entries of an action mask; zero if all actions are always
             legal.
+        appended_size: Int, the entries that `mask_outputs` appends to the outputs.
+        conditioned_size: Int, how many of the first outputs depend on earlier parts of an
+            `Autoregressive` action, or `None` for all.
+        features_size: Int, F, the size of `action_features`, or `None` for that of the
+            action.
         choices: Tuple of ints, the categories of each choice of an action, if a mask must
             leave one of them.
         support: `Support`, the range of real raw actions. `None` means that they may be
@@ -54,8 +60,9 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         argument_names: Tuple of the constructor arguments, attributes of the same name,
             that `get_config` and `repr` show.
 
-    In a `Composite`, `noise` is nested, and `action_shape`, `action_dtype` and `support`
-    belong to the heads inside; `action_spec` describes the raw action of every head.
+    In a `Composite` or an `Autoregressive`, `noise` is nested, and `action_shape`,
+    `action_dtype` and `support` belong to the heads inside; `action_spec` describes the
+    raw action of every head.
     """
 
     outputs_size: int
@@ -64,6 +71,9 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     action_dtype: str | None
     mask_size: int = 0
     choices: tuple[int, ...] = ()
+    appended_size: int = 0
+    conditioned_size: int | None = None
+    features_size: int | None = None
     support: Support | None = None
 
     def __repr__(self) -> str:
@@ -102,6 +112,37 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         Args:
             outputs: `[..., P]` float tensor.
         """
+
+    def log_prob_and_entropy(self, outputs: tf.Tensor, actions: Any) -> tuple[Any, Any]:
+        """Returns ln π(a|s) of raw actions, and the entropy of π, `[...]` each.
+
+        An update maximizes the entropy by its gradient, so a head whose entropy has no
+        closed form returns an estimate from the actions, with an unbiased gradient.
+        """
+        distribution = self.distribution(outputs)
+        return distribution.log_prob(actions), distribution.entropy()
+
+    def max_entropy(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
+        """Returns the entropy of a uniform choice among legal actions, `[...]`.
+
+        Args:
+            outputs: `[..., P]` zeros, or what `mask_outputs` returns for them.
+            actions: Raw actions, on which the legal values of later parts may depend.
+        """
+        return self.distribution(outputs).entropy()
+
+    def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
+        """Returns what later parts of an `Autoregressive` action see of an action.
+
+        Args:
+            outputs: `[..., P]` float tensor.
+            actions: `[..., *action_shape]` raw actions.
+
+        Returns:
+            `[..., F]` float; by default the numbers of the raw action.
+        """
+        shape = [*tf.unstack(tf.shape(outputs)[:-1]), math.prod(self.action_shape)]
+        return tf.reshape(tf.cast(actions, outputs.dtype), shape)
 
     def density_variable(self, actions: Any) -> Any:
         """Returns the variable whose log-density is `log_prob`, usually the raw action.
@@ -214,7 +255,7 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
             mask: `[..., M]` int8 tensor; zero marks an illegal action.
 
         Returns:
-            `[..., P]` float, finite.
+            `[..., P + appended_size]` float, finite, which every method takes.
         """
         return outputs
 
@@ -311,6 +352,45 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     def is_valid(self, actions: Any) -> Any:
         """Returns a bool array, True for each number that a raw action may contain."""
         return np.isfinite(actions)
+
+
+def combinations(heads: Sequence[Head], limit: int) -> list | None:
+    """Returns all combinations of the raw actions of several heads.
+
+    Returns:
+        A list with an array `[K, *action_shape]` for each head, or `None` if actions are
+        real, or there are more than `limit` combinations.
+    """
+    actions: list[Any] = [_all_actions(head, limit) for head in heads]
+    if any(x is None for x in actions) or math.prod(map(len, actions)) > limit:
+        return None
+    grid = np.meshgrid(*(np.arange(len(x)) for x in actions), indexing="ij")
+    return [x[index.ravel()] for x, index in zip(actions, grid, strict=True)]
+
+
+def _all_actions(head: Head, limit: int) -> np.ndarray | None:
+    """Returns every array of non-negative integers that a head accepts as an action.
+
+    Each entry counts up to the largest integer that is accepted while all others are
+    zero.
+    The result is `None` if the actions are real, more than `limit`, or none.
+    """
+    if not tf.as_dtype(head.action_dtype or "float32").is_integer:
+        return None
+    numbers, sizes = np.arange(limit + 1)[:, None], []
+    for entry in np.eye(math.prod(head.action_shape), dtype="int64"):
+        accepted = np.flatnonzero(_are_valid(head, numbers * entry))
+        sizes.append(1 + int(max(accepted, default=-1)))
+    if not 0 < math.prod(sizes) <= limit:
+        return None
+    actions = np.array(list(itertools.product(*map(range, sizes))), head.action_dtype)
+    actions = actions[_are_valid(head, actions)]
+    return actions.reshape(-1, *head.action_shape)
+
+
+def _are_valid(head: Head, rows: np.ndarray) -> Any:
+    valid = head.is_valid(rows.reshape(-1, *head.action_shape))
+    return np.reshape(valid, (len(rows), -1)).all(axis=1)
 
 
 def constant(values: Any, like: tf.Tensor) -> tf.Tensor:

@@ -33,8 +33,63 @@ class LogitsHead(base.Head):
         return {"logits": outputs, "probs": tf.nn.softmax(outputs)}
 
 
+class ChoiceHead(LogitsHead):
+    """A head for one action among `size`, from logits that `logits` computes.
+
+    Args:
+        size, start: As for `Categorical`.
+    """
+
+    action_shape = ()
+    argument_names: tuple[str, ...] = ("size", "start")
+
+    def __init__(self, size: int, *, start: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.size = validation.size("size", size)
+        self.start = validation.whole_number("start", start)
+        self.choices = (self.size,)
+        self.outputs_size = self.mask_size = self.features_size = self.size
+        self.noise = seeding.NoiseSpec("uniform", (self.size,))
+
+    @classmethod
+    def from_space(cls, space: Any, **options: Any) -> Any:
+        return cls(int(space.n), start=int(space.start), **options)
+
+    def logits(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the logits `[..., size]` for policy outputs."""
+        return outputs
+
+    def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
+        return tfp.distributions.Categorical(logits=self.logits(outputs))
+
+    def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
+        # By the Gumbel-max trick, the argmax of logits plus -log(-log u) is a sample.
+        return _argmax(center_logits(self.logits(outputs)) + gumbel(noise))
+
+    def mode(self, outputs: tf.Tensor) -> Any:
+        return _argmax(self.logits(outputs))
+
+    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
+        return super().parameters(self.logits(outputs))
+
+    def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
+        # Padding may contain any number, and is therefore clipped to valid indices.
+        indices = np.clip(actions, 0, self.size - 1)[..., None]
+        return np.take_along_axis(mask, indices, axis=-1)[..., 0] != 0
+
+    def to_environment(self, actions: Any) -> Any:
+        return actions + self.start if self.start else actions
+
+    def matches_space(self, space: Any) -> bool:
+        is_discrete = isinstance(space, gym.spaces.Discrete)
+        return is_discrete and (space.n, space.start) == (self.size, self.start)
+
+    def is_valid(self, actions: Any) -> Any:
+        return (actions >= 0) & (actions < self.size)
+
+
 @keras.saving.register_keras_serializable("tf_reinforce")
-class Categorical(LogitsHead):
+class Categorical(ChoiceHead):
     """One of `K` actions, from `K` policy outputs (the logits).
 
         π(a|s) = exp(zₐ) / Σₖ exp(zₖ),    a = arg maxₖ [zₖ - log(-log uₖ)]
@@ -60,48 +115,15 @@ class Categorical(LogitsHead):
     ([1], [6])
     """
 
-    action_shape = ()
-    argument_names = ("size", "start")
-
-    def __init__(self, size: int, *, start: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.size = validation.size("size", size)
-        self.start = validation.whole_number("start", start)
-        self.choices = (self.size,)
-        self.outputs_size = self.mask_size = self.size
-        self.noise = seeding.NoiseSpec("uniform", (self.size,))
-
-    @classmethod
-    def from_space(cls, space: Any, **options: Any) -> "Categorical":
-        return cls(int(space.n), start=int(space.start), **options)
-
-    def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
-        return tfp.distributions.Categorical(logits=outputs)
-
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         return eligibility.categorical_logits(outputs, actions)
 
-    def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
-        # By the Gumbel-max trick, the argmax of logits plus -log(-log u) is a sample.
-        return self.mode(center_logits(outputs) + gumbel(noise))
+    def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
+        return tf.one_hot(actions, self.size, dtype=outputs.dtype)
 
-    def mode(self, outputs: tf.Tensor) -> Any:
-        return tf.argmax(outputs, axis=-1, output_type=tf.int64)
 
-    def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
-        # Padding may contain any number, and is therefore clipped to valid indices.
-        indices = np.clip(actions, 0, self.size - 1)[..., None]
-        return np.take_along_axis(mask, indices, axis=-1)[..., 0] != 0
-
-    def to_environment(self, actions: Any) -> Any:
-        return actions + self.start if self.start else actions
-
-    def matches_space(self, space: Any) -> bool:
-        is_discrete = isinstance(space, gym.spaces.Discrete)
-        return is_discrete and (space.n, space.start) == (self.size, self.start)
-
-    def is_valid(self, actions: Any) -> Any:
-        return (actions >= 0) & (actions < self.size)
+def _argmax(logits: Any) -> Any:
+    return tf.argmax(logits, axis=-1, output_type=tf.int64)
 
 
 def mask_logits(logits: Any, illegal: Any) -> Any:

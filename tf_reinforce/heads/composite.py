@@ -1,4 +1,4 @@
-"""`Composite`, several heads that are nested like the action space."""
+"""Heads that are nested like the action space, and `Composite`, for independent parts."""
 
 import functools
 from typing import Any
@@ -15,46 +15,47 @@ from tf_reinforce.data import spaces
 from tf_reinforce.heads import base
 
 
-@keras.saving.register_keras_serializable("tf_reinforce")
-class Composite(base.Head):
-    """Heads in tuples and dicts, for `Tuple` and `Dict` spaces nested to any depth.
+class NestedHead(base.Head):
+    """A head of several heads, in tuples and dicts that are nested to any depth.
 
-        π(a|s) = Π_leaves π_leaf(a_leaf|s)
+    Raw actions, noise and the environment's actions have the same nested structure as the
+    heads. The policy returns the outputs for all heads in one vector. The vector follows
+    the order of `keras.tree.flatten`, which sorts the keys of dicts, and flat action
+    masks follow the same order.
 
-    Given the observation, the actions of the heads are independent of each other. Raw
-    actions, noise and the environment's actions have the same nested structure as the
-    heads.
-
-    The policy returns the outputs for all heads in one vector. The vector follows the
-    order of `keras.tree.flatten`, which sorts the keys of dicts, and flat action masks
-    follow the same order.
-
-    Args:
-        heads: Tuple or dict of heads, nested to any depth. Keys are strings without "/".
-
-    Example:
-
-    >>> from tf_reinforce import heads
-    >>> gear, lamps = heads.Categorical(3, start=1), heads.Bernoulli(2)
-    >>> head = Composite({"gear": gear, "lamps": lamps})
-    >>> head.mode(tf.constant([[0.0, 0.0, 9.0, 1.0, -1.0]]))["lamps"].numpy().tolist()
-    [[1, 0]]
-    >>> head.flatten_mask({"gear": np.array([1, 1, 0]), "lamps": None}).tolist()
-    [1, 1, 0, 2, 2]
-    >>> sorted(head.parameters(tf.zeros([1, 5])))
-    ['gear_logits', 'gear_probs', 'lamps_logits', 'lamps_probs']
+    Attributes:
+        leaves: List of the heads, in the order of `keras.tree.flatten`.
+        names: Tuple of strings, their names.
+        argument: String, the name of the constructor argument with the heads.
     """
 
-    def __init__(self, heads: tuple | dict, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    argument = "heads"
+
+    def _set_heads(self, heads: Any) -> None:
+        """Sets the heads, or raises an error unless they are different heads."""
         self.names = spaces.leaf_names(heads, "action")  # checks the keys
-        _check_heads(heads)
+        _check_heads(heads, self.argument)
         self.leaves = keras.tree.flatten(heads)
         # Keras tracks the layers in a flat list. Keras does not track nested layers, and
         # would replace the dicts. Therefore `_pack` keeps the nesting of the heads.
         self._pack = functools.partial(keras.tree.pack_sequence_as, heads)
-        self.outputs_size = sum(leaf.outputs_size for leaf in self.leaves)
-        self.mask_size = sum(leaf.mask_size for leaf in self.leaves)
+        self._set_sizes({})
+
+    def _set_sizes(self, rows: dict[int, int], *more: int) -> None:
+        """Sets how outputs and masks are split into those of the heads.
+
+        Args:
+            rows: Dict from the index of a head to the number of rows of its mask, which
+                `mask_outputs` appends to the outputs.
+            *more: Ints, the sizes of outputs that belong to no head, behind all others.
+        """
+        self._rows, leaves = rows, [*enumerate(self.leaves)]
+        masks = self._mask_sizes = [x.mask_size * rows.get(i, 1) for i, x in leaves]
+        added = [masks[i] if i in rows else x.appended_size for i, x in leaves]
+        self._sizes = [*(leaf.outputs_size for leaf in self.leaves), *more]
+        self._appended = [*added, *(0 for _ in more)]
+        self.outputs_size, self.mask_size = sum(self._sizes), sum(masks)
+        self.appended_size = sum(added)
 
     def build(self, outputs_shape: Any) -> None:
         for leaf in self.leaves:
@@ -80,50 +81,67 @@ class Composite(base.Head):
     def action_spec(self, dtype: Any) -> Any:
         return self._pack([leaf.action_spec(dtype) for leaf in self.leaves])
 
-    def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
-        return _JointDistribution(self._each("distribution", outputs), self._pack)
-
-    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
-        return tf.concat(self._each("eligibility", outputs, nested=actions), axis=-1)
-
-    def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
-        return self._pack(self._each("sample", outputs, nested=noise))
-
     def mode(self, outputs: tf.Tensor) -> Any:
-        return self._pack(self._each("mode", outputs))
+        return self._pack(self._each("mode", self._greedy(outputs)))
 
     def relative_scale(self, outputs: tf.Tensor) -> tf.Tensor:
-        return tf.concat(self._each("relative_scale", outputs), axis=-1)
+        return tf.concat(self._each("relative_scale", self._greedy(outputs)), axis=-1)
+
+    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
+        leaves = self._each("parameters", self._greedy(outputs))
+        parts = zip(self.names, leaves, strict=True)
+        return {f"{leaf}_{name}": x for leaf, p in parts for name, x in p.items()}
+
+    def _greedy(self, outputs: Any) -> list:
+        """Returns the outputs of each head, given the most likely earlier parts."""
+        return self._split(outputs)
 
     def at_bounds(self, actions: Any) -> tf.Tensor:
         return tf.concat(self._each("at_bounds", nested=actions), axis=-1)
 
-    def _each(self, method: str, outputs: Any = None, nested: Any = None) -> list:
-        """Returns what a method of each head returns for its part of the arguments."""
-        parts = []
-        if outputs is not None:
-            sizes = [leaf.outputs_size for leaf in self.leaves]
-            parts.append(tf.split(outputs, sizes, axis=-1))
+    def _each(self, method: str, parts: Any = None, nested: Any = None) -> list:
+        """Returns what a method of each head returns for its part of the arguments.
+
+        Args:
+            method: String, its name.
+            parts: List of the outputs of each head, or `None`.
+            nested: Actions or noise, nested like the heads, or `None`.
+        """
+        columns = [] if parts is None else [parts]
         if nested is not None:
             keras.tree.assert_same_structure(self.heads, nested)
-            parts.append(keras.tree.flatten(nested))
-        pairs = zip(self.leaves, *parts, strict=True)
+            columns.append(keras.tree.flatten(nested))
+        pairs = zip(self.leaves, *columns, strict=True)
         return [getattr(leaf, method)(*arguments) for leaf, *arguments in pairs]
 
+    def _split(self, outputs: Any) -> list:
+        """Returns the policy outputs of each head, before or after `mask_outputs`."""
+        sizes = self._sizes
+        if outputs.shape[-1] != self.outputs_size:
+            sizes = [x + y for x, y in zip(sizes, self._appended, strict=True)]
+        return tf.split(outputs, sizes, axis=-1)
+
     def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
-        offsets, scales = zip(*self._each("output_scaling"), strict=True)
-        return np.concatenate(offsets), np.concatenate(scales)
+        parts = zip(*self._each("output_scaling"), strict=True)
+        offsets, scales = map(np.concatenate, parts)
+        more = 0, self.outputs_size - len(offsets)
+        return np.pad(offsets, more), np.pad(scales, more, constant_values=1.0)
 
     def is_logit(self) -> np.ndarray:
-        return np.concatenate(self._each("is_logit"))
+        flags = np.concatenate(self._each("is_logit"))
+        return np.pad(flags, (0, self.outputs_size - len(flags)))
 
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
-        sizes = [leaf.mask_size for leaf in self.leaves if leaf.mask_size]
+        sizes = [size for size in self._mask_sizes if size]
         masks = iter(tf.split(mask, sizes, axis=-1) if sizes else ())
-        parts = tf.split(outputs, [leaf.outputs_size for leaf in self.leaves], axis=-1)
-        for i, leaf in enumerate(self.leaves):
-            if leaf.mask_size:
-                parts[i] = leaf.mask_outputs(parts[i], next(masks))
+        parts = self._split(outputs)
+        for i, size in enumerate(self._mask_sizes):
+            if size:
+                if i in self._rows:
+                    own = tf.cast(next(masks), outputs.dtype)
+                    parts[i] = tf.concat([parts[i], own], axis=-1)
+                else:
+                    parts[i] = self.leaves[i].mask_outputs(parts[i], next(masks))
         return tf.concat(parts, axis=-1)
 
     @property
@@ -132,21 +150,24 @@ class Composite(base.Head):
         return action_masks.NestedLayout(layouts)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
-        parts = zip(self.leaves, keras.tree.flatten(actions), self._split_mask(mask))
-        return np.all([leaf.is_legal(a, m) for leaf, a, m in parts], axis=0)
+        actions = keras.tree.flatten(actions)
+        parts = zip(self.leaves, actions, self._leaf_masks(actions, mask), strict=True)
+        legal = [leaf.is_legal(a, m) for leaf, a, m in parts if m is not None]
+        return np.all([np.ones(mask.shape[:-1], bool), *legal], axis=0)
 
-    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        parts = zip(self.names, self._each("parameters", outputs), strict=True)
-        return {f"{leaf}_{name}": x for leaf, p in parts for name, x in p.items()}
+    def _leaf_masks(self, actions: list, mask: Any) -> list:
+        """Returns the mask of each head, or `None`, given the actions of all heads."""
+        if mask is None or not mask.shape[-1]:
+            return [None] * len(actions)
+        return np.split(mask, np.cumsum(self._mask_sizes)[:-1], axis=-1)
 
     def to_environment(self, actions: Any) -> Any:
         return self._pack(self._each("to_environment", nested=actions))
 
     def check_actions(self, actions: Any, lengths: ArrayLike, masks: Any = None) -> None:
-        has_masks = masks is not None and masks.shape[-1]
-        masks = self._split_mask(masks) if has_masks else [None] * len(self.leaves)
         keras.tree.assert_same_structure(self.heads, actions)
         actions = keras.tree.flatten(actions)
+        masks = self._leaf_masks(actions, masks)
         parts = zip(self.names, self.leaves, actions, masks, strict=True)
         for name, leaf, part, mask in parts:
             try:
@@ -166,69 +187,123 @@ class Composite(base.Head):
     def is_valid(self, actions: Any) -> Any:
         return self._pack(self._each("is_valid", nested=actions))
 
-    def _split_mask(self, mask: Any) -> Any:
-        ends = np.cumsum([leaf.mask_size for leaf in self.leaves])
-        return np.split(mask, ends[:-1], axis=-1)
-
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "heads": _to_config(self.heads)}
+        return {**super().get_config(), self.argument: _to_config(self.heads)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
-        return super().from_config({**config, "heads": _from_config(config["heads"])})
+        heads = _from_config(config[cls.argument])
+        return super().from_config({**config, cls.argument: heads})
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class Composite(NestedHead):
+    """Heads in tuples and dicts, for `Tuple` and `Dict` spaces nested to any depth.
+
+        π(a|s) = Π_leaves π_leaf(a_leaf|s)
+
+    Given the observation, the actions of the heads are independent of each other; in an
+    `Autoregressive`, they depend on each other. Raw actions, noise and the environment's
+    actions have the same nested structure as the heads.
+
+    The policy returns the outputs for all heads in one vector. The vector follows the
+    order of `keras.tree.flatten`, which sorts the keys of dicts, and flat action masks
+    follow the same order.
+
+    Args:
+        heads: Tuple or dict of heads, nested to any depth. Keys are strings without "/".
+
+    Example:
+
+    >>> from tf_reinforce import heads
+    >>> gear, lamps = heads.Categorical(3, start=1), heads.Bernoulli(2)
+    >>> head = Composite({"gear": gear, "lamps": lamps})
+    >>> head.mode(tf.constant([[0.0, 0.0, 9.0, 1.0, -1.0]]))["lamps"].numpy().tolist()
+    [[1, 0]]
+    >>> head.flatten_mask({"gear": np.array([1, 1, 0]), "lamps": None}).tolist()
+    [1, 1, 0, 2, 2]
+    >>> sorted(head.parameters(tf.zeros([1, 5])))
+    ['gear_logits', 'gear_probs', 'lamps_logits', 'lamps_probs']
+    """
+
+    def __init__(self, heads: tuple | dict, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._set_heads(heads)
+
+    def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
+        leaves = self._each("distribution", self._split(outputs))
+
+        def log_prob(actions: Any) -> Any:
+            parts = zip(leaves, keras.tree.flatten(actions), strict=True)
+            return tf.add_n([leaf.log_prob(action) for leaf, action in parts])
+
+        def entropy() -> Any:
+            return tf.add_n([leaf.entropy() for leaf in leaves])
+
+        return JointDistribution(self, outputs, log_prob, entropy)
+
+    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
+        parts = self._split(outputs)
+        return tf.concat(self._each("eligibility", parts, nested=actions), axis=-1)
+
+    def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
+        return self._pack(self._each("sample", self._split(outputs), nested=noise))
 
     def __repr__(self) -> str:
         return f"Composite({self.heads})"
 
 
-def _check_heads(heads: Any) -> None:
-    """Raises an error unless `heads` is a nested tuple or dict of different heads."""
-    if not isinstance(heads, (tuple, dict)):
-        raise TypeError(f"`heads` must be a tuple or a dict. Received: heads={heads!r}")
-    leaves = spaces.flatten(heads)
-    for leaf in leaves:
-        if not isinstance(leaf, base.Head) or isinstance(leaf, Composite):
-            raise TypeError(
-                "`heads` must be heads in tuples and dicts. A Composite cannot "
-                f"contain another Composite: nest its heads. Received: {leaf!r} in "
-                f"{heads!r}"
-            )
-    if len(set(map(id, leaves))) < len(leaves):
-        raise ValueError(
-            "Each of `heads` must be a different object with its own weights. "
-            f"Received: heads={heads!r}"
-        )
-
-
-class _JointDistribution(tfp.distributions.Distribution):
-    """The joint distribution of several heads' independent actions.
+class JointDistribution(tfp.distributions.Distribution):
+    """The joint distribution of the actions of a nested head.
 
     TFP's own joint distributions call `sample` in `log_prob`, which a distribution from
     `Head.distribution` does not need: `Head.sample` draws the actions.
+
+    Args:
+        head: `NestedHead`.
+        outputs: `[..., P]` float tensor.
+        log_prob: Function from nested actions to their log-probabilities.
+        entropy: Function without arguments that returns the entropy.
     """
 
-    def __init__(self, leaves: Any, pack: Any) -> None:
-        self._leaves = leaves
-        self._pack = pack
+    def __init__(self, head: Any, outputs: Any, log_prob: Any, entropy: Any) -> None:
+        self._log_prob, self._entropy = log_prob, entropy
+        specs = head.action_spec(outputs.dtype)
+        self._specs = lambda: specs  # TensorFlow would replace the dicts
+        self._outputs_shape = outputs.shape[:-1]
+        nested = keras.tree.map_structure
+        fixed = tfp.distributions.NOT_REPARAMETERIZED
         super().__init__(
-            dtype=pack([leaf.dtype for leaf in leaves]),
-            reparameterization_type=pack([x.reparameterization_type for x in leaves]),
+            dtype=nested(lambda spec: spec.dtype, specs),
+            reparameterization_type=nested(lambda spec: fixed, specs),
             validate_args=False,
             allow_nan_stats=True,
         )
 
-    def _log_prob(self, actions: Any) -> Any:
-        parts = zip(self._leaves, keras.tree.flatten(actions), strict=True)
-        return tf.add_n([leaf.log_prob(action) for leaf, action in parts])
-
-    def _entropy(self) -> Any:
-        return tf.add_n([leaf.entropy() for leaf in self._leaves])
-
     def _batch_shape(self) -> Any:
-        return self._leaves[0].batch_shape
+        return self._outputs_shape
 
     def _event_shape(self) -> Any:
-        return self._pack([leaf.event_shape for leaf in self._leaves])
+        return keras.tree.map_structure(lambda spec: spec.shape, self._specs())
+
+
+def _check_heads(heads: Any, name: str) -> None:
+    """Raises an error unless `heads` is a nested tuple or dict of different heads."""
+    if not isinstance(heads, (tuple, dict)):
+        raise TypeError(f"`{name}` must be a tuple or a dict. Received: {name}={heads!r}")
+    leaves = spaces.flatten(heads)
+    for leaf in leaves:
+        if not isinstance(leaf, base.Head) or isinstance(leaf, NestedHead):
+            raise TypeError(
+                f"`{name}` must be heads in tuples and dicts. A nested head cannot "
+                f"contain another one: nest its heads. Received: {leaf!r} in "
+                f"{heads!r}"
+            )
+    if len(set(map(id, leaves))) < len(leaves):
+        raise ValueError(
+            f"Each of `{name}` must be a different object with its own weights. "
+            f"Received: {name}={heads!r}"
+        )
 
 
 def _to_config(heads: Any) -> Any:

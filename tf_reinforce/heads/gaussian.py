@@ -127,6 +127,13 @@ class GaussianHead(box.BoxHead):
     def mode(self, outputs: tf.Tensor) -> Any:
         return tf.identity(self._mean(outputs))
 
+    def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
+        # The bounds become -1 and 1.
+        offsets, scales = (x[: self.size] for x in self.output_scaling())
+        return (actions - base.constant(offsets, outputs)) / base.constant(
+            scales, outputs
+        )
+
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
         mean = self._mean(outputs)
         scale = self._scale(outputs) * tf.ones_like(mean)

@@ -56,7 +56,7 @@ class MultiCategorical(categorical.LogitsHead):
         validation.size("sum(sizes)", sum(self.sizes))
         self.shape = base.env_shape(shape, count)
         self.start = base.one_or_each("start", start, count, "iu").tolist()
-        self.outputs_size = self.mask_size = sum(self.sizes)
+        self.outputs_size = self.mask_size = self.features_size = sum(self.sizes)
         self.action_shape = (count,)
         self.noise = seeding.NoiseSpec("uniform", (self.outputs_size,))
         # Logits of categorical actions with different sizes are padded to one block
@@ -88,6 +88,10 @@ class MultiCategorical(categorical.LogitsHead):
 
     def mode(self, outputs: tf.Tensor) -> Any:
         return tf.argmax(self._to_block(outputs), axis=-1)
+
+    def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
+        columns = self._is_padding.shape[1]
+        return self._from_block(tf.one_hot(actions, columns, dtype=outputs.dtype))
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         indices = self._offsets + np.clip(actions, 0, np.array(self.sizes) - 1)

@@ -253,7 +253,7 @@ class Sample(keras.layers.Layer):
             tf.debugging.assert_equal(*counts, "Replayed actions and rows must be equal")
         if recorder.tape is not None:
             recorder.tape.watch(rows)  # the outputs may be constants
-        distribution = self.head.distribution(rows)
+        log_probs, entropies = self.head.log_prob_and_entropy(rows, actions)
         valid = None if mask is None else tf.reshape(mask, [shape[0], -1])
 
         def total(numbers):
@@ -262,7 +262,7 @@ class Sample(keras.layers.Layer):
                 numbers = tf.where(valid, numbers, 0.0)
             return tf.reduce_sum(numbers, axis=1)
 
-        sums = total(distribution.log_prob(actions)), total(distribution.entropy())
+        sums = total(log_probs), total(entropies)
         recorder.add(RecordedSample(self, rows, actions, *sums, valid))
         return actions
 

@@ -38,10 +38,13 @@ VALUE_NETWORK = {
 
 # The names of heads for a `Box` in presets and on the command line: classes in `heads`.
 BOX_HEADS = ("Gaussian", "ClippedGaussian", "TanhGaussian", "Beta")
+# The names of the head whose parts depend on each other: for an action of several parts.
+PARTS_HEADS = ("Autoregressive", "autoregressive")
+HEADS = BOX_HEADS + PARTS_HEADS
 
 # mypy reads no names from a table.
 BaselineNames: Any = Literal[(*BASELINES, "value", "none")]
-BoxHeadNames: Any = Literal[BOX_HEADS]
+HeadNames: Any = Literal[HEADS]
 Changing: Any = dict | Callable | None
 
 # The ids of environments with a twin in TensorFlow, and the class of each in `envs`.
@@ -213,9 +216,9 @@ class ValueBaseline(typing.TypedDict):
 
 def _head_table(name, value):
     """Checks that a head is known; its other arguments are checked when it is made."""
-    if value.get("kind") not in BOX_HEADS:
+    if value.get("kind") not in HEADS:
         raise ValueError(
-            f"`{name}` must have a `kind`, one of {BOX_HEADS}. Received: {name}={value!r}"
+            f"`{name}` must have a `kind`, one of {HEADS}. Received: {name}={value!r}"
         )
     return value
 
@@ -230,7 +233,8 @@ class AgentSettings(AgentOptions):
         learning_rate: Learning rate, or {first = 0.01, last = 0.001}.
         baseline: Baseline; {kind = "value", passes = 4} sets options of a value network
             (leave_one_out, but `train` without a preset mostly takes value).
-        head: Head for a Box; {kind = "Gaussian", initial_scale = 0.5} sets its arguments.
+        head: Head for a Box; autoregressive: for parts of an action that depend on each
+            other; {kind = "Gaussian", initial_scale = 0.5} sets its arguments.
         memory: Memory of the default policy: gru, attention, or the number of the last
             observations that it reads.
         steps_per_execution: Updates per call of a TensorFlow program.
@@ -242,7 +246,7 @@ class AgentSettings(AgentOptions):
     hidden: Sizes = (64, 64)  # type: ignore[assignment]
     learning_rate: NonNegative | Rates = 1e-2
     baseline: BaselineNames | ValueBaseline = "leave_one_out"
-    head: BoxHeadNames | Annotated[dict, _head_table] | None = None
+    head: HeadNames | Annotated[dict, _head_table] | None = None
     memory: Literal["gru", "attention"] | Repeats | None = None
     steps_per_execution: Repeats = 1
     jit_compile: Literal["auto", True, False] = "auto"

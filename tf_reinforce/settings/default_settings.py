@@ -37,25 +37,27 @@ def value_network(setting):
 
 
 def head_settings(setting, action_space):
-    """Returns the class name and the arguments of a head for a `Box`.
+    """Returns the class name and the arguments of a head that a setting names.
 
     Args:
         setting: The name, or a dict of the name `kind` and the arguments.
         action_space: `gymnasium.Space` of the environment.
 
     Raises:
-        ValueError: If the name is unknown, or the action space is not a `Box`.
+        ValueError: If the name is unknown, or the action space is no `Box`, or for
+            `"autoregressive"`, no space of several parts.
     """
-    import gymnasium  # not for `tf-reinforce --help`
-
     config.check_option("agent", "head", setting)
-    if not isinstance(action_space, gymnasium.spaces.Box):
-        raise ValueError(
-            "`head` must be the name of a head for a Box. Received: "
-            f"head={setting!r} for {action_space!r}"
-        )
     options = dict(setting) if isinstance(setting, dict) else {"kind": setting}
-    return options.pop("kind"), options
+    kind = options.pop("kind")
+    has_parts = kind in config.PARTS_HEADS
+    kinds = ("Tuple", "Dict", "MultiDiscrete") if has_parts else ("Box",)
+    if type(action_space).__name__ not in kinds:
+        raise ValueError(
+            "`head` must be the name of a head for a Box, or 'autoregressive' for an "
+            f"action of several parts. Received: head={setting!r} for {action_space!r}"
+        )
+    return "Autoregressive" if has_parts else kind, options
 
 
 def gamma(max_episode_steps):

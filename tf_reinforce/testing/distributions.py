@@ -58,13 +58,16 @@ def check_head(
       standard errors.
     - `expected_eligibility`: The expectation of `eligibility` over all actions is zero.
       Otherwise, log_prob may be normalized for some outputs only, or not be smooth.
-    - `entropy`: The entropy of `distribution` is the expectation of -log_prob.
-    - `mode`: No raw action is more likely than the head's mode.
+    - `entropy`: The expectation of the entropy from `log_prob_and_entropy` is that of
+      -log_prob.
+    - `mode`: No raw action is more likely than the head's mode. The mode of an
+      `Autoregressive` is greedy: no value of a part is more likely, given the mode of the
+      earlier parts.
 
     Args:
         head: `tfr.heads.Head`, which is built if necessary. A continuous head must sample
             one or two numbers, and its log_prob must be smooth in the action (not Laplace
-            or uniform). All heads inside a `Composite` must have integer actions.
+            or uniform). All heads inside a nested one must have integer actions.
         outputs: `[N, P]` float, the rows of policy outputs to check. The default is three
             rows of standard normal numbers.
         mask: `[head.mask_size]` integers, an action mask for a head with integer actions,
@@ -168,7 +171,8 @@ class _Check:
         yield "finite_differences", _error(closed_form[likely], differences)
         yield from self.sample_errors()
         yield "expected_eligibility", np.abs(self.expectation(closed_form)).max()
-        entropy = self.head.distribution(self.outputs(1)).entropy()
+        _, entropies = self.head.log_prob_and_entropy(outputs, self.actions)
+        entropy = self.expectation(entropies.numpy()) / self.probs.sum()
         yield "entropy", _error(entropy, -self.expectation(log_probs))
         mode = self.checked("mode", self.head.mode(self.outputs(1)), 1, self.action_spec)
         yield "mode", self.mode_error(mode, log_probs)
@@ -248,9 +252,22 @@ class _EnumeratedCheck(_Check):
         yield "sample", error if counts.sum() == _NUM_SAMPLES else math.inf
 
     def mode_error(self, mode, log_probs):
-        matrix = enumeration.to_matrix(self.actions)
-        is_mode = (matrix == enumeration.to_matrix(mode)).all(axis=1)
-        return log_probs.max() - log_probs[is_mode][0] if is_mode.any() else math.inf
+        columns = [(self.actions, mode)]
+        if isinstance(self.head, heads.Autoregressive):
+            # The mode is greedy: part by part, given the mode of the earlier parts.
+            flat = zip(*map(keras.tree.flatten, (self.actions, mode)), strict=True)
+            named = dict(zip(self.head.names, flat, strict=True))
+            columns = [named[name] for name in self.head.order]
+        error, possible = 0.0, np.ones(len(log_probs), bool)
+        for values, best in columns:
+            matrix = enumeration.to_matrix(values)
+            groups = np.unique(matrix, axis=0, return_inverse=True)[1].ravel()
+            totals = np.bincount(groups, np.exp(log_probs) * possible)
+            possible &= (matrix == enumeration.to_matrix(best)).all(axis=1)
+            if not possible.any():
+                return math.inf
+            error = max(error, np.log(totals.max() / totals[groups[possible][0]]))
+        return error
 
 
 class _IntegratedCheck(_Check):
@@ -265,9 +282,9 @@ class _IntegratedCheck(_Check):
 
     def __init__(self, head, row, rng, mask):
         super().__init__(head, row, rng)
-        if isinstance(head, heads.Composite) or mask is not None:
+        if hasattr(head, "leaves") or mask is not None:
             raise ValueError(
-                "Only a head with integer actions may have a `mask` or be a `Composite`. "
+                "Only a head with integer actions may have a `mask` or be of several. "
                 f"Received: {head!r}. Check each continuous head alone."
             )
         self.size = math.prod(head.action_shape)

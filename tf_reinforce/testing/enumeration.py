@@ -1,12 +1,10 @@
 """Enumerates a head's raw actions."""
 
-import itertools
-import math
-
 import keras
 import numpy as np
 
 from tf_reinforce import heads
+from tf_reinforce.heads import base
 from tf_reinforce.support import validation
 
 _MAX_ACTIONS = 100_000
@@ -40,13 +38,15 @@ def raw_actions(head):
         raise ValueError(
             f"`head` must have integer actions, which are enumerated. Received: {head!r}"
         )
-    if not isinstance(head, heads.Composite):
-        return _all_arrays(head)
-    leaves = [_all_arrays(leaf) for leaf in head.leaves]
-    _check_count(head, [len(leaf) for leaf in leaves])
-    grid = np.meshgrid(*(np.arange(len(leaf)) for leaf in leaves), indexing="ij")
-    parts = [leaf[index.ravel()] for leaf, index in zip(leaves, grid, strict=True)]
-    return keras.tree.pack_sequence_as(head.heads, parts)
+    leaves = getattr(head, "leaves", None)
+    arrays = base.combinations(leaves or [head], _MAX_ACTIONS)
+    if arrays is None:
+        raise ValueError(
+            f"The raw actions of {head!r} cannot be enumerated: `head.is_valid` must "
+            f"accept 1 to {_MAX_ACTIONS} combinations of numbers. Change it, or use a "
+            "smaller head."
+        )
+    return keras.tree.pack_sequence_as(head.heads, arrays) if leaves else arrays[0]
 
 
 def is_valid(head, actions):
@@ -87,30 +87,3 @@ def to_matrix(actions):
     """Returns N actions, an array `[N, …]` or nested arrays, as one matrix of N rows."""
     parts = keras.tree.flatten(actions)
     return np.concatenate([np.reshape(part, (len(part), -1)) for part in parts], axis=1)
-
-
-def _all_arrays(head):
-    """Returns every array of non-negative integers that the head accepts as an action.
-
-    Each entry counts up to the largest integer that is accepted while all others are
-    zero.
-    """
-    sizes, num_entries = [], math.prod(head.action_shape)
-    for entry in range(num_entries):
-        candidates = np.zeros((_MAX_ACTIONS + 1, num_entries), "int64")
-        candidates[:, entry] = np.arange(_MAX_ACTIONS + 1)
-        accepted = is_valid(head, candidates.reshape(-1, *head.action_shape))
-        sizes.append(1 + int(max(np.flatnonzero(accepted), default=-1)))
-    _check_count(head, sizes)
-    actions = np.array(list(itertools.product(*map(range, sizes))), head.action_dtype)
-    actions = actions.reshape(-1, *head.action_shape)
-    return actions[is_valid(head, actions)]
-
-
-def _check_count(head, sizes):
-    if not 0 < math.prod(sizes) <= _MAX_ACTIONS:
-        raise ValueError(
-            f"The raw actions of {head!r} cannot be enumerated: `head.is_valid` accepts "
-            f"{sizes} values for the {len(sizes)} parts of an action, and must accept 1 "
-            f"to {_MAX_ACTIONS} combinations. Change it, or use a smaller head."
-        )

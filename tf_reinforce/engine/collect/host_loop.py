@@ -329,7 +329,9 @@ class CollectionLoop:
             if not has_legal_action[env_index]:
                 fault = batched_envs.IndexedFault(
                     env_index,
-                    "the action mask has no legal action, or there is no action mask. "
+                    "the action mask has no legal action"
+                    f"{self.mask_layout.illegal_part(masks[env_index])}, or there is no "
+                    "action mask. "
                     f"Received: {masks[env_index].tolist()}. End the episode if no "
                     "action is legal",
                 )

@@ -443,8 +443,8 @@ class PolicyGradientEstimator:
             behavior_log_probs = tf.gather(behavior_log_probs, indices)
         with tf.GradientTape() as tape:
             outputs, values = self.outputs(minibatch)
-            actions = self.head.distribution(outputs)
-            log_probs, entropies = actions.log_prob(minibatch.actions), actions.entropy()
+            actions = minibatch.actions
+            log_probs, entropies = self.head.log_prob_and_entropy(outputs, actions)
             advantages, log_ratios = minibatch.advantages, tf.zeros_like(log_probs)
             if behavior_log_probs is not None:
                 log_ratios = log_probs - behavior_log_probs

@@ -77,13 +77,14 @@ def step_statistics(rule, episodes):
     """Returns the `StepStatistics` of an update from a batch of whole episodes."""
     batch, head = rule.batch(episodes), rule.head
     steps, masks = batch.steps, batch.episodes.masks
-    outputs = rule.mask_outputs(_unmasked_outputs(rule, batch), steps, masks)
-    actions = head.distribution(outputs)
+    unmasked = _unmasked_outputs(rule, batch)
+    outputs = rule.mask_outputs(unmasked, steps, masks)
+    log_probs, entropies = head.log_prob_and_entropy(outputs, batch.actions)
     max_entropies = values = tf.fill(tf.shape(batch.returns), np.nan)
     action_specs = keras.tree.flatten(head.action_spec(outputs.dtype))
     if all(spec.dtype.is_integer for spec in action_specs):
-        uniform = rule.mask_outputs(tf.zeros_like(outputs), steps, masks)
-        max_entropies = head.distribution(uniform).entropy()
+        uniform = rule.mask_outputs(tf.zeros_like(unmasked), steps, masks)
+        max_entropies = head.max_entropy(uniform, batch.actions)
     if rule.baseline.is_value_function:
         values = rule.values(batch.episodes, batch.returns.dtype)[:-1]
         values = steps.gather(values)
@@ -94,12 +95,23 @@ def step_statistics(rule, episodes):
         values,
         batch.advantages,
         batch.unbaselined_advantages,
-        actions.log_prob(batch.actions),
-        actions.entropy(),
+        log_probs,
+        entropies,
         max_entropies,
         head.relative_scale(outputs),
         head.at_bounds(batch.actions),
     )
+
+
+def _illegal_action(head, episodes):
+    """Returns a sentence about the first illegal action, or nothing without one."""
+    actions = keras.tree.map_structure(np.asarray, episodes.actions)
+    masks = episodes.masks if episodes.masks is None else np.asarray(episodes.masks)
+    try:
+        head.check_actions(actions, np.asarray(episodes.lengths), masks)
+    except ValueError as error:
+        return f" {error}."
+    return ""
 
 
 def explain_non_finite(rule, episodes):
@@ -132,6 +144,8 @@ def explain_non_finite(rule, episodes):
                     " If the model sets logits to -inf to exclude actions, let it return "
                     "finite logits, and pass `action_mask` to the agent."
                 )
+            if name == "log-probability":
+                sentence += _illegal_action(rule.head, batch.episodes)
             return sentence
     estimate = rule.gradients(episodes)
     variables = [*rule.variables, *rule.baseline.trainable_variables]

@@ -196,9 +196,10 @@ class TrainStep:
         """
         batch = self.estimator.batch(episodes)
         baseline_step = self.estimator.baseline_step(batch, permutations[0])
-        distribution = self.estimator.distribution(batch)
-        behavior_log_probs = distribution.log_prob(batch.actions)
-        entropy = tf.reduce_mean(distribution.entropy())
+        behavior_log_probs, entropies = self.estimator.head.log_prob_and_entropy(
+            self.estimator.outputs(batch)[0], batch.actions
+        )
+        entropy = tf.reduce_mean(entropies)
         parts = minibatches.Minibatches.split(permutations[0], self.minibatch_size)
         sums = tf.zeros([len(_MEAN_METRICS)], tf.float64)
         run = self._compiled_steps if self.jit_compile else self._gradient_steps
