@@ -284,8 +284,7 @@ class CollectionLoop:
                 raw_actions, env_actions, states = self._retry_without_idle(act, inputs)
             for array, part in zip(views[count:], raw_actions):
                 array[:] = part
-            for array, part in zip(policy_states, states):
-                array[:] = part
+            policy_states[:] = states  # not copied: a cache of keys and values is large
             rewards, next_row = views[-1], row + 1
             # Views: the environments write the next observations into the buffer.
             views = buffer.next_row()
