@@ -212,6 +212,28 @@ def test_time_distributed_layer_works_with_unknown_number_of_steps(batch, steps,
     np.testing.assert_allclose(traced, policy(x), rtol=1e-5, atol=1e-6)
 
 
+def test_update_with_time_distributed_layer_equals_that_without():
+    """An update is traced for an unknown number of steps."""
+    rng, agents = np.random.default_rng(0), []
+    record = tfr.Episodes(
+        rng.normal(size=(6, 3, 2)).astype("float32"),
+        rng.integers(0, 2, (5, 3)),
+        rng.normal(size=(5, 3)),
+        np.array([5, 2, 4]),
+        np.ones(3, bool),
+    )
+    for wrap in (keras.layers.TimeDistributed, lambda layer: layer):
+        keras.utils.set_random_seed(0)
+        gru = keras.layers.GRU(3, return_sequences=True)
+        layers = [wrap(keras.layers.Dense(4, "tanh")), gru]
+        policy = [keras.Input((None, 2)), *layers, keras.layers.Dense(2)]
+        agents.append(tfr.Reinforce(keras.Sequential(policy), tfr.heads.Categorical(2)))
+        agents[-1].compile(keras.optimizers.SGD(1.0))
+        agents[-1].update(record)
+    for x, y in zip(*(agent.policy.get_weights() for agent in agents), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
 def test_fit_raises_if_the_critic_is_bidirectional():
     layers = [keras.layers.Bidirectional(keras.layers.LSTM(4, return_sequences=True))]
     critic = keras.Sequential([keras.Input((None, 1)), *layers, keras.layers.Dense(1)])

@@ -4,6 +4,7 @@
 and if asked also with the actions and rewards before them.
 """
 
+import functools
 import inspect
 import warnings
 
@@ -12,6 +13,8 @@ import tensorflow as tf
 
 from tf_reinforce.data import minibatches
 from tf_reinforce.policies import recurrent
+
+_BLOCK = 65_536  # steps in the windows from which outputs are computed at a time
 
 
 class Memory:
@@ -74,7 +77,7 @@ class Memory:
         actions, split = keras.tree.flatten(raw_actions), len(self.runner.state_spec)
         return [*states[:split], *actions, *states[split + len(actions) :]]
 
-    def outputs_at(self, steps, observations, episodes, every_step):
+    def outputs_at(self, steps, observations, episodes, every_step, has_gradient=True):
         """Returns the model's outputs at some steps of recorded episodes, `[N, …]`.
 
         Args:
@@ -83,6 +86,8 @@ class Memory:
                 them.
             episodes: `Episodes`.
             every_step: `records.ValidSteps`, all valid steps.
+            has_gradient: Bool, whether the outputs will be differentiated. Otherwise,
+                windows are made in blocks, so they take little memory.
         """
         inputs = observations
         if self._previous:
@@ -90,6 +95,8 @@ class Memory:
             arrays = {"actions": episodes.actions, "rewards": rewards}
             inputs = {name: _shifted(arrays[name]) for name in self._previous}
             inputs["observations"] = observations
+        if self.is_windowed and not has_gradient:
+            return self.runner.outputs_in_blocks(inputs, steps)
         return self.runner.outputs_at(inputs, steps, every_step)
 
 
@@ -186,8 +193,32 @@ class WindowedModel:
 
     def outputs_at(self, inputs, steps, every_step):
         """Returns the outputs at N steps of time-major inputs; see `Memory`."""
-        rows = steps.indices[:, :1] + tf.range(1 - self._size, 1)
-        columns = tf.broadcast_to(steps.indices[:, 1:], tf.shape(rows))
+        return self._outputs(inputs, steps.indices)
+
+    def outputs_in_blocks(self, inputs, steps):
+        """Returns the same, with no more than `_BLOCK` steps in windows at a time."""
+        size, count = max(_BLOCK // self._size, 1), tf.shape(steps.indices)[0]
+        call = functools.partial(self._outputs, inputs)
+        spec = keras.tree.map_structure(
+            lambda x: tf.TensorSpec((size, *x.shape[1:]), x.dtype),
+            call(steps.indices[:0]),
+        )
+
+        def blocks():
+            rows = tf.range(-(-count // size))[:, None] * size + tf.range(size)
+            indices = tf.gather(steps.indices, tf.minimum(rows, count - 1))
+            options = dict(fn_output_signature=spec, parallel_iterations=1)
+            return keras.tree.map_structure(
+                lambda x: tf.reshape(x, [-1, *x.shape[2:]])[:count],
+                tf.map_fn(call, indices, **options),
+            )
+
+        return tf.cond(count > size, blocks, lambda: call(steps.indices))
+
+    def _outputs(self, inputs, indices):
+        """Returns the outputs at steps with `[N, 2]` indices (row, column)."""
+        rows = indices[:, :1] + tf.range(1 - self._size, 1)
+        columns = tf.broadcast_to(indices[:, 1:], tf.shape(rows))
         places, valid = tf.stack([tf.maximum(rows, 0), columns], axis=-1), rows >= 0
 
         def window(array):

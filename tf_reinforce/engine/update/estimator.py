@@ -336,14 +336,15 @@ class PolicyGradientEstimator:
             return tf.zeros([rows, tf.size(episodes.lengths)], dtype)
         steps = records.valid_steps(episodes.lengths + 1, rows)
         if self.baseline.shares_policy:
-            _, values = self.outputs_at(steps, episodes, steps)
+            _, values = self.outputs_at(steps, episodes, steps, has_gradient=False)
         elif self.value_memory is not None:
-            values = self.baseline.values(*self._value_inputs(steps, episodes, steps))
+            inputs = self._value_inputs(steps, episodes, steps, has_gradient=False)
+            values = self.baseline.values(*inputs)
         else:
             values = self.baseline_values(steps.gather(episodes.observations))
         return steps.scatter(tf.stop_gradient(tf.cast(values, dtype)))
 
-    def _value_inputs(self, steps, episodes, every_step):
+    def _value_inputs(self, steps, episodes, every_step, has_gradient=True):
         """Returns the arguments of `Value.values` for a value model with a memory.
 
         They are `[N, 2]` indices of steps in place of observations, and the function that
@@ -353,7 +354,8 @@ class PolicyGradientEstimator:
 
         def call_model(indices):
             own = steps._replace(indices=indices)
-            return self.value_memory.outputs_at(own, observations, episodes, every_step)
+            inputs = own, observations, episodes, every_step, has_gradient
+            return self.value_memory.outputs_at(*inputs)
 
         return steps.indices, call_model
 
@@ -496,17 +498,17 @@ class PolicyGradientEstimator:
         value_loss = losses.value(values, returns, batch.divisor)
         return loss + self.baseline.loss_weight * value_loss, value_loss
 
-    def outputs(self, batch):
+    def outputs(self, batch, has_gradient=True):
         """Returns `[N, P]` policy outputs with action masks applied, and `[N]` values.
 
         The values are `None` if the policy returns none.
         """
         episodes = batch.episodes
-        every_step = valid_steps(episodes)
-        outputs, values = self.outputs_at(batch.steps, episodes, every_step)
+        inputs = batch.steps, episodes, valid_steps(episodes), has_gradient
+        outputs, values = self.outputs_at(*inputs)
         return self.mask_outputs(outputs, batch.steps, episodes.masks), values
 
-    def outputs_at(self, steps, episodes, every_step):
+    def outputs_at(self, steps, episodes, every_step, has_gradient=True):
         """Returns the outputs at some steps, before the mask, and the values.
 
         Args:
@@ -514,12 +516,13 @@ class PolicyGradientEstimator:
             episodes: `Episodes`.
             every_step: `ValidSteps`, all valid steps, which a recurrent policy has to
                 read.
+            has_gradient: Bool, whether the outputs will be differentiated.
         """
         if self.memory is None:
             observations = steps.gather(episodes.observations)
             return minibatches.call_on_rows(self.forward, observations)
         observations = self._normalized(episodes.observations)
-        inputs = steps, observations, episodes, every_step
+        inputs = steps, observations, episodes, every_step, has_gradient
         return self.split_outputs(self.memory.outputs_at(*inputs))
 
     def distribution(self, batch):
@@ -540,7 +543,8 @@ class PolicyGradientEstimator:
             batch: `Batch`.
             behavior_log_probs: `[N]` float, log μ of the actions.
         """
-        log_probs = self.distribution(batch).log_prob(batch.actions)
+        outputs, _ = self.outputs(batch, has_gradient=False)
+        log_probs = self.head.distribution(outputs).log_prob(batch.actions)
         log_ratios = batch.without_padding(log_probs - behavior_log_probs)
         nan = tf.constant(float("nan"), log_ratios.dtype)
         log_ratios = tf.where(tf.math.is_finite(log_ratios), log_ratios, nan)

@@ -70,7 +70,7 @@ def per_episode_gradients(rule, episodes, baseline=True):
 
 def _unmasked_outputs(rule, batch):
     every_step = estimator.valid_steps(batch.episodes)
-    return rule.outputs_at(batch.steps, batch.episodes, every_step)[0]
+    return rule.outputs_at(batch.steps, batch.episodes, every_step, False)[0]
 
 
 def step_statistics(rule, episodes):

@@ -197,7 +197,7 @@ class TrainStep:
         batch = self.estimator.batch(episodes)
         baseline_step = self.estimator.baseline_step(batch, permutations[0])
         behavior_log_probs, entropies = self.estimator.head.log_prob_and_entropy(
-            self.estimator.outputs(batch)[0], batch.actions
+            self.estimator.outputs(batch, False)[0], batch.actions
         )
         entropy = tf.reduce_mean(entropies)
         parts = minibatches.Minibatches.split(permutations[0], self.minibatch_size)
