@@ -15,6 +15,7 @@ from tf_reinforce.engine import trainer
 from tf_reinforce.heads import autoregressive
 from tf_reinforce.policies import actor
 from tf_reinforce.policies import default_policy
+from tf_reinforce.policies import memory
 from tf_reinforce.policies import models
 from tf_reinforce.policies import recurrent
 from tf_reinforce.settings import config
@@ -145,7 +146,10 @@ def build(agent, observations_shape):
     if agent.head is None and agent.action_space is None:
         raise ValueError(f"The agent cannot be built. {UNKNOWN_HEAD}")
     flags = _normalized_arrays(agent)
-    _build_model(agent, agent.policy, observations_shape, "policy", flags)
+    head = agent.head
+    if head is None:
+        head = heads.for_space(agent.action_space)
+    _build_model(agent, agent.policy, observations_shape, "policy", flags, head)
     float_type = actor.float_type(agent.policy)
     if agent.observation_space is not None:
         spec = records.observation_spec(
@@ -155,15 +159,12 @@ def build(agent, observations_shape):
         spec = records.specs_from_shapes(observations_shape, float_type)
         spec = recurrent.remove_time_axis(spec, agent.policy)
         flags = [agent.normalizer is not None] * len(keras.tree.flatten(spec))
-    head = agent.head
-    if head is None:
-        head = heads.for_space(agent.action_space)
     if agent._mask_source is not None:
         agent._mask_source.expect_in(spec)
     shapes = keras.tree.map_structure(lambda x: (None, *x.shape), spec)
     seen = records.with_floats(spec, flags, float_type)
     for value_model in agent._models[1:]:
-        _build_model(agent, value_model, shapes, "value model", flags)
+        _build_model(agent, value_model, shapes, "value model", flags, head)
     options = agent._options
     memories = [
         models.make_memory(model, seen, options, head, float_type)
@@ -193,14 +194,20 @@ def _normalized_arrays(agent):
     )
 
 
-def _build_model(agent, model, observations_shape, name, flags):
+def _build_model(agent, model, observations_shape, name, flags, head):
     """Builds the policy or the value model, unless it is built already."""
     if not model.built:
-        spec = agent.observation_space and records.with_floats(
-            records.observation_spec(agent.observation_space, "float32"),
-            flags,
-            "float32",
-        )
+        spec = records.specs_from_shapes(observations_shape, "float32")
+        if agent.observation_space is not None:
+            spec = records.observation_spec(agent.observation_space, "float32")
+            spec = records.with_floats(spec, flags, "float32")
+        options = agent._options
+        if options.context is not None:
+            inputs = spec, options, head.action_spec("float32"), "float32"
+            spec = memory.window_spec(memory.input_spec(*inputs), options.context)
+            observations_shape = keras.tree.map_structure(
+                lambda x: (None, *x.shape), spec
+            )
         with learner_processes.scope(agent._distribute_strategy):
             models.build(model, observations_shape, spec, name)
 

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
 from tf_reinforce.policies import memory as memories
 from tf_reinforce.policies import recurrent
@@ -23,7 +22,7 @@ def build(model, shapes, spec, name):
     Args:
         model: Keras model that is not built.
         shapes: Shape of the observations with batch axis, or a structure of shapes.
-        spec: Spec of an observation of the policy, or `None` if only shapes are known.
+        spec: Spec of one observation or window.
         name: String for the model in error messages.
 
     Raises:
@@ -32,7 +31,6 @@ def build(model, shapes, spec, name):
     if type(model).build is not keras.Model.build:
         model.build(shapes)
     else:
-        spec = spec or records.specs_from_shapes(shapes, "float32")
         call_on_examples(model, spec, name=name)
 
 
