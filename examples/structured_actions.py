@@ -7,10 +7,11 @@ In `units`, independent parts cannot pass a bound, and the head `Autoregressive`
 `jobs`, the head `Pointer` learns from five to eight jobs, and then schedules twelve.
 
 If everything is observed, some best policy is deterministic, and independent parts can
-represent it. They cannot if the best policy is random. In `units`, a unit that has just
-acted misses, but the observation does not show which one that was. A policy without
-memory is thus the same distribution π(u, v) over units and targets in all T steps, with
-the marginals p(u) and q(v). If m(u) is the only target that u can hit, the return is
+represent it. They cannot if the best policy is random and its parts must match. In
+`units`, a unit that has just acted misses, but the observation does not show which one
+that was. A policy without memory is thus the same distribution π(u, v) over units and
+targets in all T steps, with the marginals p(u) and q(v). If m(u) is the only target that
+u can hit, the expected return is
 
     J = Σᵤ π(u, m(u)) [1 + (T - 1)(1 - p(u))]
 
@@ -128,8 +129,8 @@ def make_units_agent(head="autoregressive", seed=0):
         head=dependent if is_dependent else None,  # by default, it is `Composite`
         gamma=1.0,
         learning_rate=0.02,
-        # The bonus keeps all units in play until each has found its target. Without
-        # bonus, independent parts come closest to their bound.
+        # The bonus keeps the unit random until the target has learned to follow it.
+        # Independent parts come closest to their bound without one.
         entropy_coef=0.2 if is_dependent else 0.0,
         steps_per_execution=10,
         seed=seed,
