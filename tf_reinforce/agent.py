@@ -739,6 +739,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             seed: Int. The same seed draws the same actions, also in the exported
                 SavedModel. With `None`, every call draws other actions.
             action_mask: N masks of M choices, `[N, M]`, if `info` contains the masks.
+                `agent.head.flatten_mask` flattens the mask of a nested action.
             state: The recurrent state from the previous call, for a recurrent policy.
                 With `None`, new episodes start.
 

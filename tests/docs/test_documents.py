@@ -19,6 +19,7 @@ ONE_EPOCH = {
     "adding": ["--updates", "1"],
     "eligibility": [],
     "numpy_reinforce": ["--epochs", "1"],
+    "structured_actions": ["--updates", "1"],
 }
 # These examples need packages of the extras `examples`, `video` or `atari`.
 OPTIONAL = {
