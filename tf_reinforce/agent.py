@@ -738,8 +738,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             deterministic: Bool, whether to return the most likely actions.
             seed: Int. The same seed draws the same actions, also in the exported
                 SavedModel. With `None`, every call draws other actions.
-            action_mask: N masks of M choices, `[N, M]`, if `info` contains the masks.
-                `agent.head.flatten_mask` flattens the mask of a nested action.
+            action_mask: N masks if `info` contains the masks: `[N, M]`, or nested like
+                those of `info`, with N rows in each array.
             state: The recurrent state from the previous call, for a recurrent policy.
                 With `None`, new episodes start.
 

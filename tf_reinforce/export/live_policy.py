@@ -77,6 +77,14 @@ class LivePolicy:
             return []
         valid = is_input and action_mask is not None
         if valid:
+            if isinstance(action_mask, (dict, tuple)):  # of N masks for each part
+                rows = (
+                    spaces.map_leaves(
+                        lambda x, i=i: x if x is None else x[i], action_mask
+                    )
+                    for i in range(count)
+                )
+                action_mask = np.stack([*map(actor.head.flatten_mask, rows)])
             spec = tf.TensorSpec((actor.mask_size,), tf.int8)
             action_mask = _batch("action_mask", spec, action_mask)
             legal = actor.head.has_legal_action(action_mask.numpy())
