@@ -76,7 +76,11 @@ def definition(layer, x, mask=None):
                 values.append(normal[t - age] @ weights["value_kernel"][:, own])
             powers = np.exp(logs)
             values = np.array(values).reshape(-1, layer.key_dim)
-            mixed.append((powers / powers.sum()) @ values if logs else np.full(layer.key_dim, np.nan))
+            mixed.append(
+                (powers / powers.sum()) @ values
+                if logs
+                else np.full(layer.key_dim, np.nan)
+            )
         y = np.concatenate(mixed) @ weights["output_kernel"] + weights["output_bias"]
         rows.append(gated(weights, y, x[t]) if layer.gate else y)
     return np.array(rows)
@@ -284,12 +288,14 @@ def differences(seed, dtype):
     return np.abs(whole - single).max(), max(np.abs(whole).max(), 1.0)
 
 
-TOLERANCES = {"float64": 1e-12, "float32": 1e-6, "mixed_float16": 2e-2}
+TOLERANCES = {"float64": 1e-13, "float32": 4e-6, "mixed_float16": 4e-3}
 CASES = [(seed, ["float64", "float32"][seed % 2]) for seed in range(200)]
 CASES += [(seed, "mixed_float16") for seed in range(200, 212)]
 
 
-@pytest.mark.parametrize("seed, dtype", sweeps.some(CASES, [*CASES[:38], *CASES[200:203]]))
+@pytest.mark.parametrize(
+    "seed, dtype", sweeps.some(CASES, [*CASES[:26], *CASES[200:202]])
+)
 def test_single_steps_of_a_random_stack_equal_whole_episodes(seed, dtype):
     difference, size = differences(seed, dtype)
     assert difference <= TOLERANCES[dtype] * size

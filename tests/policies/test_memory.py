@@ -1,5 +1,9 @@
 """Tests that acting and learning read the same earlier steps, those of a loop in NumPy."""
 
+import itertools
+import json
+
+import gymnasium as gym
 import keras
 import memory_agents
 import numpy as np
@@ -7,6 +11,7 @@ import pytest
 import sweeps
 import tensorflow as tf
 import toy_envs
+import toy_worlds
 import toys
 from memory_agents import ALL
 from memory_agents import KINDS
@@ -16,6 +21,9 @@ from nested_arrays import assert_identical
 import tf_reinforce as tfr
 from tf_reinforce import baselines
 from tf_reinforce.data import episodes as records
+from tf_reinforce.data import seeding
+from tf_reinforce.engine.collect import xla_rollout
+from tf_reinforce.export import formats
 from tf_reinforce.policies import memory as memories
 
 layers = keras.layers
@@ -123,9 +131,7 @@ def test_episodes_do_not_depend_on_the_number_of_environments(name):
         assert_identical(one, agent.collect(toy_envs.Recall, 24, num_envs=num_envs))
 
 
-@pytest.mark.parametrize(
-    "name", sweeps.some(KINDS, ["dense"])
-)
+@pytest.mark.parametrize("name", sweeps.some(KINDS, ["dense"]))
 def test_episodes_do_not_depend_on_the_number_of_workers(name):
     agent = memory_agents.agent(name)
     one = agent.collect(toy_envs.Recall, 24, num_envs=1)
@@ -146,3 +152,209 @@ def test_act_with_the_state_repeats_the_actions(name):
             assert_near(actions[0], episodes.actions[t, b])
             if "rewards" in agent.context_inputs:
                 state["previous_reward"] = episodes.rewards[t, b][None].astype("float32")
+
+
+@pytest.mark.parametrize("name", sweeps.some(KINDS, ["dense"]))
+def test_compiled_episodes_read_the_history_of_their_episode(name):
+    env = toy_worlds.Echo()
+    agent = memory_agents.agent(name, lambda: env)
+    world = xla_rollout.BatchedTensorEnv(env, env.max_episode_steps)
+    rollout = xla_rollout.Rollout(world, agent.trainer.actor, 8, deterministic=True)
+    keys = seeding.rollout_keys(5, "training", 7)[:3]
+    episodes = xla_rollout.check_result(rollout, rollout(keys))
+    assert len(set(episodes.lengths)) > 3
+    for b, length in enumerate(episodes.lengths):
+        expected = memory_agents.outputs(agent, episodes, b)[:length, 0]
+        assert_near(episodes.actions[:length, b, 0], expected)
+
+
+class Failing(toy_envs.Recall):
+    """One of five rewards is NaN, so another episode replaces this one."""
+
+    def step(self, action):
+        observation, reward, *answer = super().step(action)
+        if self.np_random.random() < 0.2:
+            reward = np.nan
+        return observation, reward, *answer
+
+
+@pytest.mark.parametrize("name", sweeps.some(["dense", "attention"], ["dense"]))
+def test_episode_that_replaces_another_begins_without_a_history(name):
+    agent = memory_agents.agent(name)
+    with pytest.warns(UserWarning, match="was dropped"):
+        episodes = play(agent, env=Failing, episodes=12, on_bad_env="drop_episode")
+    for b, length in enumerate(episodes.lengths):
+        expected = memory_agents.outputs(agent, episodes, b)[:length, 0]
+        assert_near(episodes.actions[:length, b, 0], expected)
+
+
+@pytest.mark.parametrize("mode", gym.vector.AutoresetMode)
+def test_vector_env_with_any_autoreset_begins_without_a_history(mode):
+    agent = memory_agents.agent("dense")
+    env = gym.vector.SyncVectorEnv([toy_envs.Recall] * 3, autoreset_mode=mode)
+    episodes = play(agent, env=env, num_envs=8)
+    for b, length in enumerate(episodes.lengths):
+        expected = memory_agents.outputs(agent, episodes, b)[:length, 0]
+        assert_near(episodes.actions[:length, b, 0], expected)
+
+
+@pytest.mark.parametrize(
+    "name, format",
+    sweeps.some(
+        itertools.product(KINDS, ["tf_saved_model", "litert", "onnx"]),
+        always=[("dense", "litert")],
+    ),
+)
+def test_exports_repeat_whole_episodes_with_the_state_as_input(name, format, tmp_path):
+    agent = memory_agents.agent(name)
+    episodes = play(agent)
+    agent.export(tmp_path / "policy", format=format)
+    functions = formats.load(tmp_path / "policy")
+    # The metadata say where an episode begins, and which arguments are states.
+    metadata = json.loads((tmp_path / "policy" / "policy.json").read_text())
+    specs = {x.name: x.dtype.as_numpy_dtype for x in agent.trainer.actor.state_spec}
+    starts = metadata["initial_state"]
+    inputs = metadata["functions"]["act"]["inputs"]
+    assert {x["name"] for x in inputs if x["role"] == "state"} == starts.keys()
+    state = {k: np.stack([starts[k]] * 4).astype(x) for k, x in specs.items()}
+    prefix = "" if format == "tf_saved_model" else "next_"
+    for t in range(min(episodes.lengths[:4])):
+        inputs = {"observation": episodes.observations[t, :4], **state}
+        results = functions["act"](inputs)
+        assert_near(results["action"], episodes.actions[t, :4])
+        state = {name: results[prefix + name] for name in state}
+        if "previous_reward" in state:
+            state["previous_reward"] = episodes.rewards[t, :4].astype("float32")
+
+
+@pytest.mark.parametrize("name", sweeps.some(KINDS, ["dense"]))
+def test_training_continues_to_the_bit_after_saving(name, tmp_path):
+    """A saved agent has the same window and inputs."""
+    agent = memory_agents.agent(name, passes=2, minibatch_size=9)
+    options = dict(episodes_per_epoch=6, num_envs=4, verbose=0, seed=3)
+    agent.fit(toy_envs.Recall, epochs=1, **options)
+    agent.save(tmp_path / "agent.keras")
+    loaded = tfr.load(tmp_path / "agent.keras")
+    assert loaded.context == agent.context
+    assert loaded.context_inputs == agent.context_inputs
+    for each in (agent, loaded):
+        each.fit(toy_envs.Recall, epochs=2, initial_epoch=1, **options)
+    for one, other in zip(agent.variables, loaded.variables, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_likelihood_ratios_are_one_before_the_first_gradient_step():
+    """The log-probabilities of a record are those of the outputs that chose actions."""
+    agent = memory_agents.agent("dense", passes=1, minibatch_size=10_000)
+    episodes = agent.collect(toy_envs.Recall, 12)
+    assert agent.update(episodes)["effective_sample_size"] == pytest.approx(1, abs=1e-6)
+
+
+# Updates
+
+OPTIONS = {
+    "gamma": [1.0, 0.9],
+    "gae_lambda": [1.0, 0.7, 0.0],
+    "on_truncation": ["bootstrap", "terminal", "drop"],
+    "minibatch_size": [None, 4, 7],
+    "passes": [1, 2, 3],
+    "ratio_clip": [2.0, (0.2, 0.2)],
+    "max_kl": [None, 1e-2],
+    "entropy_coef": [0.0, 0.3],
+    "normalize_observations": [False, True],
+    "action_mask": [None, "info/mask"],
+}
+MODELS = [("dense", 3), ("attention", 4), ("conv", 2), ("dense", 1), ("gru", 6)]
+MODELS += [("gru", None), ("attention", None)]
+RATE, CRITIC_RATE = 1 / 32, 1 / 8
+
+
+def random_agent(seed):
+    """Returns a built float64 agent with a memory, and the shape of its observations."""
+    keras.utils.set_random_seed(seed)
+    rng = np.random.default_rng(seed)
+    options = {name: x[rng.integers(len(x))] for name, x in OPTIONS.items()}
+    kind, context = MODELS[seed % len(MODELS)]
+    count = int(rng.integers(4))
+    names = [ALL[:1], ALL[:2], ALL, (ALL[0], ALL[2])][count]
+    shapes = [memory_agents.VECTOR, memory_agents.NESTED][rng.integers(2)]
+    kept = dict(names=names, context=context, observations=shapes, dtype="float64")
+    kept["is_discrete"] = True
+    baseline, sizes = None, 3
+    if options["gae_lambda"] < 1 or rng.random() < 0.5:
+        if rng.random() < 0.3:
+            baseline, sizes = baselines.Value(), {"outputs": 3, "values": 1}
+        else:
+            kinds = ["gru", "attention"] if context is None else ["dense", "conv", "gru"]
+            critic = model(kinds[rng.integers(len(kinds))], **kept)
+            rate = keras.optimizers.SGD(CRITIC_RATE)
+            size, passes = [None, 5][rng.integers(2)], int(rng.integers(1, 3))
+            baseline = baselines.Value(critic, rate, passes=passes, minibatch_size=size)
+    policy = model(kind, sizes=sizes, **kept)
+    head = tfr.heads.Categorical(3, dtype="float64")
+    options |= {"context": context, "context_inputs": names}
+    agent = tfr.Reinforce(policy, head, baseline, **options)
+    agent.compile(keras.optimizers.SGD(RATE))
+    is_nested = isinstance(shapes, dict)
+    nested = shapes if is_nested else {"all": shapes}
+    own = {name: (None, *x) for name, x in nested.items()}
+    agent.build(own if is_nested else own["all"])
+    agent.optimizer.build(agent.policy_variables)
+    return agent, shapes
+
+
+def random_record(agent, shapes, seed):
+    """Returns episodes of 1 to 6 steps, with NaN in the padding."""
+    rng, rows, count = np.random.default_rng(seed), 6, 4
+    lengths = rng.integers(1, rows + 1, count).astype("int32")
+    padding = np.arange(rows + 1)[:, None] > lengths
+
+    def numbers(shape):
+        array = rng.normal(size=(rows + 1, count, *shape))
+        array[padding] = np.nan
+        return array
+
+    masks, actions = None, rng.integers(3, size=(rows, count)).astype("int32")
+    if agent.action_mask:
+        masks = np.ones((rows, count, 3), "int8")
+        illegal = (actions + rng.integers(1, 3, size=(rows, count))) % 3
+        np.put_along_axis(masks, illegal[..., None], 0, axis=2)
+    rewards = rng.normal(size=(rows, count))
+    rewards[padding[1:]] = np.nan
+    is_nested = isinstance(shapes, dict)
+    observations = {k: numbers(x) for k, x in shapes.items()} if is_nested else None
+    return tfr.Episodes(
+        observations if is_nested else numbers(shapes),
+        actions,
+        rewards,
+        lengths,
+        rng.random(count) < 0.6,
+        masks,
+    )
+
+
+def assert_equal(actual, expected):
+    size = max((np.max(np.abs(x)) for x in expected), default=1.0) + 1.0
+    for ours, theirs in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12 * size)
+
+
+@pytest.mark.parametrize("seed", sweeps.some(range(70), always=[0, 6]))
+def test_gradient_and_updates_equal_a_loop_over_episodes_and_steps(seed):
+    """The value models have memories, and minibatches cut through episodes."""
+    agent, shapes = random_agent(seed)
+    truth = memory_agents.Oracle(random_agent(seed)[0].trainer.estimator)
+    for number in range(2):
+        episodes = random_record(agent, shapes, [seed, number])
+        gradients, critic, _ = agent.gradients(episodes)
+        expected, expected_critic = truth.gradients(episodes)
+        assert_equal(gradients, expected)
+        assert_equal(critic, expected_critic)
+        checked = agent.trainer.check_episodes(episodes)
+        permutations = agent.trainer.permutations(checked, seed=seed)
+        step = agent.trainer.train_step()
+        assert step(keras.tree.map_structure(tf.constant, checked), permutations)[0] == 1
+        truth.update(episodes, permutations.numpy(), RATE, CRITIC_RATE)
+        assert_equal(agent.policy_variables, truth.variables())
+        if truth.critic is not None:
+            assert_equal(agent.baseline.model.weights, truth.critic.weights)

@@ -4,16 +4,45 @@ import warnings
 
 import keras
 import numpy as np
+import oracle
 import tensorflow as tf
 import toy_envs
 
 import tf_reinforce as tfr
 
 ALL = "observations", "actions", "rewards"
-SHAPES = {"observations": (2,), "actions": (1,), "rewards": ()}
+VECTOR, NESTED = (2,), {"near": (2,), "far": (1,)}  # shapes of observations
 
 
-def model(kind, names=("observations",), context=None, sizes=1, dtype="float32"):
+def model_inputs(names, context, observations, is_discrete, dtype):
+    """Returns the inputs of a model, and the parts of them as `[N, K, …]` floats."""
+    inputs, parts = {}, []
+    for name in names:
+        shape = {"observations": observations, "actions": (1,), "rewards": ()}[name]
+        own, kind = {name: shape}, dtype
+        if name == "actions" and is_discrete:
+            own, kind = {name: ()}, "int32"
+        if isinstance(shape, dict):
+            own = shape
+        leaves = {
+            k: keras.Input((context, *v), name=k, dtype=kind) for k, v in own.items()
+        }
+        inputs[name] = leaves if isinstance(shape, dict) else leaves[name]
+        for leaf in leaves.values():
+            x = keras.ops.cast(leaf, dtype) if kind == "int32" else leaf
+            parts.append(keras.ops.expand_dims(x, -1) if len(leaf.shape) == 2 else x)
+    return inputs, parts
+
+
+def model(
+    kind,
+    names=("observations",),
+    context=None,
+    sizes=1,
+    dtype="float32",
+    observations=VECTOR,
+    is_discrete=False,
+):
     """Returns a policy or value model with random weights.
 
     Args:
@@ -22,15 +51,11 @@ def model(kind, names=("observations",), context=None, sizes=1, dtype="float32")
         context: Int, the steps of a window, or `None` for sequences.
         sizes: Int, the number of outputs, or a dict from names to them.
         dtype: Float type.
+        observations: Shape of an observation, or a dict of shapes.
+        is_discrete: Bool, whether actions are integers instead of `[…, 1]` floats.
     """
     layers, options = keras.layers, {"dtype": dtype}
-    inputs = {
-        name: keras.Input((context, *SHAPES[name]), name=name, **options) for name in names
-    }
-    parts = [
-        keras.ops.expand_dims(x, -1) if name == "rewards" else x
-        for name, x in inputs.items()
-    ]
+    inputs, parts = model_inputs(names, context, observations, is_discrete, dtype)
     x = layers.Concatenate(**options)(parts) if len(parts) > 1 else parts[0]
     x = layers.Dense(5, "tanh", **options)(x)
     if kind == "dense":
@@ -39,9 +64,7 @@ def model(kind, names=("observations",), context=None, sizes=1, dtype="float32")
         x = layers.Flatten(**options)(layers.Conv1D(4, 2, padding="same", **options)(x))
     elif kind == "gru":
         is_window = context is not None  # LiteRT needs an unrolled one
-        x = layers.GRU(
-            4, return_sequences=not is_window, unroll=is_window, **options
-        )(x)
+        x = layers.GRU(4, return_sequences=not is_window, unroll=is_window, **options)(x)
     elif context is None:
         attention = tfr.layers.CausalSelfAttention
         x = layers.Add(**options)([x, attention(2, 4, window=3, **options)(x)])
@@ -86,53 +109,77 @@ def agent(name, env=toy_envs.Recall, **settings):
     return result
 
 
-def history(agent, episodes, b):
+def normalized_rows(agent, episodes, b):
+    """Returns the observations of an episode as its agent normalizes them."""
+    rows = episodes.observations[: int(episodes.lengths[b]) + 1, b]
+    return rows if agent.normalizer is None else agent.normalizer(rows).numpy()
+
+
+def history(rows, names, episodes, b):
     """Returns what a model reads at each step of an episode, and after the last.
 
     t                 0     1     2    …    T
     observation       s₀    s₁    s₂   …    s_T
     action, reward    0     a₀    a₁   …    a_T₋₁
     """
-    length = int(episodes.lengths[b])
-    observations = np.asarray(episodes.observations)[: length + 1, b]
-    if agent.normalizer is not None:
-        observations = agent.normalizer(observations).numpy()
-    parts = {"observations": observations}
-    for name in agent.context_inputs[1:]:
-        array = np.asarray(getattr(episodes, name))[:length, b].astype(observations.dtype)
+    parts, length = {"observations": rows}, int(episodes.lengths[b])
+    for name in names[1:]:
+        array = np.asarray(getattr(episodes, name))[:length, b]
+        if array.dtype.kind == "f":
+            array = array.astype(keras.tree.flatten(rows)[0].dtype)
         parts[name] = np.concatenate([np.zeros_like(array[:1]), array])
     return parts
 
 
 def windows(parts, size):
     """Returns the windows of each step, padded with zeros, and which rows are steps."""
-    rows = len(parts["observations"])
-    result = {
-        name: np.zeros((rows, size, *array.shape[1:]), array.dtype)
-        for name, array in parts.items()
-    }
+    rows = len(keras.tree.flatten(parts)[0])
     valid = np.zeros((rows, size), bool)
-    for t in range(rows):
-        for place in range(size):
-            step = t - (size - 1 - place)
-            if step >= 0:
-                valid[t, place] = True
-                for name, array in parts.items():
-                    result[name][t, place] = array[step]
-    return result, valid
+
+    def window(array):
+        result = np.zeros((rows, size, *array.shape[1:]), array.dtype)
+        for t in range(rows):
+            for place in range(size):
+                step = t - (size - 1 - place)
+                if step >= 0:
+                    valid[t, place] = True
+                    result[t, place] = array[step]
+        return result
+
+    return keras.tree.map_structure(window, parts), valid
 
 
-def outputs(agent, episodes, b, own_model=None):
+def call(model, parts, context):
     """Returns a model's results at each step of an episode, and after the last."""
-    called, parts = own_model or agent.policy, history(agent, episodes, b)
-    is_nested = len(agent.context_inputs) > 1
-    if agent.context is None:
-        sequences = {name: array[None] for name, array in parts.items()}
-        result = called(sequences if is_nested else sequences["observations"])
+    parts = parts if len(parts) > 1 else parts["observations"]
+    if context is None:
+        result = model(keras.tree.map_structure(lambda x: tf.constant(x[None]), parts))
         return keras.tree.map_structure(lambda x: x[0], result)
-    inputs, valid = windows(parts, agent.context)
-    inputs = inputs if is_nested else inputs["observations"]
+    inputs, valid = windows(parts, context)
     mask = keras.tree.map_structure(lambda _: tf.constant(valid), inputs)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*does not support masking", UserWarning)
-        return called(keras.tree.map_structure(tf.constant, inputs), mask=mask)
+        return model(keras.tree.map_structure(tf.constant, inputs), mask=mask)
+
+
+def outputs(agent, episodes, b):
+    """Returns the outputs of a policy at each step of an episode, and after the last."""
+    rows = normalized_rows(agent, episodes, b)
+    parts = history(rows, agent.context_inputs, episodes, b)
+    return call(agent.policy, parts, agent.context)
+
+
+class Oracle(oracle.Oracle):
+    """The documented update, with models that read earlier steps."""
+
+    def run(self, model, record, e):
+        rows = keras.tree.map_structure(np.asarray, self.rows(record, e))
+        reads_all = self.options.context or any(map(is_memory, model.layers))
+        if not reads_all:
+            return model(rows)
+        parts = history(rows, self.options.context_inputs, record, e)
+        return call(model, parts, self.options.context)
+
+
+def is_memory(layer):
+    return isinstance(layer, keras.layers.RNN | tfr.layers.CausalSelfAttention)
