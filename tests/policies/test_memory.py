@@ -1,4 +1,4 @@
-"""Tests that acting and learning read the same earlier steps, those of a loop in NumPy."""
+"""Tests that acting and learning read the same earlier steps: those of a NumPy loop."""
 
 import itertools
 import json
@@ -22,9 +22,11 @@ import tf_reinforce as tfr
 from tf_reinforce import baselines
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
+from tf_reinforce.engine import trainer
 from tf_reinforce.engine.collect import xla_rollout
 from tf_reinforce.export import formats
 from tf_reinforce.policies import memory as memories
+from tf_reinforce.testing import export_report
 
 layers = keras.layers
 WINDOWED = [name for name, options in KINDS.items() if options.get("context")]
@@ -209,6 +211,7 @@ def test_exports_repeat_whole_episodes_with_the_state_as_input(name, format, tmp
     agent = memory_agents.agent(name)
     episodes = play(agent)
     agent.export(tmp_path / "policy", format=format)
+    assert export_report.check_export(agent, tmp_path / "policy", observations=60).passed
     functions = formats.load(tmp_path / "policy")
     # The metadata say where an episode begins, and which arguments are states.
     metadata = json.loads((tmp_path / "policy" / "policy.json").read_text())
@@ -266,7 +269,7 @@ OPTIONS = {
 }
 MODELS = [("dense", 3), ("attention", 4), ("conv", 2), ("dense", 1), ("gru", 6)]
 MODELS += [("gru", None), ("attention", None)]
-RATE, CRITIC_RATE = 1 / 32, 1 / 8
+RATE, CRITIC_RATE = 1 / 512, 1 / 512
 
 
 def random_agent(seed):
@@ -321,6 +324,8 @@ def random_record(agent, shapes, seed):
         np.put_along_axis(masks, illegal[..., None], 0, axis=2)
     rewards = rng.normal(size=(rows, count))
     rewards[padding[1:]] = np.nan
+    terminated = rng.random(count) < 0.6
+    terminated[0] = True  # an update learns from at least one episode
     is_nested = isinstance(shapes, dict)
     observations = {k: numbers(x) for k, x in shapes.items()} if is_nested else None
     return tfr.Episodes(
@@ -328,7 +333,7 @@ def random_record(agent, shapes, seed):
         actions,
         rewards,
         lengths,
-        rng.random(count) < 0.6,
+        terminated,
         masks,
     )
 
@@ -358,3 +363,183 @@ def test_gradient_and_updates_equal_a_loop_over_episodes_and_steps(seed):
         assert_equal(agent.policy_variables, truth.variables())
         if truth.critic is not None:
             assert_equal(agent.baseline.model.weights, truth.critic.weights)
+
+
+@pytest.mark.parametrize("name", ["dense", *map(sweeps.rare, ["gru", "attention"])])
+def test_update_without_learned_steps_changes_no_weight(name):
+    agent = memory_agents.agent(name, on_truncation="drop")
+    episodes = play(agent)
+    before = [w.numpy() for w in agent.policy_variables]
+    agent.update(episodes._replace(terminated=np.zeros(len(episodes.lengths), bool)))
+    for one, other in zip(before, agent.policy_variables, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_gradient_of_windows_in_microbatches_is_that_of_all_steps(monkeypatch):
+    """A microbatch has fewer steps the longer the windows are."""
+    agent = memory_agents.agent("dense")
+    episodes = agent.trainer.check_episodes(play(agent))
+    estimator, steps = agent.trainer.estimator, int(episodes.lengths.sum())
+    batch = estimator.batch(tensors(episodes))
+    expected, _ = estimator.policy_gradients(batch)
+    assert agent.trainer.train_step(num_steps=steps).microbatch_size is None
+    monkeypatch.setattr(trainer, "_MICROBATCH", 41)
+    step = agent.trainer.train_step(num_steps=steps)
+    assert step.microbatch_size == 41 // 3
+    received, _ = step.gradients_by_microbatches(batch)
+    for one, other in zip(received, expected, strict=True):
+        assert_near(one, other)
+    recurrent = memory_agents.agent("gru").trainer.train_step(num_steps=steps)
+    assert recurrent.microbatch_size is None
+
+
+# Errors
+
+
+def built(policy, **options):
+    agent = tfr.Reinforce(policy, **options)
+    agent.build_for_spaces(
+        toy_envs.Recall.observation_space, toy_envs.Recall.action_space
+    )
+    return agent
+
+
+def sequence(*parts):
+    return keras.Sequential([keras.Input((None, 2)), *parts, layers.Dense(1)])
+
+
+def attended(causal, after=lambda x: x):
+    x = keras.Input((None, 2))
+    y = after(x)
+    y = layers.MultiHeadAttention(1, 2)(y, y, use_causal_mask=causal)
+    return keras.Model(x, layers.Dense(1)(y))
+
+
+def attention():
+    return tfr.layers.CausalSelfAttention(1, 2, window=2)
+
+
+def gru(x):
+    return layers.GRU(3, return_sequences=True)(x)
+
+
+class Subclass(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.memory, self.last = attention(), layers.Dense(1)
+
+    def call(self, inputs):
+        return self.last(self.memory(inputs))
+
+
+PAIR = ALL[:2]
+WRONG = {
+    **{
+        f"context={value}": (
+            lambda value=value: built(model("dense", context=3), context=value),
+            rf"`context` must be a whole number.*Received: context={value}",
+        )
+        for value in (0, -1, True, 2.5)
+    },
+    **{
+        f"inputs={value}": (
+            lambda value=value: built(
+                model("dense", context=3), context=3, context_inputs=value
+            ),
+            "`context_inputs` must be .*, in this order. Received: context_inputs=",
+        )
+        for value in (("actions",), PAIR[:1] * 2, PAIR[::-1], (*PAIR, "time"), "actions")
+    },
+    "another window": (
+        lambda: built(model("dense", context=3), context=4),
+        r"`context=4`.*\(None, 4, 2\).*Received: .*\(None, 3, 2\).*keras.Input\(\(4, 2",
+    ),
+    "one input of two": (
+        lambda: built(model("dense", context=3), context=3, context_inputs=PAIR),
+        r"shapes \{'observations': .*\(None, 3, 1\)\}.*and one for each other name",
+    ),
+    "inputs without a memory": (
+        lambda: built(keras.Sequential([layers.Dense(1)]), context_inputs=PAIR),
+        "`context_inputs` needs a policy with recurrent layers, or `context`",
+    ),
+    "attention over all steps": (
+        lambda: built(attended(False)),
+        "CausalSelfAttention, or pass `context=K` for windows of K steps",
+    ),
+    "causal attention without a cache": (
+        lambda: built(attended(True)),
+        "CausalSelfAttention, or pass `context=K` for windows of K steps",
+    ),
+    "attention after a memory": (
+        lambda: built(attended(False, gru)),
+        "mixes time steps.*For attention over time, use tfr.layers.CausalSelfAttention",
+    ),
+    "causal attention after a memory": (
+        lambda: built(attended(True, gru)),
+        "mixes time steps.*For attention over time, use tfr.layers.CausalSelfAttention",
+    ),
+    "masking": (
+        lambda: built(sequence(layers.Masking(), attention())),
+        "receives a mask. Remove `Masking`",
+    ),
+    "subclass": (lambda: built(Subclass()), "expected ndim=3, found ndim=2"),
+    "subclass inside": (
+        lambda: built(sequence(layers.Dense(2), Subclass())),
+        "inside the policy is a subclass.*Build it as a Functional or Sequential model",
+    ),
+    **{
+        f"memory={value}": (
+            lambda value=value: tfr.Reinforce.for_env(toy_envs.Recall, memory=value),
+            rf"`memory` must be one of .*Received: memory={value!r}",
+        )
+        for value in (0, -2, True, 1.5, "lstm")
+    },
+    "memory and context": (
+        lambda: tfr.Reinforce.for_env(toy_envs.Recall, memory="gru", context=3),
+        "`memory` of a default policy is one number.*Received: memory='gru', context=3",
+    ),
+    **{
+        f"default policy, context={value}": (
+            lambda value=value: tfr.Reinforce.for_env(toy_envs.Recall, context=value),
+            "`context` must be a whole number.*Received: context=",
+        )
+        for value in (0, True, 2.5, [3])
+    },
+    "inputs of a default policy": (
+        lambda: tfr.Reinforce.for_env(toy_envs.Recall, context_inputs=PAIR),
+        "reads observations only.*Pass a policy of your own",
+    ),
+    "memory without a layer": (
+        lambda: tfr.Reinforce.for_env(toy_envs.Recall, memory="gru", hidden=()),
+        r"needs at least one hidden layer.*Received: hidden=\(\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_memory_raises_an_error_with_a_remedy(name):
+    make, message = WRONG[name]
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        make()
+
+
+def test_window_longer_than_the_time_limit_raises_before_the_agent_is_built():
+    policy = keras.Sequential([keras.Input((30, 3)), layers.Flatten(), layers.Dense(1)])
+    agent = tfr.Reinforce(policy, context=30)
+    agent.compile()
+    with pytest.raises(ValueError, match="at most the time limit of 20.*context=30"):
+        agent.fit("Pendulum-v1", max_episode_steps=20, epochs=1, verbose=0)
+    assert agent.head is None and not agent.built
+
+
+@pytest.mark.parametrize("kind", ["missing", "rows", "list"])
+def test_act_raises_if_the_state_is_not_that_of_the_call_before(kind):
+    agent, rows = memory_agents.agent("dense"), np.zeros((2, 2), "float32")
+    _, state = agent.act(rows)
+    wrong = {
+        "missing": {k: x for k, x in state.items() if k != "previous_reward"},
+        "rows": {k: x[:1] for k, x in state.items()},
+        "list": list(state.values()),
+    }
+    with pytest.raises(ValueError, match="`state` must be .* with one row for each"):
+        agent.act(rows, state=wrong[kind])
