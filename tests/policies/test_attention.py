@@ -156,14 +156,16 @@ def test_only_the_distance_of_two_steps_matters():
         assert_near(layer(shifted, mask=mask)[:, shift:], layer(x).numpy(), 1e-12)
 
 
-def test_steps_far_after_the_period_of_the_angles_equal_the_whole_sequence():
+def test_steps_far_after_the_period_of_the_angles_equal_a_loop():
     """The place in the ring and the angles repeat after K and 4 K steps."""
     layer, x = attention(3, heads=1, key_dim=6), sequences(40)
+    expected = np.stack([definition(layer, one) for one in x.numpy()])
+    assert_near(layer(x), expected, 1e-12)
     states, rows = layer.get_initial_state(B), []
     for t in range(40):
         row, states = layer.step(x[:, t], states)
         rows.append(row)
-    assert_near(np.stack(rows, axis=1), layer(x).numpy(), 1e-12)
+    assert_near(np.stack(rows, axis=1), expected, 1e-12)
     np.testing.assert_array_equal(states[-1], [40] * B)
 
 

@@ -344,7 +344,7 @@ def assert_equal(actual, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12 * size)
 
 
-@pytest.mark.parametrize("seed", sweeps.some(range(70), always=[0, 6]))
+@pytest.mark.parametrize("seed", sweeps.some(range(70), always=[5, 9]))
 def test_gradient_and_updates_equal_a_loop_over_episodes_and_steps(seed):
     """The value models have memories, and minibatches cut through episodes."""
     agent, shapes = random_agent(seed)
