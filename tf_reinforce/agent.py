@@ -716,8 +716,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             env_kwargs = self._fit_defaults.get("env_kwargs")
         options = {"workers": workers, "env_kwargs": env_kwargs, **options}
         with make_envs.open_envs(env, num_envs, **options) as envs:
-            self.build_for_spaces(envs.observation_space, envs.action_space)
             memory.expect_window(self.context, envs.max_episode_steps)
+            self.build_for_spaces(envs.observation_space, envs.action_space)
             yield envs
 
     @keras_arguments.explained

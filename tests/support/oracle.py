@@ -59,20 +59,22 @@ class Oracle:
             rows, [normalized(x, np.stack(history)) for x, history in parts]
         )
 
+    def run(self, model, record, e):
+        """Returns the results of a model for the rows of an episode."""
+        inputs = self.rows(record, e)
+        if not any(isinstance(x, keras.layers.RNN) for x in model.layers):
+            return model(inputs)
+        result = model(keras.tree.map_structure(lambda x: x[None], inputs))
+        return keras.tree.map_structure(lambda x: x[0], result)
+
     def results(self, record, e):
         """Returns the outputs and the values for the rows of an episode."""
-        inputs = self.rows(record, e)
-        is_recurrent = any(isinstance(x, keras.layers.RNN) for x in self.policy.layers)
-        if is_recurrent:
-            result = self.policy(keras.tree.map_structure(lambda x: x[None], inputs))
-            result = keras.tree.map_structure(lambda x: x[0], result)
-        else:
-            result = self.policy(inputs)
+        result = self.run(self.policy, record, e)
         values = tf.zeros([record.lengths[e] + 1], tf.float64)
         if self.baseline.shares_policy:
             result, values = result["outputs"], result["values"][:, 0]
         elif self.critic is not None:
-            values = self.critic(inputs)[:, 0] * self.baseline.scale
+            values = self.run(self.critic, record, e)[:, 0] * self.baseline.scale
         return result, values
 
     def values(self, record, e):
@@ -209,7 +211,7 @@ class Oracle:
     def critic_gradient(self, record, steps, divisor):
         with tf.GradientTape() as tape:
             loss, episodes = 0.0, {step.episode for step in steps}
-            values = {e: tf.unstack(self.critic(self.rows(record, e))) for e in episodes}
+            values = {e: tf.unstack(self.run(self.critic, record, e)) for e in episodes}
             for step in steps:
                 error = values[step.episode][step.time][0]
                 error -= step.return_ / self.baseline.scale

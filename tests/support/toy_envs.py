@@ -158,3 +158,30 @@ class Observing(gym.Env):
 
     def _observation(self):
         return self.observation_space.sample()
+
+
+class Recall(gym.Env):
+    """Random observations; the reward is the action plus a random number.
+
+    Episodes have 1 to 9 steps, chosen by the seed. The odd ones are truncated.
+    """
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    def __init__(self, longest=9):
+        self.longest = longest
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now, self.length = 0, int(self.np_random.integers(1, self.longest + 1))
+        return self._observation(), {}
+
+    def step(self, action):
+        self.now += 1
+        reward = float(action[0] + self.np_random.normal())
+        ended, is_odd = self.now == self.length, self.length % 2 == 1
+        return self._observation(), reward, ended and not is_odd, ended and is_odd, {}
+
+    def _observation(self):
+        return self.np_random.normal(size=2).astype(np.float32)

@@ -90,3 +90,30 @@ class Lucky(envs.Bandit):
 
     def terminal(self, state):
         return state < 0
+
+
+class Echo(envs.TensorEnv):
+    """Random observations; the reward is the action plus the first of them.
+
+    Each step ends an episode with a probability of a fifth.
+    """
+
+    observation_space = gym.spaces.Box(-10, 10, (2,))
+    action_space = gym.spaces.Box(-100, 100, (1,))
+    max_episode_steps = 9
+    initial_noise = transition_noise = envs.NoiseSpec("uniform", (2,))
+
+    def initial(self, noise):
+        return noise
+
+    def observation(self, state):
+        return 4.0 * state - 2.0
+
+    def transition(self, state, action, noise):
+        return noise
+
+    def reward(self, state, action, next_state):
+        return action[:, 0] + next_state[:, 0]
+
+    def terminal(self, state):
+        return state[:, 1] < 0.2

@@ -90,7 +90,8 @@ def memory_options(settings, limit):
         settings: Dict of arguments of `Reinforce.for_env`.
         limit: Int, the time limit of the environment, or `None`.
     """
-    config.check_option("agent", "memory", settings.get("memory"))
+    for name in ("memory", "context"):
+        config.check_option("agent", name, settings.get(name))
     choices = {settings[x] for x in ("memory", "context") if settings.get(x) is not None}
     if len(choices) > 1 or len(settings.get("context_inputs", "1")) > 1:
         raise ValueError(

@@ -206,7 +206,7 @@ def _write_metadata(folder, name, functions, policy, observation_space):
         file.write(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
 
 
-_ROLES = "action_mask", "raw_action", "noise", "state", "seed", "count"
+_ROLES = "action_mask", "raw_action", "noise", "state", "previous", "seed", "count"
 
 
 def _inputs(function, actor):
@@ -218,6 +218,7 @@ def _inputs(function, actor):
             role = "observation"
             if position or not spec.shape.rank:
                 role = next(x for x in _ROLES if spec.name.startswith(x))
+                role = "state" if role == "previous" else role
             more = {"distribution": next(kinds)} if role == "noise" else {}
             inputs.append({**_array(spec.name, spec), "role": role, **more})
     return inputs

@@ -75,6 +75,7 @@ class CausalSelfAttention(keras.layers.Layer):
         self.gate = validation.one_of("gate", gate, (None, "gru"))
         self.seed = seed
         self.supports_masking = True
+        self.input_spec = keras.InputSpec(ndim=3)
 
     def build(self, inputs_shape: Any) -> None:
         size, inner = inputs_shape[-1], self.heads * self.key_dim

@@ -161,10 +161,14 @@ class WindowedModel:
         leaves = keras.tree.flatten(input_spec)
         expected = [(None, size, *leaf.shape) for leaf in leaves]
         if shapes and not _fit(sorted(shapes, key=str), sorted(expected, key=str)):
+            structure = keras.tree.map_structure(
+                lambda leaf: (None, size, *leaf.shape), input_spec
+            )
             raise ValueError(
                 f"With `context={size}`, a policy or value model takes windows of the "
-                f"shapes {expected}. Received: {model!r} with inputs of the shapes "
-                f"{shapes}. Start it with keras.Input({expected[0][1:]})."
+                f"shapes {structure}. Received: {model!r} with inputs of the shapes "
+                f"{shapes}. Start it with keras.Input({expected[0][1:]})"
+                f"{' and one for each other name' if len(expected) > 1 else ''}."
             )
         specs = [((size - 1, *leaf.shape), leaf.dtype) for leaf in leaves]
         specs = [*specs, ((), tf.int32)] if size > 1 else []

@@ -64,7 +64,7 @@ def check_export(
     Rounding may change a result by more than the tolerance, for example when two actions
     are equally likely. The result then counts as a tie instead of a difference, provided
     that the agent returns the same result after its policy outputs are changed by at most
-    the tolerance. For a recurrent policy, the check uses random recurrent states.
+    the tolerance. For a recurrent policy, the check uses its states after up to 20 steps.
 
     Args:
         agent: `Reinforce`, the agent that wrote the export.
@@ -152,8 +152,25 @@ def _inputs(agent, env, count, seed, env_kwargs):
             masks[~actor.head.has_legal_action(masks)] = actor.head.flatten_mask(None)
             extra.append(masks)
     if actor.memory is not None:
-        extra.append(actor.named_states(map(normal, actor.state_spec)))
+        extra.append(_states(policy, observations, extra))
     return observations, extra
+
+
+def _states(policy, observations, extra):
+    """Returns recurrent states after 0 to 20 steps."""
+    actor, sample = policy.actor, policy.functions["sample"]
+    count = len(keras.tree.flatten(observations)[0])
+    lengths, states = np.arange(count) % 21, actor.initial_state(count)
+    for step in range(20):
+        others = keras.tree.map_structure(
+            lambda x, step=step: np.roll(x, step, axis=0), [observations, *extra]
+        )
+        seed, before = tf.constant(step, tf.int64), actor.named_states(states)
+        results = sample(others[0], seed, *others[1:], before)
+        for i, (name, state) in enumerate(before.items()):
+            is_running = np.reshape(lengths > step, [-1] + [1] * (len(state.shape) - 1))
+            states[i] = tf.where(is_running, results[name], state)
+    return actor.named_states(states)
 
 
 def _nearby_actions(functions, observation, extra, noise, tolerance):
