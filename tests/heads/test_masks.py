@@ -12,6 +12,7 @@ import sweeps
 import tensorflow as tf
 import toy_heads
 
+import tf_reinforce as tfr
 from tf_reinforce import heads
 from tf_reinforce import testing
 from tf_reinforce.data import action_masks
@@ -490,3 +491,48 @@ def test_masks_from_batch_are_flat_and_invalid_marks_stay_invalid():
     masks = policy_functions.masks_in_batch(path, {"legal": parts})
     assert masks.dtype == tf.int8
     np.testing.assert_array_equal(masks, [[0, 1, 2, 1, 3, 1, 3, 3]])
+
+
+# Acting and exports
+
+
+def heads_with_masks():
+    parts_of_actions = {"unit": heads.Pointer(3, 2), "target": heads.Categorical(4)}
+    rules = dict(order=("unit", "target"), masks={"target": "unit"})
+    return {
+        "Categorical": heads.Categorical(5),
+        "MultiCategorical": heads.MultiCategorical([3, 2]),
+        "Bernoulli": heads.Bernoulli(3),
+        "Pointer": heads.Pointer(4, 2),
+        "Composite": heads.Composite((heads.Pointer(3, 2), heads.Bernoulli(2))),
+        "Autoregressive": heads.Autoregressive(parts_of_actions, **rules),
+    }
+
+
+@pytest.mark.parametrize("place", ["info/mask", "observation/mask"])
+@pytest.mark.parametrize("name", heads_with_masks())
+def test_act_and_exported_functions_select_legal_actions_only(name, place):
+    head, rng = heads_with_masks()[name], np.random.default_rng(0)
+    masks = rng.integers(0, 2, (500, head.mask_size)).astype("int8")
+    masks = masks[head.has_legal_action(masks)][:60]
+    x = rng.normal(size=(len(masks), 3)).astype("float32")
+    inputs = {"x": keras.Input((3,), name="x")}
+    if place == "observation/mask":
+        inputs["mask"] = keras.Input((head.mask_size,), name="mask")
+    outputs = keras.layers.Dense(head.outputs_size)(inputs["x"])
+    agent = tfr.Reinforce(keras.Model(inputs, outputs), head, action_mask=place)
+    agent.build({name: tuple(array.shape) for name, array in inputs.items()})
+    observations, extra = {"x": x}, [masks]
+    if place == "observation/mask":
+        observations, extra = {"x": x, "mask": masks.astype("float32")}, []
+    policy, seed = agent.trainer.live_policy(), tf.constant(3, tf.int64)
+    spec = policy.actor.action_spec
+    for function, kind, own in (("act", "action", []), ("sample", "raw_action", [seed])):
+        results = policy.functions[function](observations, *own, *extra)
+        names = policy_functions.signature_names(spec, kind)
+        actions = keras.tree.map_structure(lambda x, r=results: r[x].numpy()[None], names)
+        assert head.is_legal(actions, masks[None]).all(), function
+    given = {"action_mask": masks} if extra else {}
+    ours = agent.act(observations, seed=3, **given)
+    for array, other in zip(*map(keras.tree.flatten, (ours, actions)), strict=True):
+        np.testing.assert_array_equal(array, other[0])

@@ -13,6 +13,7 @@ from tf_reinforce.cli.options import EnvArguments
 from tf_reinforce.experiments import seed_processes
 from tf_reinforce.settings import config
 from tf_reinforce.settings import run_config
+from tf_reinforce.settings import schema
 from tf_reinforce.settings import toml_files
 from tf_reinforce.settings.schema import Count
 from tf_reinforce.settings.schema import Finite
@@ -264,6 +265,7 @@ def check_env(
     seed: Seed = 0,
     max_episode_steps: Count | None = None,
     action_mask: str | None = None,
+    head: str | None = None,
 ):
     """Check an environment, and explain what to correct.
 
@@ -277,8 +279,11 @@ def check_env(
         max_episode_steps: Time limit (that of the environment).
         action_mask: Where to find the mask of legal actions, for example
             info/action_mask.
+        head: Head of the actions, as in a preset.
     """
     env = plans.find_env(env)
+    if head is not None:
+        head = schema.read("head", config.TABLES["agent"]["head"], head)
     startup.import_tensorflow()
     from tf_reinforce.testing import environments
 
@@ -289,6 +294,7 @@ def check_env(
         env_kwargs=dict(env_arg),
         max_episode_steps=max_episode_steps,
         action_mask=action_mask,
+        head=head,
     )
     print(report)
     return int(bool(report.errors))

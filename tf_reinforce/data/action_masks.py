@@ -70,9 +70,15 @@ class MaskLayout:
         if len(flat) != self.size or not is_valid or is_split and sizes != self.sizes:
             marks = "0, 1 or 2 for a flag" if self.is_flags else "0 or 1"
             split = f" in parts of the sizes {self.sizes}" if len(self.sizes) > 1 else ""
+            hint = ""
+            if len(parts) == 1 and np.ndim(mask) == 2:
+                hint = (
+                    ". For a table, with a row for each choice of another part, pass "
+                    'head={"kind": "autoregressive", "masks": …}'
+                )
             raise ValueError(
                 f"an action mask of {self.owner} must have {self.size} entries, {marks}"
-                f"{split}. Received: {mask!r}"
+                f"{split}. Received: {mask!r}{hint}"
             )
         return (flat if self.is_flags else flat.astype(bool)).astype("int8")
 

@@ -88,12 +88,20 @@ class LivePolicy:
             spec = tf.TensorSpec((actor.mask_size,), tf.int8)
             action_mask = _batch("action_mask", spec, action_mask)
             legal = actor.head.has_legal_action(action_mask.numpy())
-            valid = len(legal) == count and legal.all()
+            valid = len(legal) == count
+            if valid and not legal.all():
+                row = int(np.argmin(legal))
+                mask = action_mask.numpy()[row]
+                place = actor.head.mask_layout.illegal_part(mask)
+                raise ValueError(
+                    f"Mask {row} of `action_mask` has no legal action{place}. Received: "
+                    f"{mask.tolist()}"
+                )
         if not valid:
             raise ValueError(
                 "`action_mask` must be None or, for an agent with action_mask='info/…', "
-                f"masks of shape {(count, actor.mask_size)} with a legal action in every "
-                f"row. Received: action_mask={action_mask!r}"
+                f"masks of shape {(count, actor.mask_size)}, or nested like the actions. "
+                f"Received: action_mask={action_mask!r}"
             )
         return [action_mask]
 

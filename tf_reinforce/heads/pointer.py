@@ -67,7 +67,7 @@ class Pointer(categorical.ChoiceHead):
         query, keys, mask = self._split(outputs)
         scores = tf.reduce_sum(query[..., None, :] * keys, axis=-1)
         scores /= math.sqrt(self.key_dim)
-        if mask.shape[-1]:
+        if mask.shape[-1] != 0:
             scores = categorical.mask_logits(scores, mask < 0.5)
         return scores
 

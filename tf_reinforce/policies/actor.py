@@ -113,6 +113,8 @@ class ActorPolicy:
         outputs, states = self.step(observations, states)
         if mask is None:
             return outputs, outputs, states
+        # A head may look at the number of entries, which must be known when it is traced.
+        mask = tf.reshape(mask, [-1, self.mask_size])
         mask = tf.cast(mask, tf.int32)  # LiteRT compares no smaller integers
         return outputs, self.head.mask_outputs(outputs, mask), states
 

@@ -139,13 +139,20 @@ def default_policy(
             "the memory. Received: hidden=()"
         )
 
-    def dense(x, size, activation, gain, layer_name):
-        return keras.layers.Dense(
-            size, activation, kernel_initializer=orthogonal(gain), name=layer_name
-        )(x)
+    def dense(x, size, activation, gain, layer_name, **options):
+        options["kernel_initializer"] = orthogonal(gain)
+        return keras.layers.Dense(size, activation, name=layer_name, **options)(x)
 
+    bias = {}
+    if (
+        memory == "attention"
+    ):  # without a bias, its normalization loses the features' size
+        bias_seed = int(rng.integers(2**31))
+        bias["bias_initializer"] = keras.initializers.RandomNormal(
+            stddev=1.0, seed=bias_seed
+        )
     for i, size in enumerate(hidden[: -1 if memory == "gru" else None]):
-        x = dense(x, size, "tanh", np.sqrt(2.0), f"{name}.hidden_{i}")
+        x = dense(x, size, "tanh", np.sqrt(2.0), f"{name}.hidden_{i}", **bias)
     if is_sequence:
         seeds = [int(x) for x in rng.integers(2**31, size=2)]
         x = _remember(x, memory, hidden[-1], window, seeds, name)

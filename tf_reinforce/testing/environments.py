@@ -59,6 +59,7 @@ def check_env(
     env_kwargs: Any = None,
     max_episode_steps: int | None = None,
     action_mask: str | None = None,
+    head: Any = None,
 ) -> EnvReport:
     """Checks an environment by running episodes of a random policy.
 
@@ -76,6 +77,7 @@ def check_env(
         seed: Int, the seed of the episodes.
         env_kwargs, max_episode_steps: As in `Reinforce.fit`.
         action_mask: As in `Reinforce`.
+        head: As in `Reinforce.for_env`, for example for tables of masks.
 
     Returns:
         `EnvReport`.
@@ -93,7 +95,7 @@ def check_env(
     seed, findings = validation.check_seed(seed), []
     options = {"env_kwargs": env_kwargs, "max_episode_steps": max_episode_steps}
     try:
-        for finding in _findings(env, options, seed, episodes, action_mask):
+        for finding in _findings(env, options, seed, episodes, action_mask, head):
             if finding not in findings:
                 findings.append(finding)
     except host_loop.EnvironmentFault as error:
@@ -123,7 +125,7 @@ class _Timer(gym.Wrapper):
         return outputs
 
 
-def _findings(env, options, seed, episodes, action_mask):
+def _findings(env, options, seed, episodes, action_mask, head):
     """Yields all findings, or raises the environment's error."""
     with make_envs.open_envs(env, 1, **options) as envs:
         parts = keras.tree.flatten(spaces.to_nest(envs.observation_space))
@@ -137,6 +139,7 @@ def _findings(env, options, seed, episodes, action_mask):
         agent = agents.Reinforce.for_env(
             made,
             action_mask=action_mask,
+            head=head,
             # keeps the digits of float64 observations
             normalize_observations=any(map(spaces.is_quantity, parts)),
         )
