@@ -128,13 +128,15 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         action_mask: Where the mask of legal actions is: `"info/<key>"`,
             `"observation/<key>"`, or `None`. The mask has the format of Gymnasium's
             `Space.sample(mask=…)`, in which zero marks an illegal action.
-        context: Int K, for a policy of the last K observations, `[N, K, …]`. Before the
-            first step of an episode there are zeros, which a Keras mask `[N, K]` marks
-            for layers that support masks. A value model takes the same windows.
-        context_inputs: Tuple of `"observations"` and `"actions"`, `"rewards"` or both.
-            With more than observations, a policy with recurrent layers or a `context`
-            receives a dict of these names: the observation, and the raw action and the
-            reward of the step before (zeros at the first step).
+        context: Int K, for a policy of windows of the last K observations, `[N, K, …]`. A
+            value model takes the same windows. Places before the first step of an episode
+            hold zeros. For layers that support Keras masks, the mask `[N, K]` is False
+            there.
+        context_inputs: What a policy with a `context` or recurrent layers reads of each
+            step. The tuple `("observations",)` may be followed by `"actions"`,
+            `"rewards"` or both. The policy and a value model then receive a dict with
+            these keys: the observation, the raw action of the step before and its reward,
+            both zero at the first step.
 
     Attributes:
         counters: Int64 weight, created in `build`: the numbers of updates, episodes and
@@ -257,6 +259,10 @@ class Reinforce(compilation.FixedArguments, keras.Model):
                 parts, `"autoregressive"`. `baseline="value"` makes a value network, and
                 without a preset it also chooses all other settings by the environment.
                 `head` and `baseline` may be dicts (docs/presets.md).
+                `memory` lets policy and value network read earlier observations: an int
+                K the last K (the `context`), `"gru"` all with a GRU as the last hidden
+                layer, and `"attention"` up to 256 with a `CausalSelfAttention` layer
+                after the hidden ones (docs/howto_memory.md).
 
         Example:
 
@@ -740,13 +746,15 @@ class Reinforce(compilation.FixedArguments, keras.Model):
                 SavedModel. With `None`, every call draws other actions.
             action_mask: N masks if `info` contains the masks: `[N, M]`, or nested like
                 those of `info`, with N rows in each array.
-            state: The recurrent state from the previous call, for a recurrent policy.
-                With `None`, new episodes start.
+            state: What the previous call returned, for a policy with a memory. With
+                `None`, new episodes start. If the policy reads rewards, replace the entry
+                `"previous_reward"` by the N rewards for the last actions before each
+                call.
 
         Returns:
             NumPy array of N actions, `[N, …]`, in the environment's units and type,
-            nested like the action space. For a recurrent policy, the pair `(actions,
-            state)`.
+            nested like the action space. For a policy with a memory, the pair `(actions,
+            state)`, where the state is a dict of arrays with N rows.
 
         Raises:
             ValueError: If the agent is not built, or an argument has a wrong shape.

@@ -1,1 +1,1 @@
-"""Policies: default and recurrent networks, normalization and action selection."""
+"""Policies: default networks, memories, normalization and action selection."""

@@ -16,12 +16,15 @@ class CausalSelfAttention(keras.layers.Layer):
 
         yₜ = W_o Σ_{i<K} αₜᵢ vₜ₋ᵢ + b_o,    αₜ = softmaxᵢ(R(i) qₜ·kₜ₋ᵢ / √d)
 
-    Use it in a policy of sequences, `keras.Input((None, …))`, like a
-    `GRU(…, return_sequences=True)`. An update reads whole episodes at once, while acting
-    reads one step at a time and keeps the keys and values of the last K steps as the
-    recurrent state. Both compute the same outputs. No step reads later steps, or those of
-    another episode. R(i) rotates a query by angles proportional to the age i of a step
-    (rotary position embedding), so only the distance of two steps matters.
+    Use it in a policy or value model of sequences, `keras.Input((None, …))`, like a
+    `GRU(…, return_sequences=True)`. An update calls it on whole episodes. To act, it
+    takes one step at a time, with the keys and values of the last K steps as its
+    recurrent state, and computes the same outputs. A step reads neither later steps nor
+    other episodes.
+
+    R(i) rotates a query by angles proportional to i, the age of the step that it attends
+    to (rotary position embedding). So the layer knows how long ago a step was, and needs
+    no positions in its inputs.
 
     Args:
         heads: Positive int, the number of attention heads.
@@ -29,14 +32,15 @@ class CausalSelfAttention(keras.layers.Layer):
         window: Positive int K: a step attends to the last K steps, itself included. An
             update of episodes of T steps needs memory for T × min(T, 2 K) weights per
             head.
-        gate: `None` returns y, so add a residual connection around the layer yourself.
-            With `"gru"`, the layer normalizes its inputs x and mixes y′ = relu(y) with x
-            as in GTrXL (Parisotto et al., 2020, section 3.2):
+        gate: `None` returns y; normalize the inputs and add y to them yourself. `"gru"`
+            does both: the layer attends to layer-normalized inputs, and returns a mixture
+            of its inputs x and y′ = relu(y), as in GTrXL (Parisotto et al., 2020, section
+            3.2):
 
                 r = σ(W_r y′ + U_r x),    z = σ(W_z y′ + U_z x - b)
                 (1 - z) ⊙ x + z ⊙ tanh(W_h y′ + U_h (r ⊙ x))
 
-            It starts with b = 2, so a new layer changes its inputs only a little.
+            The bias b starts at 2, so a new layer changes its inputs only a little.
         seed: Int, which determines the initial weights, or `None`.
 
     Shapes:
@@ -95,7 +99,7 @@ class CausalSelfAttention(keras.layers.Layer):
             self.gate_bias = self.add_weight((size,), bias, name="gate_bias")
 
     def call(self, sequences: Any, mask: Any = None) -> Any:
-        # Blocks of K steps: the last K steps of a step are in its block and the previous.
+        # In blocks of K steps, a step attends only to its own block and the one before.
         batch, steps = tf.unstack(tf.shape(sequences)[:2])
         size = tf.clip_by_value(steps, 1, self.window)
         count = -(-steps // size)
@@ -128,19 +132,19 @@ class CausalSelfAttention(keras.layers.Layer):
         return self._outputs(sequences, _merged(mixed[:, :, :steps]))
 
     def get_initial_state(self, batch_size: Any) -> list:
-        """Returns the state before the first step: no keys and values, and no steps."""
+        """Returns the state before the first step: empty caches, and zero steps."""
         shape = [batch_size, self.heads, self.window, self.key_dim]
         cache = tf.zeros(shape, self.compute_dtype)
         return [cache, cache, tf.zeros([batch_size], tf.int32)]
 
     def step(self, inputs: Any, states: list) -> tuple:
-        """Returns the outputs of one more step, and new states.
+        """Returns the outputs of one more step, `[N, D]`, and a list of the new states.
 
         Args:
             inputs: `[N, D]`, one step of N sequences.
-            states: The keys and the values of the last K steps, `[N, heads, K, d]`
-                each, of which step t is at place t mod K; and `[N]` int32, how many steps
-                there were.
+            states: List of the keys and the values of the last K steps,
+                `[N, heads, K, d]` each, where step t has the index t mod K; and of the
+                number of steps so far, `[N]` int32.
         """
         *caches, position = states
         sequences = tf.expand_dims(inputs, 1)

@@ -1,7 +1,8 @@
 """What a policy knows of earlier steps: a window of inputs, or a recurrent state.
 
-`Memory` is the interface of acting and learning. It feeds a model with the observations,
-and if asked also with the actions and rewards before them.
+Acting and learning call `Memory`. It prepares the inputs of a model, which are the
+observations and, if asked for, the actions and rewards before them. A `WindowedModel` or
+a `recurrent.RecurrentPolicy` runs the model.
 """
 
 import functools
@@ -26,15 +27,18 @@ class Memory:
         observation_spec: `tf.TensorSpec` of one observation, as the model receives it, or
             a structure of them.
         options: `config.AgentOptions`.
-        action_spec: Spec of one raw action.
+        action_spec: `tf.TensorSpec` of one raw action, or a structure of them.
         dtype: Float type of the rewards.
 
     Attributes:
         state_spec: List of `tf.TensorSpec` of what an episode keeps between steps: the
-            state of the model, the raw action before and the reward before.
-        reads_rewards: Bool, whether the last of these is the reward before. Whoever
-            steps the environment has to store it there.
-        is_windowed: Bool, whether each step needs only K steps.
+            state of the model and, if the model reads them, the arrays of the last raw
+            action and the last reward.
+        reads_rewards: Bool, whether the last state is that reward. Whoever steps the
+            environment stores it there.
+        is_windowed: Bool, whether the model reads windows, so that outputs at a step need
+            only the K steps up to it, not the whole episode.
+        runner: `WindowedModel` or `recurrent.RecurrentPolicy`, which runs the model.
     """
 
     def __init__(self, model, observation_spec, options, action_spec, dtype):
@@ -52,14 +56,15 @@ class Memory:
         self.reads_rewards = "rewards" in self._previous
 
     def initial_state(self, batch_size):
-        """Returns what `batch_size` episodes know before their first observation."""
+        """Returns the states with which `batch_size` episodes start, as a list."""
         zeros = [tf.zeros([batch_size, *x.shape], x.dtype) for x in self._before]
         return [*self.runner.initial_state(batch_size), *zeros]
 
     def step(self, observations, states):
         """Returns the model's outputs for one step of N episodes, and new states.
 
-        The states still contain the action and the reward before this step.
+        The new states still contain the action and the reward before this step: the head
+        selects the next action from the outputs, and `remember` then stores it.
         """
         split = len(self.runner.state_spec)
         states, before = states[:split], states[split:]
@@ -71,21 +76,21 @@ class Memory:
         return outputs, [*states, *before]
 
     def remember(self, states, raw_actions):
-        """Returns the states after raw actions have been selected."""
+        """Returns the states of `step` with the raw actions selected since, if read."""
         if "actions" not in self._previous:
             return states
         actions, split = keras.tree.flatten(raw_actions), len(self.runner.state_spec)
         return [*states[:split], *actions, *states[split + len(actions) :]]
 
     def outputs_at(self, steps, observations, episodes, every_step, has_gradient=True):
-        """Returns the model's outputs at some steps of recorded episodes, `[N, …]`.
+        """Returns the model's outputs at N steps of recorded episodes, `[N, …]`.
 
         Args:
             steps: `records.ValidSteps`, the N steps.
-            observations: The observations `[T, B, …]` of `episodes` as the model receives
-                them.
-            episodes: `Episodes`.
-            every_step: `records.ValidSteps`, all valid steps.
+            observations: The observations of `episodes`, `[T + 1, B, …]`, normalized if
+                the agent does so.
+            episodes: `Episodes`, whose actions and rewards the model may read.
+            every_step: `records.ValidSteps`, all steps that a model of sequences reads.
             has_gradient: Bool, whether the outputs will be differentiated. Otherwise,
                 windows are made in blocks, so they take little memory.
         """
@@ -101,10 +106,13 @@ class Memory:
 
 
 def input_spec(observation_spec, options, action_spec, dtype):
-    """Returns the spec of a model's input at one step; the arguments are those of Memory.
+    """Returns the spec of a model's input at one step.
 
-    It is that of the observation, or with more than one of `context_inputs` a dict. The
-    spec of the action and the reward before have names for an exported signature.
+    With `context_inputs` beyond observations, it is a dict with these names as keys. Its
+    arrays of the action and the reward before are named as in an export.
+
+    Args:
+        observation_spec, options, action_spec, dtype: As in `Memory`.
     """
     if len(options.context_inputs) == 1:
         return observation_spec
@@ -130,7 +138,7 @@ def window_spec(spec, size):
 
 
 def _shifted(arrays):
-    """Returns `[T + 1, B, …]` arrays with zeros in row 0, and row t - 1 in row t."""
+    """Shifts `[T, B, …]` arrays to later steps: row t + 1 is row t, and row 0 is zero."""
 
     def shift(array):
         return tf.pad(array, [[1, 0], *[[0, 0]] * (len(array.shape) - 1)])
@@ -141,8 +149,8 @@ def _shifted(arrays):
 class WindowedModel:
     """Runs a model of the last K inputs as a function of one input and a state.
 
-    Steps before the start of an episode are zeros. The model receives a mask `[N, K]`,
-    False for such steps, as Keras passes masks to its layers.
+    Places before the first step of an episode hold zeros. A Keras mask `[N, K]`, which is
+    False there, tells layers that support masks.
 
     Args:
         model: Keras model from N windows `[N, K, …]` to outputs `[N, P]`.
@@ -151,7 +159,7 @@ class WindowedModel:
 
     Attributes:
         state_spec: List of `tf.TensorSpec`: the last K - 1 inputs, and how many of them
-            are steps of the episode.
+            are steps of the episode. It is empty if K is 1.
         sequence_model: The model.
     """
 
