@@ -124,10 +124,14 @@ class RepeatPrevious(tfr.envs.TensorEnv):
         return tf.gather(state["suits"], time, batch_dims=1)
 
 
-def make_policy(env, memory, window, outputs):
+def make_policy(env, memory, window, outputs, is_signal):
     """Returns a policy of sequences, `[B, T, D]`, to outputs, `[B, T, outputs]`."""
     inputs = keras.Input((None, *env.observation_space.shape))
-    x = keras.layers.Dense(32, kernel_initializer="orthogonal")(inputs)
+    # One-hot signals are embedded as orthogonal vectors. Layer normalization loses the
+    # size of reals, unless the layer before it has a bias.
+    bias = "zeros" if is_signal else keras.initializers.RandomNormal(stddev=1.0)
+    kwargs = {"activation": None if is_signal else "tanh", "bias_initializer": bias}
+    x = keras.layers.Dense(32, kernel_initializer="orthogonal", **kwargs)(inputs)
     if memory == "gru":
         x = keras.layers.GRU(32, return_sequences=True)(x)
     else:
@@ -140,50 +144,51 @@ def make_policy(env, memory, window, outputs):
 TASKS = {
     "tmaze": dict(
         env=TMaze,
-        window=202,
-        outputs=4,
+        policy=dict(window=202, outputs=4, is_signal=True),
+        agent=dict(gamma=0.95, entropy_coef=0.08),
+        optimizer=dict(learning_rate=3e-3, beta_2=0.97),
         episodes=64,
-        updates=200,
-        learning_rate=3e-3,
-        target=0.98,
-        agent=dict(gamma=0.95, entropy_coef=0.03, scale_advantages="running"),
+        updates=300,
+        target=0.98,  # training stops when the mean return of an update reaches it
     ),
     "cartpole": dict(
         env=CartPole,
-        window=16,
-        outputs=2,
+        policy=dict(window=16, outputs=2, is_signal=False),
+        agent=dict(gamma=0.99, normalize_observations=True),
+        optimizer=dict(learning_rate=3e-3),
         episodes=16,
-        updates=300,
-        learning_rate=3e-3,
-        agent=dict(gamma=0.99, scale_advantages="running"),
+        updates=200,
+        target=500.0,
     ),
     "pendulum": dict(
         env=Pendulum,
-        window=16,
-        outputs=1,
+        policy=dict(window=16, outputs=1, is_signal=False),
+        agent=dict(gamma=0.9, mean_over="steps"),
+        optimizer=dict(learning_rate=1e-3),
         episodes=32,
         updates=1000,
-        learning_rate=1e-3,
-        agent=dict(gamma=0.9, scale_advantages="running"),
+        target=0.0,
     ),
     "repeat": dict(
         env=RepeatPrevious,
-        window=16,
-        outputs=4,
+        policy=dict(window=16, outputs=4, is_signal=True),
+        agent=dict(gamma=0.0, entropy_coef=0.01),
+        optimizer=dict(learning_rate=3e-3),
         episodes=64,
         updates=300,
-        learning_rate=3e-3,
-        agent=dict(gamma=0.0, scale_advantages="running"),
+        target=0.98,
     ),
 }
 
 
-def make_agent(task, env, memory, seed):
+def make_agent(name, env, memory, seed):
     """Returns an agent that is not yet trained."""
     keras.utils.set_random_seed(seed)
-    policy = make_policy(env, memory, task["window"], task["outputs"])
-    agent = tfr.Reinforce(policy, baseline="time_step", **task["agent"])
-    optimizer = keras.optimizers.Adam(task["learning_rate"], global_clipnorm=1.0)
+    task = TASKS[name]
+    policy = make_policy(env, memory, **task["policy"])
+    kwargs = {"baseline": "time_step", "scale_advantages": "running", **task["agent"]}
+    agent = tfr.Reinforce(policy, **kwargs)
+    optimizer = keras.optimizers.Adam(**task["optimizer"], global_clipnorm=1.0)
     agent.compile(optimizer, steps_per_execution=25)
     return agent
 
@@ -192,7 +197,7 @@ def train(name, memory, seed, updates=None, **env_kwargs):
     """Returns a trained agent, its environment, and Keras' `History`."""
     task = TASKS[name]
     env = task["env"](**env_kwargs)
-    agent = make_agent(task, env, memory, seed)
+    agent = make_agent(name, env, memory, seed)
     history = agent.fit(
         env,
         epochs=updates or task["updates"],

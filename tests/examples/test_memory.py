@@ -1,4 +1,4 @@
-"""Tests the example `memory.py`: its environments, and that attention solves the tasks."""
+"""Tests the example `memory.py`: its environments, and that attention solves them."""
 
 import numpy as np
 import pytest
