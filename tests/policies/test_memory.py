@@ -543,3 +543,12 @@ def test_act_raises_if_the_state_is_not_that_of_the_call_before(kind):
     }
     with pytest.raises(ValueError, match="`state` must be .* with one row for each"):
         agent.act(rows, state=wrong[kind])
+
+
+def test_value_network_for_a_policy_of_sequences_learns_from_whole_batches():
+    """A minibatch would read all episodes again for each gradient step."""
+    agent = tfr.Reinforce.for_env("CartPole-v1", memory="gru", baseline="value")
+    parts = agent, agent.baseline
+    assert [(x.minibatch_size, x.passes) for x in parts] == [(None, 4), (None, 4)]
+    agent = tfr.Reinforce.for_env("CartPole-v1", memory="gru", baseline="value", passes=2)
+    assert (agent.passes, agent.ratio_clip) == (2, (0.2, 0.2))

@@ -17,6 +17,7 @@ AGENT = {
     "passes": 10,
     "ratio_clip": (0.2, 0.2),
 }
+WHOLE_BATCH = {"passes": 4, "minibatch_size": None}  # for memories of sequences
 FIT = {"steps_per_epoch": 2048, "num_envs": 4}
 
 _MIN_GAMMA, _MAX_GAMMA = 0.95, 0.995
@@ -126,4 +127,10 @@ def merge(preset, arguments, envs, has_quantities):
         agent["normalize_observations"] = has_quantities
         if arguments.get("returns") == "whole":
             agent["gae_lambda"] = 1  # the only value that whole returns allow
+        if isinstance(arguments.get("memory"), str):
+            # A gradient step of a minibatch would read whole episodes.
+            agent |= WHOLE_BATCH
+            arguments["baseline"] = config.VALUE_NETWORK | WHOLE_BATCH
+    elif preset is toml_files.EMPTY_PRESET and arguments.get("memory") == "attention":
+        agent = {**agent, "learning_rate": 3e-3}
     return {**config.FOR_ENV_DEFAULTS, **agent, **arguments}, fit
