@@ -571,7 +571,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         self, given: Any, options: Any, callbacks: list, validator: Any, run: Any
     ) -> keras.callbacks.History:
         """Opens the environments of `fit`, and trains."""
-        workers, more = options.workers, {"env_kwargs": given["env_kwargs"]}
+        more = {"env_kwargs": given["env_kwargs"], "trains": True}
+        workers = options.workers
         has_env = given["validation_env"] is not None
         opened = self._open(
             given["env"], options.num_envs, workers, **more, **options.limits
@@ -712,6 +713,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         workers: Any = 1,
         *,
         env_kwargs: Any,
+        trains: bool = False,
         **options: Any,
     ) -> Iterator[Any]:
         """Opens environments, by default with the `env_kwargs` of `for_env`.
@@ -722,7 +724,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             env_kwargs = self._fit_defaults.get("env_kwargs")
         options = {"workers": workers, "env_kwargs": env_kwargs, **options}
         with make_envs.open_envs(env, num_envs, **options) as envs:
-            memory.expect_window(self.context, envs.max_episode_steps)
+            if trains:
+                memory.expect_window(self.context, envs.max_episode_steps)
             self.build_for_spaces(envs.observation_space, envs.action_space)
             yield envs
 

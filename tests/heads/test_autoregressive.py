@@ -352,7 +352,7 @@ def test_legality_of_tables_equals_the_definition_in_numpy_and_tensorflow():
 
 
 def test_legality_of_a_table_whose_choice_has_a_table():
-    """A row is required if an entry of its choice is not zero."""
+    """A row is required if legal choices lead to it."""
     leaves = tuple(heads.Categorical(2) for _ in "abc")
     rules = {"action_1": "action_0", "action_2": "action_1"}
     head = ready(heads.Autoregressive(leaves, masks=rules, dtype="float64"))
@@ -361,7 +361,8 @@ def test_legality_of_a_table_whose_choice_has_a_table():
     first, second, third = masks[:, :2], masks[:, 2:6], masks[:, 6:]
     second, third = second.reshape(-1, 2, 2), third.reshape(-1, 2, 2)
     rows_of_second = (second.any(2) | (first == 0)).all(1)
-    rows_of_third = (third.any(2) | ~second.any(1)).all(1)
+    reached = (second * first[..., None]).any(1)
+    rows_of_third = (third.any(2) | ~reached).all(1)
     expected = first.any(1) & rows_of_second & rows_of_third
     np.testing.assert_array_equal(head.has_legal_action(masks), expected)
     found = legal_actions.has_legal_action(head.mask_layout, tf.constant(masks))

@@ -32,10 +32,11 @@ class MaskLayout:
         largest: Int, the value of an entry that allows the most.
         parts: List with the layout itself; with those of all parts for nested actions.
         shape: Tuple, the shape of a mask that is a table, or `None`.
-        groups: List of `(entries, least, most, choices)`. A mask allows an action if, in
+        groups: List of `(entries, least, most, paths)`. A mask allows an action if, in
             each group of consecutive entries, one is between `least` and `most`. A group
             is a choice, whose `least` is 1, or a flag. A row of a table is required only
-            if one of the flat mask's entries with the indices `choices` is not zero.
+            if earlier choices can lead to it: if for one of `paths`, all entries of the
+            flat mask with these indices are not zero.
     """
 
     shape = None
@@ -46,8 +47,8 @@ class MaskLayout:
         self.largest = FREE if is_flags else 1
         self.parts = [self]
         others = size - sum(self.sizes)
-        self.groups = [(n, 1, 127, ()) for n in self.sizes]
-        self.groups += [(1, 0, self.largest, ())] * others
+        self.groups = [(n, 1, 127, None) for n in self.sizes]
+        self.groups += [(1, 0, self.largest, None)] * others
 
     def flatten(self, mask):
         """Returns an environment's mask as a flat array `[M]` int8.
@@ -95,20 +96,26 @@ class MaskLayout:
         starts, least, most, rows = self._bounds
         legal = (masks >= least) & (masks <= most)
         legal = np.logical_or.reduceat(legal, starts, axis=-1)
-        for group, choices in rows:
-            legal[..., group] |= (masks[..., choices] == 0).all(axis=-1)
+        for group, paths in rows:
+            legal[..., group] |= ~(masks[..., paths] != 0).all(axis=-1).any(axis=-1)
         return legal
 
     @functools.cached_property
     def _bounds(self):
         """Returns where each group starts, `least` and `most` of each entry, and rows.
 
-        The rows are pairs of the index of a group and its `choices`.
+        The rows are pairs of the index of a group and its `paths`.
         """
         groups = [group[:3] for group in self.groups]
-        rows = [(i, group[3]) for i, group in enumerate(self.groups) if group[3]]
+        rows = [(i, _entries(group[3])) for i, group in enumerate(self.groups)]
+        rows = [row for row in rows if row[1] is not None]
         sizes, *bounds = np.array(groups, int).reshape(-1, 3).T
         return np.cumsum(sizes) - sizes, *np.repeat(np.int8(bounds), sizes, axis=1), rows
+
+
+def _entries(paths):
+    """Returns lists of entries as an integer array `[C, L]`, and `None` as it is."""
+    return None if paths is None else np.array(paths or np.empty((0, 1)), int)
 
 
 class TableLayout(MaskLayout):
@@ -144,18 +151,31 @@ class NestedLayout(MaskLayout):
     def __init__(self, layouts, choosers=()):
         self._layouts, self.parts = layouts, spaces.flatten(layouts)
         self._names = spaces.flatten(spaces.names(layouts, root="action"))
-        sizes = [part.size for part in self.parts]
-        self.size, self.groups, self._owners = sum(sizes), [], []
+        self._choosers = dict(choosers)
+        self._starts = np.cumsum([0, *(part.size for part in self.parts)]).tolist()
+        self.size, self.groups, self._owners = self._starts[-1], [], []
         for i, part in enumerate(self.parts):
             self._owners += [self._names[i]] * len(part.groups)
             for number, group in enumerate(part.groups):
-                choices = ()
+                paths = None
                 if part.shape:
-                    first = sum(sizes[: choosers[i]])
                     row = number * part.shape[0] // len(part.groups)
-                    ends = first + sizes[choosers[i]], part.shape[0]
-                    choices = [*range(first + row, *ends)]
-                self.groups.append((*group[:3], choices))
+                    paths = self._paths(self._choosers[i], row)
+                self.groups.append((*group[:3], paths))
+
+    def _paths(self, index, choice):
+        """Returns lists of entries: the choice can be made if all of one are legal."""
+        start, part = self._starts[index], self.parts[index]
+        if self._choosers.get(index, index) is None:
+            return []  # a function decides; without a legal value, it gives NaN
+        if not part.shape:
+            return [[start + choice]]
+        rows, size = part.shape
+        return [
+            [*path, start + row * size + choice]
+            for row in range(rows)
+            for path in self._paths(self._choosers[index], row)
+        ]
 
     def illegal_part(self, mask):
         return f" in the part {self._owners[np.argmin(self._allows(mask))]!r}"

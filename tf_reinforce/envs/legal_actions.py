@@ -55,11 +55,15 @@ def has_legal_action(layout, masks):
         masks: `[..., M]` int8 tensor.
     """
     valid, first = tf.reduce_all(masks != _INVALID, axis=-1), 0
-    for size, least, _, choices in layout.groups:
+    for size, least, _, paths in layout.groups:
         if least:  # valid flags are legal
             legal = tf.reduce_any(masks[..., first : first + size] > 0, axis=-1)
-            if choices:
-                legal |= tf.reduce_all(tf.gather(masks, choices, axis=-1) <= 0, axis=-1)
+            if paths is not None:
+                reached = tf.zeros_like(legal)
+                if paths:
+                    entries = tf.gather(masks, paths, axis=-1) > 0
+                    reached = tf.reduce_any(tf.reduce_all(entries, axis=-1), axis=-1)
+                legal |= ~reached
             valid &= legal
         first += size
     return valid

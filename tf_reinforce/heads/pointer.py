@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.functional import eligibility
+from tf_reinforce.heads import base
 from tf_reinforce.heads import categorical
 from tf_reinforce.support import validation
 
@@ -65,8 +66,10 @@ class Pointer(categorical.ChoiceHead):
 
     def logits(self, outputs: tf.Tensor) -> tf.Tensor:
         query, keys, mask = self._split(outputs)
+        query /= base.constant(math.sqrt(self.key_dim), query)  # less likely overflows
         scores = tf.reduce_sum(query[..., None, :] * keys, axis=-1)
-        scores /= math.sqrt(self.key_dim)
+        limit = scores.dtype.max / 4  # finite, and above the scores of absent rows
+        scores = tf.clip_by_value(scores, -limit, limit)
         if mask.shape[-1] != 0:
             scores = categorical.mask_logits(scores, mask < 0.5)
         return scores

@@ -124,9 +124,9 @@ class CausalSelfAttention(keras.layers.Layer):
         attended = (ages >= 0) & (ages < self.window) & (rows >= 0)
         if mask is not None:
             places = tf.clip_by_value(rows[:, 0], 0, steps - 1)
-            attended &= tf.gather(tf.cast(mask, tf.bool), places, axis=1)[
-                :, None, :, None
-            ]
+            # LiteRT converts `expand_dims`, but not the slices of bools that add axes.
+            legal = tf.gather(tf.cast(mask, tf.bool), places, axis=1)
+            attended &= tf.expand_dims(tf.expand_dims(legal, 1), 3)
         mixed = tf.matmul(_softmax(scores, attended), with_past(values))
         mixed = tf.reshape(mixed, [batch, self.heads, count * size, self.key_dim])
         return self._outputs(sequences, _merged(mixed[:, :, :steps]))

@@ -137,7 +137,7 @@ def _inputs(agent, env, count, seed, env_kwargs):
             num_envs=_NUM_ENVS,
             seed=seed,
             env_kwargs=env_kwargs,
-            max_episode_steps=-(-count // _NUM_ENVS),
+            max_episode_steps=max(-(-count // _NUM_ENVS), agent.context or 1),
         )
         valid = records.valid_steps(record.lengths, int(max(record.lengths)))
         valid = valid._replace(indices=valid.indices[:count])

@@ -599,8 +599,10 @@ def _states_and_noise(actor, count, rng, deterministic):
     """Returns random arrays `[count, …]`: recurrent states, and any noise."""
     # All states differ: with zeros, exchanging two of them would go unnoticed.
     states = [
-        rng.uniform(-1, 1, state.shape).astype(state.dtype.as_numpy_dtype)
-        for state in actor.initial_state(count)
+        rng.uniform(-1, 1, x.shape).astype(x.dtype.as_numpy_dtype)
+        if x.dtype.is_floating
+        else rng.integers(0, 3, x.shape).astype(x.dtype.as_numpy_dtype)
+        for x in actor.initial_state(count)
     ]
     noise = [
         rng.random((count, *part.shape)).astype(actor.dtype)
