@@ -713,7 +713,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         workers: Any = 1,
         *,
         env_kwargs: Any,
-        trains: bool = False,
+        trains: Any = False,
         **options: Any,
     ) -> Iterator[Any]:
         """Opens environments, by default with the `env_kwargs` of `for_env`.
