@@ -238,7 +238,8 @@ def test_training_continues_to_the_bit_after_saving(name, tmp_path):
     assert loaded.context_inputs == agent.context_inputs
     for each in (agent, loaded):
         each.fit(toy_envs.Recall, epochs=2, initial_epoch=1, **options)
-    for one, other in zip(agent.variables, loaded.variables, strict=True):
+    pairs = zip(agent.policy_variables, loaded.policy_variables, strict=True)
+    for one, other in pairs:  # Keras draws another seed for the dropout of a GRU
         np.testing.assert_array_equal(one, other)
 
 
