@@ -549,3 +549,11 @@ def test_value_network_for_a_policy_of_sequences_learns_from_whole_batches():
     assert [(x.minibatch_size, x.passes) for x in parts] == [(None, 4), (None, 4)]
     agent = tfr.Reinforce.for_env("CartPole-v1", memory="gru", baseline="value", passes=2)
     assert (agent.passes, agent.ratio_clip) == (2, (0.2, 0.2))
+
+
+def test_default_attention_normalizes_observations_and_learns_slowly():
+    """Its layer normalization loses the size of small observations."""
+    agent = tfr.Reinforce.for_env("CartPole-v1", memory="attention")
+    rate = float(agent.optimizer.learning_rate.numpy())
+    assert agent.normalize_observations and rate == pytest.approx(3e-3)
+    assert not tfr.Reinforce.for_env("Taxi-v4", memory="attention").normalize_observations

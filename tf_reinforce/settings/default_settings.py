@@ -132,5 +132,6 @@ def merge(preset, arguments, envs, has_quantities):
             agent |= WHOLE_BATCH
             arguments["baseline"] = config.VALUE_NETWORK | WHOLE_BATCH
     elif preset is toml_files.EMPTY_PRESET and arguments.get("memory") == "attention":
-        agent = {**agent, "learning_rate": 3e-3}
+        own = {"learning_rate": 3e-3, "normalize_observations": has_quantities}
+        agent = {**agent, **own}
     return {**config.FOR_ENV_DEFAULTS, **agent, **arguments}, fit
