@@ -141,6 +141,8 @@ def make_policy(env, memory, window, outputs, is_signal):
     return keras.Model(inputs, keras.layers.Dense(outputs)(x))
 
 
+decay = keras.optimizers.schedules.PolynomialDecay
+
 TASKS = {
     "tmaze": dict(
         env=TMaze,
@@ -155,9 +157,9 @@ TASKS = {
         env=CartPole,
         policy=dict(window=16, outputs=2, is_signal=False),
         agent=dict(gamma=0.99, normalize_observations=True),
-        optimizer=dict(learning_rate=3e-3),
+        optimizer=dict(learning_rate=decay(3e-3, 250, 0.0)),
         episodes=16,
-        updates=200,
+        updates=250,
         target=500.0,
     ),
     "pendulum": dict(
@@ -219,9 +221,8 @@ if __name__ == "__main__":
     options = parser.parse_args()
     kwargs = {"length": options.length} if options.length else {}
     start = time.time()
-    agent, env, _ = train(
-        options.task, options.memory, options.seed, options.updates, **kwargs
-    )
+    arguments = options.task, options.memory, options.seed, options.updates
+    agent, env, _ = train(*arguments, **kwargs)
     result = agent.evaluate(env, episodes=100)
     print(
         f"{options.task}, {options.memory}: mean return {result['episode_return']:.3f} "
