@@ -157,7 +157,7 @@ WARNED = {
     ),
     "lstm recurrent dropout": (
         lambda: lstm(recurrent_dropout=0.1),
-        f"The layers lstm run in {NOISE}",
+        f"The layers lstm.* run in {NOISE}",
     ),
     "lstm": (lstm, None),
     "attention dropout": (lambda: attention(0.1), f"The layers multi_head.* {NOISE}"),

@@ -45,7 +45,9 @@ def test_tmaze_rewards_the_turn_that_the_first_signal_shows(example):
 
 def test_tasks_hide_the_velocities(example):
     state = tf.constant([[0.1, 0.2, 0.3, 0.4]])
-    np.testing.assert_array_equal(example.CartPole().observation(state), [[0.1, 0.3]])
+    np.testing.assert_array_equal(
+        example.CartPole().observation(state), state.numpy()[:, ::2]
+    )
     shown = example.Pendulum().observation(state[:, :2])
     np.testing.assert_array_equal(shown, envs.Pendulum().observation(state[:, :2])[:, :2])
 
