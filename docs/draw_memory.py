@@ -63,7 +63,7 @@ def draw(folder):
         panel.plot(updates, median, color=color, label=text)
     panel.axhline(0.5, color=draw_concepts.GRAY, linewidth=0.8, linestyle="--")
     title = "T-maze of 200 steps: median and range"
-    draw_concepts.label(panel, title, "updates of 64 episodes", "mean return")
+    draw_concepts.label(panel, title, "updates of 128 episodes", "mean return")
     panel.legend(frameon=False, labelcolor=draw_concepts.GRAY, fontsize=8)
     drawing.savefig(pathlib.Path(folder) / "memory.png")
 

@@ -127,16 +127,25 @@ class RepeatPrevious(tfr.envs.TensorEnv):
 def make_policy(env, memory, window, outputs, is_signal):
     """Returns a policy of sequences, `[B, T, D]`, to outputs, `[B, T, outputs]`."""
     inputs = keras.Input((None, *env.observation_space.shape))
-    # One-hot signals are embedded as orthogonal vectors. Layer normalization loses the
-    # size of reals, unless the layer before it has a bias.
-    bias = "zeros" if is_signal else keras.initializers.RandomNormal(stddev=1.0)
-    kwargs = {"activation": None if is_signal else "tanh", "bias_initializer": bias}
-    x = keras.layers.Dense(32, kernel_initializer="orthogonal", **kwargs)(inputs)
+    if is_signal:
+        # One-hot signals are embedded as orthogonal vectors. From scaled inputs, the
+        # softmax of some heads is sharp from the start, so the gradient of one step does
+        # not vanish in the mean over all others.
+        x = keras.layers.Dense(32, kernel_initializer="orthogonal")(inputs)
+        heads, key_dim, scale = 8, 16, 2.0
+    else:
+        # Layer normalization loses the size of an input, but not that of a bias.
+        bias = keras.initializers.RandomNormal(stddev=1.0)
+        kwargs = {"kernel_initializer": "orthogonal", "bias_initializer": bias}
+        x = keras.layers.Dense(32, "tanh", **kwargs)(inputs)
+        heads, key_dim, scale = 4, 8, 1.0
     if memory == "gru":
         x = keras.layers.GRU(32, return_sequences=True)(x)
     else:
-        layer = tfr.layers.CausalSelfAttention(heads=4, key_dim=8, window=window)
-        x = keras.layers.Add()([x, layer(keras.layers.LayerNormalization()(x))])
+        gain = keras.initializers.Constant(scale)
+        normal = keras.layers.LayerNormalization(gamma_initializer=gain)(x)
+        layer = tfr.layers.CausalSelfAttention(heads, key_dim, window=window)
+        x = keras.layers.Add()([x, layer(normal)])
         x = keras.layers.LayerNormalization()(x)
     return keras.Model(inputs, keras.layers.Dense(outputs)(x))
 
@@ -147,10 +156,10 @@ TASKS = {
     "tmaze": dict(
         env=TMaze,
         policy=dict(window=202, outputs=4, is_signal=True),
-        agent=dict(gamma=0.95, entropy_coef=0.08),
-        optimizer=dict(learning_rate=3e-3, beta_2=0.97),
-        episodes=64,
-        updates=300,
+        agent=dict(gamma=0.95, entropy_coef=0.03),
+        optimizer=dict(learning_rate=2e-3, beta_2=0.99),
+        episodes=128,
+        updates=200,
         target=0.98,  # training stops when the mean return of an update reaches it
     ),
     "cartpole": dict(
@@ -191,7 +200,7 @@ def make_agent(name, env, memory, seed):
     kwargs = {"baseline": "time_step", "scale_advantages": "running", **task["agent"]}
     agent = tfr.Reinforce(policy, **kwargs)
     optimizer = keras.optimizers.Adam(**task["optimizer"], global_clipnorm=1.0)
-    agent.compile(optimizer, steps_per_execution=25)
+    agent.compile(optimizer, steps_per_execution=10)
     return agent
 
 

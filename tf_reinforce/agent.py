@@ -66,7 +66,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
 
     The policy can be any Keras model whose outputs are the parameters of a distribution
     over actions. Use the method `act` to get actions. To get the outputs of the policy,
-    for example logits, call the agent like a function, or use `predict`.
+    for example logits, call the agent like a function, or use `predict`. A policy with a
+    memory takes sequences or windows there, and `act` single observations.
 
     The policy that is trained must be the same as the one that acts. Dropout,
     BatchNormalization and other layers with a training mode therefore always run in
@@ -247,9 +248,9 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             hidden: Sizes of the hidden tanh layers, by default (64, 64). They follow one
                 branch for each array of an observation (`default_policy`).
             seed: Int, which determines the initial weights.
-            learning_rate: Float, of Adam, by default 0.01. A dict of floats `first` and
-                `last` changes it linearly, from the agent's first update to the end of
-                `fit`.
+            learning_rate: Float, of Adam, by default 0.01, and 0.003 with
+                `memory="attention"`. A dict of floats `first` and `last` changes it
+                linearly, from the agent's first update to the end of `fit`.
             preset: Name of a preset (`tfr.presets.names()`), or path of a preset file,
                 with default arguments for `for_env` and `fit`. `"auto"` takes that of the
                 environment, if there is one for these `env_kwargs`.
@@ -750,9 +751,10 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             action_mask: N masks if `info` contains the masks: `[N, M]`, or nested like
                 those of `info`, with N rows in each array.
             state: What the previous call returned, for a policy with a memory. With
-                `None`, new episodes start. If the policy reads rewards, replace the entry
-                `"previous_reward"` by the N rewards for the last actions before each
-                call.
+                `None`, new episodes start. To start one in row i only, set row i of each
+                array to that of `state=None`, which is zero for the layers of Keras. If
+                the policy reads rewards, store the N rewards for the last actions as
+                `state["previous_reward"]` before each call.
 
         Returns:
             NumPy array of N actions, `[N, …]`, in the environment's units and type,

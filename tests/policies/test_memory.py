@@ -217,12 +217,14 @@ def test_exports_repeat_whole_episodes_with_the_state_as_input(name, format, tmp
     assert {x["name"] for x in inputs if x["role"] == "state"} == starts.keys()
     state = {k: np.stack([starts[k]] * 4).astype(x) for k, x in specs.items()}
     prefix = "" if format == "tf_saved_model" else "next_"
+    returned = starts.keys() - {"previous_reward"}  # only the caller knows it
     for t in range(min(episodes.lengths[:4])):
         inputs = {"observation": episodes.observations[t, :4], **state}
         results = functions["act"](inputs)
         assert_near(results["action"], episodes.actions[t, :4])
-        state = {name: results[prefix + name] for name in state}
-        if "previous_reward" in state:
+        assert "previous_reward" not in results
+        state = {name: results[prefix + name] for name in returned}
+        if "previous_reward" in starts:
             state["previous_reward"] = episodes.rewards[t, :4].astype("float32")
 
 
@@ -240,6 +242,23 @@ def test_training_continues_to_the_bit_after_saving(name, tmp_path):
         each.fit(toy_envs.Recall, epochs=2, initial_epoch=1, **options)
     pairs = zip(agent.policy_variables, loaded.policy_variables, strict=True)
     for one, other in pairs:  # Keras draws another seed for the dropout of a GRU
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", sweeps.some(KINDS, ["attention"]))
+def test_interrupted_run_continues_to_the_bit(name, tmp_path):
+    """No episode, and so no history, continues after a checkpoint."""
+
+    def weights_after(folder, *epochs):
+        for last in epochs:
+            keras.utils.set_random_seed(0)
+            agent = memory_agents.agent(name)
+            options = dict(episodes_per_epoch=6, num_envs=4, verbose=0, seed=3)
+            agent.fit(toy_envs.Recall, epochs=last, resume=tmp_path / folder, **options)
+        return agent.policy_variables
+
+    whole, in_parts = weights_after("whole", 3), weights_after("parts", 1, 3)
+    for one, other in zip(whole, in_parts, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -449,11 +468,19 @@ WRONG = {
     },
     "another window": (
         lambda: built(model("dense", context=3), context=4),
-        r"`context=4`.*\(None, 4, 2\).*Received: .*\(None, 3, 2\).*keras.Input\(\(4, 2",
+        r"windows of 4 .*\(None, 4, 2\).*Received: .*\(None, 3, 2\).*keras.Input\(\(4, 2",
     ),
     "one input of two": (
         lambda: built(model("dense", context=3), context=3, context_inputs=PAIR),
         r"shapes \{'observations': .*\(None, 3, 1\)\}.*and one for each other name",
+    ),
+    "sequences instead of windows": (
+        lambda: built(sequence(layers.GRU(3, return_sequences=True)), context=4),
+        r"outputs have the shape \(2, 4, 1\).*return_sequences=False",
+    ),
+    "inputs that are not asked for": (
+        lambda: built(model("gru", names=PAIR)),
+        r"`context_inputs` for a model that reads actions or rewards",
     ),
     "inputs without a memory": (
         lambda: built(keras.Sequential([layers.Dense(1)]), context_inputs=PAIR),
@@ -529,17 +556,36 @@ def test_window_longer_than_the_time_limit_raises_before_the_agent_is_built():
     assert agent.head is None and not agent.built
 
 
-@pytest.mark.parametrize("kind", ["missing", "rows", "list"])
+@pytest.mark.parametrize("kind", ["missing", "rows", "list", "reward"])
 def test_act_raises_if_the_state_is_not_that_of_the_call_before(kind):
     agent, rows = memory_agents.agent("dense"), np.zeros((2, 2), "float32")
     _, state = agent.act(rows)
+    with pytest.raises(ValueError, match=r'set state\["previous_reward"\] .* 2 numbers'):
+        agent.act(rows, state=state)
+    state["previous_reward"] = np.zeros(2, "float32")
     wrong = {
-        "missing": {k: x for k, x in state.items() if k != "previous_reward"},
+        "missing": {k: x for k, x in state.items() if k != "state_0"},
         "rows": {k: x[:1] for k, x in state.items()},
         "list": list(state.values()),
+        "reward": {**state, "previous_reward": 0.5},
     }
-    with pytest.raises(ValueError, match="`state` must be .* with one row for each"):
+    with pytest.raises(ValueError, match="`state` must be .* with one row "):
         agent.act(rows, state=wrong[kind])
+
+
+def test_one_of_several_episodes_can_begin_anew():
+    """The rows of a state belong to different episodes."""
+    agent = memory_agents.agent("attention")
+    rows = np.random.default_rng(0).normal(size=(3, 2, 2)).astype("float32")
+    alone, _ = agent.act(rows[2, 1:], deterministic=True)
+    state = None
+    for t, row in enumerate(rows):
+        if t == 2:
+            for array in state.values():
+                array[1] = 0
+        actions, state = agent.act(row, deterministic=True, state=state)
+        state["previous_reward"] = np.ones(2, "float32")
+    assert_near(actions[1:], alone)
 
 
 def test_value_network_for_a_policy_of_sequences_learns_from_whole_batches():

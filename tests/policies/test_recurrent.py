@@ -347,7 +347,7 @@ def of_batches():
     return keras.Sequential([inputs, sequences(layers.LSTM, stateful=True)])
 
 
-FIRST = r"Start the policy with keras.Input\(\(None, 4\)\)"
+FIRST = r"Start it with keras.Input\(\(None, 4\)\)"
 REFUSED = {
     "last_output_only": (
         lambda: sequential(layers.LSTM(8, name="mine")),
@@ -360,18 +360,18 @@ REFUSED = {
         lambda: sequential(layers.Bidirectional(sequences(layers.LSTM))),
         "is Bidirectional.*is unknown",
     ),
-    "subclass": (Subclass, f"Functional or Sequential.*of shape unknown. {FIRST}"),
+    "subclass": (Subclass, f"Functional or Sequential.*shapes unknown. {FIRST}"),
     "subclass_inside": (
         lambda: around(Subclass()),
         "inside the policy is a subclass of keras.Model.*as a Functional",
     ),
     "no_time_axis": (
         lambda: feedforward(layers.Reshape((1, 4)), sequences(layers.LSTM)),
-        rf"of any length. Received: .*shape \[\(None, 4\)\]. {FIRST}",
+        rf"of any length .*Received: .*: \(None, 4\)\}}. {FIRST}",
     ),
     "fixed_time_axis": (
         lambda: feedforward(sequences(layers.LSTM), shape=(10, 4)),
-        rf"of any length.*shape \[\(None, 10, 4\)\]. {FIRST}",
+        rf"of any length.*: \(None, 10, 4\)\}}. {FIRST}",
     ),
     "another_width": (
         lambda: sequential(sequences(layers.LSTM), shape=(3,)),
@@ -423,6 +423,7 @@ def attended(x):
 
 MIXED = {
     "convolution": layers.Conv1D(4, 3, padding="same"),
+    "distant_steps": layers.Conv1D(4, 2, dilation_rate=9, padding="causal"),
     "causal_attention": attended,
     "mean_over_time": lambda x: x - keras.ops.mean(x, axis=1, keepdims=True),
     "clock": lambda x: keras.ops.cumsum(keras.ops.ones_like(x), axis=1),

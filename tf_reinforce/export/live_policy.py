@@ -106,21 +106,27 @@ class LivePolicy:
         return [action_mask]
 
     def _state(self, count, state):
-        """Returns `[state]`, or `[]` for a policy without recurrent layers."""
-        if self.actor.memory is None and state is None:
-            return []
+        """Returns `[state]`, or `[]` for a policy without a memory."""
         initial_state = self.actor.named_states(self.actor.initial_state(count))
         if state is None:
-            return [initial_state]
+            return [initial_state] if initial_state else []
+        if not initial_state:
+            raise ValueError("`state` must be None, because this policy has no memory.")
         expected = {name: tuple(x.shape) for name, x in initial_state.items()}
         received = state
         if isinstance(state, dict):
             received = {name: np.shape(x) for name, x in state.items()}
-        if self.actor.memory is None or received != expected:
+            if expected.keys() - received.keys() == {"previous_reward"}:
+                raise ValueError(
+                    "The policy reads rewards, which only the environment knows. Before "
+                    'each call, set state["previous_reward"] to the rewards for the last '
+                    f"actions, an array of {count} numbers."
+                )
+        if received != expected:
             raise ValueError(
-                "`state` must be None without recurrent layers, and else the state that "
-                "the previous call of `act` returned, with one row for each observation: "
-                f"a dict of the shapes {expected}. Received: {received!r}"
+                "`state` must be what the previous call of `act` returned, with one row "
+                f"for each observation: a dict of the shapes {expected}. "
+                f"Received: {received!r}"
             )
         return [state]
 
@@ -148,12 +154,14 @@ class LivePolicy:
         return self._checked[name]
 
     def _actions(self, results):
-        """Returns nested actions, or `(actions, state)` for a recurrent policy."""
+        """Returns nested actions, or `(actions, state)` for a policy with a memory."""
+        results = {name: x.numpy() for name, x in results.items()}
         names = policy_functions.signature_names(self._action_spec, "action")
-        actions = keras.tree.map_structure(lambda name: results[name].numpy(), names)
+        actions = keras.tree.map_structure(results.get, names)
         if self.actor.memory is None:
             return actions
-        return actions, {x.name: results[x.name] for x in self.actor.state_spec}
+        states = [x.name for x in self.actor.state_spec]
+        return actions, {name: results[name] for name in states if name in results}
 
 
 def _nested(spec, batch):

@@ -33,7 +33,7 @@ class PolicyFunctions:
     argument of these functions is `state`, a dict of the states `state_0`, `state_1`, …,
     and the functions return the next states as well. If the policy reads earlier actions
     or rewards, `previous_action` and `previous_reward` are states too. The functions
-    store the raw action that they select; the caller stores the reward.
+    return the raw action that they select, but no reward, which only the caller knows.
 
     Parts of a nested action are returned by name, for example `action_arm` for the part
     `arm`. The parts of a nested observation are passed by name as well. The prefix
@@ -142,6 +142,7 @@ class PolicyFunctions:
             results = self.actions(raw_actions, with_raw=noise is not None)
             states = self.actor.remember(states, raw_actions)
         states = self.actor.named_states(states)
+        states.pop("previous_reward", None)
         if self._takes_noise:
             states = {f"next_{key}": state for key, state in states.items()}
         return {**results, **states}

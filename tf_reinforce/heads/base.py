@@ -303,11 +303,17 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
             shape: Shape of the policy outputs, batch axis first.
         """
         if len(shape) != 2 or shape[-1] != self.outputs_size:
+            remedy = f"End the policy with keras.layers.Dense({self.outputs_size})."
+            if len(shape) > 2:
+                remedy += (
+                    " Before it, reduce the axes between with Flatten, pooling or, for a "
+                    "recurrent layer in a window, return_sequences=False."
+                )
             raise ValueError(
                 f"{self!r} needs a policy that returns {self.outputs_size} numbers per "
                 f"observation, in an array of shape (batch, {self.outputs_size}). "
-                f"Received: a policy whose outputs have the shape {tuple(shape)}. End "
-                f"the policy with keras.layers.Dense({self.outputs_size})."
+                "Received: a policy whose outputs have the shape "
+                f"{tuple(shape)}. {remedy}"
             )
 
     def check_actions(self, actions: Any, lengths: np.ndarray, masks: Any = None) -> None:

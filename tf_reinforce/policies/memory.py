@@ -165,19 +165,8 @@ class WindowedModel:
 
     def __init__(self, model, input_spec, size):
         self.sequence_model, self._size, self._input_spec = model, size, input_spec
-        shapes = [tuple(x.shape) for x in getattr(model, "inputs", None) or ()]
+        recurrent.expect_inputs(model, input_spec, size, _fit)
         leaves = keras.tree.flatten(input_spec)
-        expected = [(None, size, *leaf.shape) for leaf in leaves]
-        if shapes and not _fit(sorted(shapes, key=str), sorted(expected, key=str)):
-            structure = keras.tree.map_structure(
-                lambda leaf: (None, size, *leaf.shape), input_spec
-            )
-            raise ValueError(
-                f"With `context={size}`, a policy or value model takes windows of the "
-                f"shapes {structure}. Received: {model!r} with inputs of the shapes "
-                f"{shapes}. Start it with keras.Input({expected[0][1:]})"
-                f"{' and one for each other name' if len(expected) > 1 else ''}."
-            )
         specs = [((size - 1, *leaf.shape), leaf.dtype) for leaf in leaves]
         specs = [*specs, ((), tf.int32)] if size > 1 else []
         self.state_spec = [
@@ -253,11 +242,18 @@ class WindowedModel:
 
 
 def _fit(shapes, expected):
-    """Returns whether shapes are equal, where `None` stands for any size."""
-    return [len(x) for x in shapes] == [len(x) for x in expected] and all(
-        x is None or x == y
-        for shape, other in zip(shapes, expected)
-        for x, y in zip(shape[1:], other[1:])
+    """Returns whether shapes are equal, where `None` stands for any size.
+
+    The shapes of a subclass of `keras.Model` are unknown.
+    """
+    return (
+        not shapes
+        or [len(x) for x in shapes] == [len(x) for x in expected]
+        and all(
+            x is None or x == y
+            for shape, other in zip(shapes, expected)
+            for x, y in zip(shape[1:], other[1:])
+        )
     )
 
 

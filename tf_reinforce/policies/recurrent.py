@@ -23,7 +23,13 @@ _STEP: contextvars.ContextVar = contextvars.ContextVar("step")
 _TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
 _RECURRENT = keras.layers.RNN, attention.CausalSelfAttention
-_CHECK_STEPS = 5  # episode length in `RecurrentPolicy.check`
+# Layers that mix no steps, or else all of them, as short episodes show.
+_SIMPLE = keras.layers.InputLayer, keras.layers.Dense, keras.layers.LayerNormalization
+_SIMPLE += keras.layers.Dropout, keras.layers.Embedding, keras.layers.Activation
+_SIMPLE += keras.layers.Add, keras.layers.Concatenate
+# The lengths of the episodes in `RecurrentPolicy.check`: those played step by step, and
+# those in which each layer without a memory runs step by step.
+_CHECK_STEPS, _LONG_CHECK_STEPS = 5, 64
 
 
 def is_recurrent(policy, observation_spec):
@@ -122,8 +128,8 @@ class RecurrentPolicy:
         # the number of steps is unknown, as it is in an update.
         self.sequence_model = policy
         if _contains(policy, keras.layers.TimeDistributed):
-            self.sequence_model = keras.models.clone_model(
-                policy, clone_function=_BatchedTimeDistributed.replace, recursive=True
+            self.sequence_model = _in_single_steps(
+                policy, lambda layer: isinstance(layer, keras.layers.TimeDistributed)
             )
         self._layers = self._trace_layers()
         self.state_spec = [
@@ -180,7 +186,9 @@ class RecurrentPolicy:
 
         The policy runs step by step and on whole sequences, for two random episodes of
         five steps. A single step knows only the observation and the state, so if the
-        outputs agree, no output depends on a later observation. Noise is added to the
+        outputs agree, no output depends on a later observation. Episodes of 64 steps
+        show layers without a memory that mix distant steps, such as a dilated
+        convolution: only these layers run step by step there. Noise is added to the
         weights for this check, because with zeros in the last layer all outputs would
         agree.
 
@@ -188,29 +196,35 @@ class RecurrentPolicy:
             ValueError: If the outputs differ.
         """
         rng = seeding.generator(0, "engine_comparison")
-
-        def draw(leaf):
-            shape = (2, _CHECK_STEPS, *leaf.shape)
-            if leaf.dtype.is_floating:
-                numbers = rng.standard_normal(shape)
-            else:
-                numbers = rng.integers(0, 2, shape)
-            return tf.constant(numbers.astype(leaf.dtype.as_numpy_dtype))
-
-        observations = keras.tree.map_structure(draw, self._observation_spec)
+        short, long = (self._random(rng, x) for x in (_CHECK_STEPS, _LONG_CHECK_STEPS))
         noisy = [(v, _add_noise(v, rng)) for v in self._policy.trainable_variables]
         with keras.StatelessScope(state_mapping=noisy):
-            original = self._policy(observations, training=False)
-            sequence = self.sequence_model(observations, training=False)
             states, steps = self.initial_state(2), []
             for t in range(_CHECK_STEPS):
-                row = keras.tree.map_structure(lambda x, t=t: x[:, t], observations)
+                row = keras.tree.map_structure(lambda x, t=t: x[:, t], short)
                 outputs, states = self.step(row, states)
-                steps.append(keras.tree.flatten(outputs))
-        originals, sequences = map(keras.tree.flatten, (original, sequence))
-        for expected, replaced, *single in zip(originals, sequences, *steps, strict=True):
-            _compare(np.asarray(expected), np.stack(single, axis=1))
-            _compare(np.asarray(expected), np.asarray(replaced))
+                steps.append(outputs)
+            single = keras.tree.map_structure(lambda *x: np.stack(x, axis=1), *steps)
+            expected = self._policy(short, training=False)
+            _compare(expected, single)
+            _compare(expected, self.sequence_model(short, training=False))
+            alone = _in_single_steps(self._policy, _may_mix_distant_steps)
+            if _contains(alone, _PerStep):
+                expected = self.sequence_model(long, training=False)
+                _compare(expected, alone(long, training=False))
+
+    def _random(self, rng, steps):
+        """Returns the random observations of two episodes."""
+
+        def draw(leaf):
+            shape = 2, steps, *leaf.shape
+            is_float = leaf.dtype.is_floating
+            numbers = (
+                rng.standard_normal(shape) if is_float else rng.integers(0, 2, shape)
+            )
+            return tf.constant(numbers.astype(leaf.dtype.as_numpy_dtype))
+
+        return keras.tree.map_structure(draw, self._observation_spec)
 
     def _trace_layers(self):
         """Returns the recurrent layers in the order of their calls."""
@@ -305,30 +319,30 @@ class _SingleStep(keras.layers.Layer):
         return self.rnn.compute_output_shape(sequences_shape)
 
 
-class _BatchedTimeDistributed(keras.layers.Layer):
-    """Applies a layer to the T steps of B sequences at once, as rows `[B T, …]`."""
+class _PerStep(keras.layers.Layer):
+    """Applies a layer to the T steps of B sequences, as B T sequences of one step."""
 
-    def __init__(self, time_distributed):
-        super().__init__(name=time_distributed.name, dtype=time_distributed.dtype_policy)
-        self.time_distributed = time_distributed
+    def __init__(self, layer):
+        super().__init__(name=layer.name, dtype=layer.dtype_policy)
+        self.layer = layer
         self.supports_masking = True
 
-    def call(self, sequences, mask=None, training=False):
-        leading = tf.shape(sequences)[:2]
-        rows = tf.reshape(sequences, [-1, *sequences.shape[2:]])
-        results = self.time_distributed.layer(rows, training=training)
-        shape = tf.concat([leading, tf.shape(results)[1:]], axis=0)
-        outputs = tf.reshape(results, shape)
-        outputs.set_shape([*sequences.shape[:2], *results.shape[1:]])
-        return outputs
+    def call(self, inputs, *others, **options):
+        leading = tf.shape(keras.tree.flatten(inputs)[0])[:2]
 
-    def compute_output_shape(self, sequences_shape):
-        return self.time_distributed.compute_output_shape(sequences_shape)
+        def one_step(x):
+            if not hasattr(x, "shape"):
+                return x
+            x = tf.convert_to_tensor(x)
+            return tf.reshape(x, tf.concat([[-1, 1], tf.shape(x)[2:]], axis=0))
 
-    @classmethod
-    def replace(cls, layer):
-        """Returns this layer in place of a TimeDistributed one, and others unchanged."""
-        return cls(layer) if isinstance(layer, keras.layers.TimeDistributed) else layer
+        def all_steps(x):
+            shape = tf.concat([leading, tf.shape(x)[2:]], axis=0)
+            return tf.ensure_shape(tf.reshape(x, shape), (None, None, *x.shape[2:]))
+
+        inputs, others = keras.tree.map_structure(one_step, (inputs, others))
+        results = self.layer(inputs, *others, **options)
+        return keras.tree.map_structure(all_steps, results)
 
 
 # What the attributes of a recurrent layer must be, and why.
@@ -364,18 +378,56 @@ def _to_single_step(layer):
     return _SingleStep(layer)
 
 
+def _may_mix_distant_steps(layer):
+    """Returns whether short episodes may not show that a layer mixes steps."""
+    known = *_RECURRENT, *_SIMPLE
+    return isinstance(layer, keras.layers.Layer) and not isinstance(layer, known)
+
+
+def _in_single_steps(policy, condition):
+    """Returns a model whose layers of a kind process each step alone."""
+
+    def replace(layer):
+        return _PerStep(layer) if condition(layer) else layer
+
+    return keras.models.clone_model(policy, clone_function=replace, recursive=True)
+
+
+def expect_inputs(model, spec, size, fits):
+    """Raises an error unless the inputs of a model are sequences of the given steps.
+
+    Args:
+        model: Keras model.
+        spec: `tf.TensorSpec` of the input at one step, or a structure of them.
+        size: Number of steps, or `None` for any number.
+        fits: Function from the sorted shapes of inputs and those expected, as two lists,
+            to a bool.
+    """
+    inputs = {x.name: tuple(x.shape) for x in getattr(model, "inputs", None) or ()}
+    nested = keras.tree.map_structure(lambda leaf: (None, size, *leaf.shape), spec)
+    expected = [(None, size, *leaf.shape) for leaf in keras.tree.flatten(spec)]
+    if fits(sorted(inputs.values(), key=str), sorted(expected, key=str)):
+        return
+    more = " and one for each other name" if len(expected) > 1 else ""
+    if len(inputs) > len(expected):
+        more += ", or pass `context_inputs` for a model that reads actions or rewards"
+    steps = "sequences of any length" if size is None else f"windows of {size} steps"
+    raise ValueError(
+        f"A policy or value model of {steps} must be a Functional or Sequential model "
+        f"with inputs of the shapes {nested}. Received: {model!r} with inputs of the "
+        f"shapes {inputs or 'unknown'}. Start it with keras.Input({expected[0][1:]})"
+        f"{more}."
+    )
+
+
 def _check_shapes(policy, observation_spec):
     """Raises an error unless a policy maps sequences of any length to rows of numbers."""
-    leaves = keras.tree.flatten(observation_spec)
-    shapes = [tuple(x.shape) for x in getattr(policy, "inputs", None) or ()]
-    ranks = sorted(leaf.shape.rank + 2 for leaf in leaves)
-    if sorted(map(len, shapes)) != ranks or any(shape[1] is not None for shape in shapes):
-        remedy = ", ".join(f"keras.Input({(None, *leaf.shape)})" for leaf in leaves)
-        raise ValueError(
-            "A policy with recurrent layers must be a Functional or Sequential model of "
-            f"sequences of any length. Received: {policy!r} with inputs of shape "
-            f"{shapes or 'unknown'}. Start the policy with {remedy}."
-        )
+
+    def fits(shapes, expected):
+        ranks = (sorted(map(len, x)) for x in (shapes, expected))
+        return next(ranks) == next(ranks) and all(x[1] is None for x in shapes)
+
+    expect_inputs(policy, observation_spec, None, fits)
     shapes = [tuple(x.shape) for x in policy.outputs]
     if any(len(shape) != 3 for shape in shapes):
         raise ValueError(
@@ -396,18 +448,23 @@ def _swap_axes(structure):
 
 def _compare(expected, received):
     """Raises an error if `received` differs from the outputs of whole sequences."""
-    tolerance = _TOLERANCES[expected.dtype.name]
-    if expected.shape != received.shape or not np.allclose(
-        received.astype("float64"), expected.astype("float64"), tolerance, tolerance
-    ):
+    for pair in zip(keras.tree.flatten(expected), keras.tree.flatten(received)):
+        expected, received = map(np.asarray, pair)
+        tolerance, place = _TOLERANCES[expected.dtype.name], "in their number"
+        if expected.shape == received.shape:
+            expected, received = (x.astype("float64") for x in (expected, received))
+            is_near = np.isclose(received, expected, tolerance, tolerance).all((0, 2))
+            if is_near.all():
+                continue
+            place = f"from step {int(np.argmin(is_near))} on"
         raise ValueError(
             "The policy mixes time steps in other ways than through recurrent layers, so "
-            f"it cannot act step by step. Received: {received} from single steps, and "
-            f"{expected} from whole sequences. For attention over time, use tfr.layers."
+            "it cannot act step by step. For attention over time, use tfr.layers."
             "CausalSelfAttention. Remove other attention, convolution, pooling and "
             "normalization over time, or pass `context=K` to the agent for a policy of "
-            "the last K steps. Wrap layers that process each step alone in "
-            "keras.layers.TimeDistributed."
+            "the last K steps. Wrap layers that process each step alone in keras.layers."
+            "TimeDistributed. Received: outputs of single steps and of whole sequences, "
+            f"which differ {place}."
         )
 
 

@@ -169,7 +169,7 @@ def _states(policy, observations, extra):
         results = sample(others[0], seed, *others[1:], before)
         for i, (name, state) in enumerate(before.items()):
             is_running = np.reshape(lengths > step, [-1] + [1] * (len(state.shape) - 1))
-            states[i] = tf.where(is_running, results[name], state)
+            states[i] = tf.where(is_running, results.get(name, state + 1), state)
     return actor.named_states(states)
 
 
