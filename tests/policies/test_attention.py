@@ -233,6 +233,7 @@ def test_attention_raises_on_invalid_arguments(options, message):
 
 def random_stack(seed, dtype):
     """Returns a policy of one to three memories, with other layers between."""
+    keras.utils.set_random_seed(seed)
     rng = np.random.default_rng(seed)
     x = inputs = keras.Input((None, 4), dtype="float64" if dtype == "float64" else None)
     x = layers.Dense(D, dtype=dtype)(x)
@@ -262,20 +263,17 @@ def random_stack(seed, dtype):
     return policy
 
 
-def differences(seed, dtype):
-    """Returns the largest difference and the largest number of a stack's outputs.
+def stack_outputs(policy, seed, dtype):
+    """Returns a stack's outputs for whole episodes, and for single steps.
 
     The record is padded with NaN.
     """
-    rng, policy = np.random.default_rng([seed, 1]), random_stack(seed, dtype)
+    rng = np.random.default_rng([seed, 1])
     float_type = "float64" if dtype == "float64" else "float32"
-    spec = tf.TensorSpec((4,), float_type)
-    if not recurrent.is_recurrent(policy, spec):
-        return 0.0, 1.0
-    memory = recurrent.RecurrentPolicy(policy, spec)
+    memory = recurrent.RecurrentPolicy(policy, tf.TensorSpec((4,), float_type))
     lengths = rng.integers(1, 21, B).astype("int32")
     rows = lengths.max()
-    x = rng.normal(size=(rows, B, 4))
+    x = rng.normal(size=(rows, B, 4)).astype("float32")
     clean = tf.constant(x, float_type)
     x[np.arange(rows)[:, None] >= lengths] = np.nan
     steps = records.valid_steps(lengths, rows)
@@ -285,12 +283,19 @@ def differences(seed, dtype):
         output, states = step(row, states)
         outputs.append(output)
     single = steps.gather(tf.stack(outputs))
-    whole, single = (y.numpy().astype("float64") for y in (whole, single))
     assert np.isfinite(whole).all()
-    return np.abs(whole - single).max(), max(np.abs(whole).max(), 1.0)
+    return [y.numpy().astype("float64") for y in (whole, single)]
 
 
-TOLERANCES = {"float64": 1e-13, "float32": 4e-6, "mixed_float16": 4e-3}
+def rounding(policy, seed, whole):
+    """Returns the largest difference of outputs from those of the stack in float64."""
+    exact = random_stack(seed, "float64")
+    for ours, theirs in zip(policy.weights, exact.weights, strict=True):
+        theirs.assign(ours.numpy().astype("float64"))
+    return np.abs(stack_outputs(exact, seed, "float64")[0] - whole).max()
+
+
+TOLERANCES = {"float64": 1e-13, "float32": 1e-6, "mixed_float16": 4e-3}
 CASES = [(seed, ["float64", "float32"][seed % 2]) for seed in range(200)]
 CASES += [(seed, "mixed_float16") for seed in range(200, 212)]
 
@@ -299,5 +304,11 @@ CASES += [(seed, "mixed_float16") for seed in range(200, 212)]
     "seed, dtype", sweeps.some(CASES, [*CASES[:26], *CASES[200:202]])
 )
 def test_single_steps_of_a_random_stack_equal_whole_episodes(seed, dtype):
-    difference, size = differences(seed, dtype)
-    assert difference <= TOLERANCES[dtype] * size
+    """A few stacks enlarge rounding, so both ways differ from exact numbers by more."""
+    policy = random_stack(seed, dtype)
+    whole, single = stack_outputs(policy, seed, dtype)
+    difference = np.abs(whole - single).max()
+    allowed = TOLERANCES[dtype] * max(np.abs(whole).max(), 1.0)
+    if difference > allowed and dtype == "float32":
+        allowed = 2 * rounding(policy, seed, whole)
+    assert difference <= allowed
