@@ -12,6 +12,7 @@ import warnings
 import keras
 import tensorflow as tf
 
+from tf_reinforce.data import episodes as records
 from tf_reinforce.data import minibatches
 from tf_reinforce.policies import recurrent
 
@@ -98,7 +99,8 @@ class Memory:
         if self._previous:
             rewards = tf.cast(episodes.rewards, self._dtype)
             arrays = {"actions": episodes.actions, "rewards": rewards}
-            inputs = {name: _shifted(arrays[name]) for name in self._previous}
+            # The inputs at row t + 1 are those of row t; at row 0, they are zero.
+            inputs = {x: minibatches.pad_rows(arrays[x], 1, 0) for x in self._previous}
             inputs["observations"] = observations
         if self.is_windowed and not has_gradient:
             return self.runner.outputs_in_blocks(inputs, steps)
@@ -118,32 +120,14 @@ def input_spec(observation_spec, options, action_spec, dtype):
         return observation_spec
     leaves = keras.tree.flatten(action_spec)
     numbers = [f"_{i}" for i in range(len(leaves))] if len(leaves) > 1 else [""]
-    actions = [
-        tf.TensorSpec(leaf.shape, leaf.dtype, f"previous_action{number}")
-        for leaf, number in zip(leaves, numbers)
-    ]
+    names = [f"previous_action{number}" for number in numbers]
+    actions = [tf.TensorSpec(x.shape, x.dtype, y) for x, y in zip(leaves, names)]
     parts = {
         "observations": observation_spec,
         "actions": keras.tree.pack_sequence_as(action_spec, actions),
         "rewards": tf.TensorSpec((), dtype, "previous_reward"),
     }
     return {name: parts[name] for name in options.context_inputs}
-
-
-def window_spec(spec, size):
-    """Returns the spec of a window of `size` steps."""
-    return keras.tree.map_structure(
-        lambda leaf: tf.TensorSpec((size, *leaf.shape), leaf.dtype), spec
-    )
-
-
-def _shifted(arrays):
-    """Shifts `[T, B, …]` arrays to later steps: row t + 1 is row t, and row 0 is zero."""
-
-    def shift(array):
-        return tf.pad(array, [[1, 0], *[[0, 0]] * (len(array.shape) - 1)])
-
-    return keras.tree.map_structure(shift, arrays)
 
 
 class WindowedModel:
@@ -169,9 +153,7 @@ class WindowedModel:
         leaves = keras.tree.flatten(input_spec)
         expected = [(None, size, *leaf.shape) for leaf in leaves]
         if shapes and not _fit(sorted(shapes, key=str), sorted(expected, key=str)):
-            structure = keras.tree.map_structure(
-                lambda leaf: (None, size, *leaf.shape), input_spec
-            )
+            structure = records.shapes_with_axes(input_spec, None, size)
             raise ValueError(
                 f"With `context={size}`, a policy or value model takes windows of the "
                 f"shapes {structure}. Received: {model!r} with inputs of the shapes "
@@ -180,9 +162,7 @@ class WindowedModel:
             )
         specs = [((size - 1, *leaf.shape), leaf.dtype) for leaf in leaves]
         specs = [*specs, ((), tf.int32)] if size > 1 else []
-        self.state_spec = [
-            tf.TensorSpec(*spec, f"state_{i}") for i, spec in enumerate(specs)
-        ]
+        self.state_spec = [tf.TensorSpec(*x, f"state_{i}") for i, x in enumerate(specs)]
 
     def initial_state(self, batch_size):
         """Returns the state before the first step: zeros, none of them a step."""

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.policies import attention
 
@@ -63,11 +64,8 @@ def remove_time_axis(spec, policy):
         with recurrent layers, else the spec itself.
     """
     ranks = [leaf.shape.rank + 1 for leaf in keras.tree.flatten(spec)]
-    if (
-        not _contains(policy)
-        or _input_ranks(policy) != sorted(ranks)
-        or any(x.shape[1] is not None for x in policy.inputs)
-    ):
+    is_sequence = _contains(policy) and _input_ranks(policy) == sorted(ranks)
+    if not is_sequence or any(x.shape[1] is not None for x in policy.inputs):
         return spec
     return keras.tree.map_structure(
         lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), spec
@@ -126,10 +124,9 @@ class RecurrentPolicy:
                 policy, clone_function=_BatchedTimeDistributed.replace, recursive=True
             )
         self._layers = self._trace_layers()
-        self.state_spec = [
-            tf.TensorSpec(state.shape[1:], state.dtype, f"state_{i}")
-            for i, state in enumerate(self.initial_state(1))
-        ]
+        states = enumerate(self.initial_state(1))
+        specs = [(state.shape[1:], state.dtype, f"state_{i}") for i, state in states]
+        self.state_spec = [tf.TensorSpec(*spec) for spec in specs]
 
     def initial_state(self, batch_size):
         """Returns the recurrent state before the first observation of an episode.
@@ -190,11 +187,8 @@ class RecurrentPolicy:
         rng = seeding.generator(0, "engine_comparison")
 
         def draw(leaf):
-            shape = (2, _CHECK_STEPS, *leaf.shape)
-            if leaf.dtype.is_floating:
-                numbers = rng.standard_normal(shape)
-            else:
-                numbers = rng.integers(0, 2, shape)
+            size, is_float = (2, _CHECK_STEPS, *leaf.shape), leaf.dtype.is_floating
+            numbers = rng.standard_normal(size) if is_float else rng.integers(0, 2, size)
             return tf.constant(numbers.astype(leaf.dtype.as_numpy_dtype))
 
         observations = keras.tree.map_structure(draw, self._observation_spec)
@@ -221,9 +215,7 @@ class RecurrentPolicy:
         try:
             self._run(zeros, step)
         except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError) as error:
-            shapes = keras.tree.map_structure(
-                lambda leaf: (None, None, *leaf.shape), self._observation_spec
-            )
+            shapes = records.shapes_with_axes(self._observation_spec, None, None)
             raise ValueError(
                 "The policy does not take the observations of this environment. Expected:"
                 f" an input of shape {shapes}, for any length. Received: "
@@ -232,9 +224,7 @@ class RecurrentPolicy:
         return step.layers
 
     def _run(self, observations, step):
-        sequences = keras.tree.map_structure(
-            lambda array: tf.expand_dims(array, 1), observations
-        )
+        sequences = keras.tree.map_structure(lambda x: tf.expand_dims(x, 1), observations)
         token = _STEP.set(step)
         try:
             outputs = self._step_model(sequences, training=False)
@@ -387,19 +377,17 @@ def _check_shapes(policy, observation_spec):
 
 def _swap_axes(structure):
     """Swaps the time and batch axes of every array of a structure."""
-
-    def swap(array):
-        return tf.transpose(array, [1, 0, *range(2, array.shape.rank)])
-
-    return keras.tree.map_structure(swap, structure)
+    return keras.tree.map_structure(
+        lambda x: tf.transpose(x, [1, 0, *range(2, x.shape.rank)]), structure
+    )
 
 
 def _compare(expected, received):
     """Raises an error if `received` differs from the outputs of whole sequences."""
     tolerance = _TOLERANCES[expected.dtype.name]
-    if expected.shape != received.shape or not np.allclose(
-        received.astype("float64"), expected.astype("float64"), tolerance, tolerance
-    ):
+    arrays = received.astype("float64"), expected.astype("float64")
+    is_equal_shape = expected.shape == received.shape
+    if not (is_equal_shape and np.allclose(*arrays, tolerance, tolerance)):
         raise ValueError(
             "The policy mixes time steps in other ways than through recurrent layers, so "
             f"it cannot act step by step. Received: {received} from single steps, and "
