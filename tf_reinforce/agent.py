@@ -53,7 +53,7 @@ _IDS = (str, gym.envs.registration.EnvSpec)
 _DESCRIBING = "env", "env_kwargs", "initial_epoch"
 # Arguments of `keras.Model` that an agent accepts.
 _MODEL_ARGUMENTS = {"name", "trainable", "dtype", "autocast", "activity_regularizer"}
-_STATISTICS = "normalizer", "reward_scale", "advantage_scale"
+_PARTS = "policy", "head", "baseline", "normalizer", "reward_scale", "advantage_scale"
 # Arguments of `keras.Model.compile` without an effect.
 _WITHOUT_EFFECT = "loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly"
 
@@ -158,9 +158,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         connectionist reinforcement learning. doi:10.1007/BF00992696
     """
 
-    _fixed = frozenset(
-        {"policy", "head", "baseline", *_STATISTICS, *config.AGENT_OPTIONS}
-    )
+    _fixed = frozenset((*_PARTS, *config.AGENT_OPTIONS))
 
     def __init__(
         self,
@@ -209,9 +207,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         options.check_baseline(self.baseline, self.baseline.is_value_function)
         for option in config.AGENT_OPTIONS:
             setattr(self, option, getattr(options, option))
-        self._mask_source = options.action_mask and action_masks.MaskPath(
-            options.action_mask
-        )
+        where = options.action_mask
+        self._mask_source = where and action_masks.MaskPath(where)
         self.normalizer = self.reward_scale = self.advantage_scale = None
         if options.normalize_observations:
             self.normalizer = normalization.RunningNormalization()
@@ -293,20 +290,11 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         options, rates = building.parts_of_settings(options, *env_spaces, seed, limit)
         head, hidden, rate = map(options.pop, ("head", "hidden", "learning_rate"))
         compiling = {x: options.pop(x) for x in ("steps_per_execution", "jit_compile")}
-        size, scaling = head.outputs_size, head.output_scaling()
-        normalizes = options.get("normalize_observations", False)
-        memories = building.memory_options(options, limit)
+        network = building.network_options(options, limit)
         if isinstance(options.pop("memory", None), int):
-            options["context"] = memories["memory"]
-        policy = default_policy.default_policy(
-            env_spaces[0],
-            hidden,
-            size,
-            seed,
-            scaling,
-            is_normalized=normalizes,
-            **memories,
-        )
+            options["context"] = network["memory"]
+        parts = hidden, head.outputs_size, seed, head.output_scaling()
+        policy = default_policy.default_policy(env_spaces[0], *parts, **network)
         agent = cls(policy, head, **options)
         agent._fit_defaults = {**fit, "env_kwargs": env_kwargs or {}}
         if has_preset:
@@ -436,10 +424,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         trainer = self._trainer_for(episodes)
         self._build_optimizers()
         result = trainer.update(trainer.check_episodes(episodes), seed)
-        return {
-            **episode_statistics.metrics(result.episode_returns, result.lengths),
-            **result.metrics,
-        }
+        metrics = episode_statistics.metrics(result.episode_returns, result.lengths)
+        return {**metrics, **result.metrics}
 
     @keras_arguments.explained
     @locks.training
@@ -572,16 +558,12 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         self, given: Any, options: Any, callbacks: list, validator: Any, run: Any
     ) -> keras.callbacks.History:
         """Opens the environments of `fit`, and trains."""
-        more = {"env_kwargs": given["env_kwargs"], "trains": True}
-        workers = options.workers
-        has_env = given["validation_env"] is not None
-        opened = self._open(
-            given["env"], options.num_envs, workers, **more, **options.limits
-        )
-        with opened as envs:
+        parts = given["env"], options.num_envs, options.workers
+        more = {"env_kwargs": given["env_kwargs"], "trains": True, **options.limits}
+        with self._open(*parts, **more) as envs:
             envs.check_settings(options.env_settings)
             self._build_optimizers()
-            if has_env:
+            if given["validation_env"] is not None:
                 validator.check()
             return loop.run_loop(
                 self,
@@ -694,12 +676,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             `Episodes`, for `update`.
         """
         settings = config.EnvSettings(reset_options, env_attrs)
-        options = config.FitOptions(
-            epochs=1,
-            episodes_per_epoch=episodes,
-            steps_per_epoch=steps,
-            env_settings=settings,
-        )
+        counts: Any = dict(episodes_per_epoch=episodes, steps_per_epoch=steps)
+        options = config.FitOptions(epochs=1, env_settings=settings, **counts)
         seed = validation.check_seed(seed)
         limits = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
         with self._open(env, num_envs, workers, **limits) as envs:
@@ -795,9 +773,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         validation.path("filepath", filepath)
         self._require_built()
         layers = [self.policy, self.head, self.normalizer]
-        formats.write(
-            format, filepath, self.trainer.live_policy(), layers, self.observation_space
-        )
+        parts = self.trainer.live_policy(), layers, self.observation_space
+        formats.write(format, filepath, *parts)
 
     # Keras life cycle
 
@@ -899,7 +876,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         if self.built:
             return
         try:
-            self.build(keras.tree.map_structure(lambda x: (None, *x.shape), spec))
+            self.build(records.shapes_with_axes(spec, None))
         except Exception:
             # The agent can still be built for other spaces.
             self.observation_space, self.action_space = previous
@@ -909,11 +886,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         """Returns the trainer, and builds the agent from `episodes` before if need be."""
         validation.instance("episodes", episodes, records.Episodes)
         if not self.built:
-            self.build(
-                keras.tree.map_structure(
-                    lambda array: (None, *np.shape(array)[2:]), episodes.observations
-                )
-            )
+            arrays = keras.tree.map_structure(np.asarray, episodes.observations)
+            self.build(keras.tree.map_structure(lambda x: (None, *x.shape[2:]), arrays))
         return self.trainer
 
     def _build_optimizers(self) -> None:
@@ -924,10 +898,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         for owner, variables in owners:
             optimizer = getattr(owner, "optimizer", None)
             if optimizer is not None and not optimizer.built:
-                strategy = self._distribute_strategy
-                learner_processes.check_same_scope(
-                    strategy, {"optimizer": optimizer.variables}
-                )
+                strategy, own = self._distribute_strategy, optimizer.variables
+                learner_processes.check_same_scope(strategy, {"optimizer": own})
                 with learner_processes.scope(strategy):
                     optimizers.build(optimizer, variables)
 

@@ -187,8 +187,9 @@ class NestedLayout(MaskLayout):
 
 def _split(mask):
     """Returns the masks of all choices; a flat mask of all is the only entry."""
+    kinds = tuple, list, np.ndarray
     is_nested = isinstance(mask, (tuple, list)) and any(
-        isinstance(part, (tuple, list, np.ndarray)) for part in mask
+        isinstance(x, kinds) for x in mask
     )
     return [leaf for part in mask for leaf in _split(part)] if is_nested else [mask]
 

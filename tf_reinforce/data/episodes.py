@@ -1,6 +1,5 @@
 """The record of whole episodes, one per column, and the specs of its observations."""
 
-import functools
 from typing import NamedTuple
 
 import keras
@@ -59,9 +58,7 @@ class ValidSteps(NamedTuple):
 
         Arrays have B columns and at least T rows. Rows beyond T are dropped.
         """
-        return keras.tree.map_structure(
-            lambda array: tf.gather_nd(array, self.indices), arrays
-        )
+        return keras.tree.map_structure(lambda x: tf.gather_nd(x, self.indices), arrays)
 
     def zero_padding(self, arrays):
         """Returns `[T, B, …]` arrays with zeros for padding."""
@@ -125,16 +122,10 @@ def concatenate(records):
         records: List of `Episodes`, whose arrays have the same number of rows.
     """
 
-    def concat(axis, *arrays):
-        return tf.concat(arrays, axis)
+    def join(axis, *arrays):
+        return keras.tree.map_structure(lambda *parts: tf.concat(parts, axis), *arrays)
 
-    fields = zip(_EPISODE_AXES, *records, strict=True)
-    return Episodes(
-        *(
-            keras.tree.map_structure(functools.partial(concat, axis), *arrays)
-            for axis, *arrays in fields
-        )
-    )
+    return Episodes(*map(join, _EPISODE_AXES, *records))
 
 
 def select_episodes(episodes, begin, end):
@@ -156,15 +147,9 @@ def specs(observation_spec, action_spec, mask_size):
         observation_spec, action_spec, mask_size: As in `validate`.
     """
     spec = tf.TensorSpec
-
-    def batched(nested_spec):
-        return keras.tree.map_structure(
-            lambda leaf: spec((None, None, *leaf.shape), leaf.dtype), nested_spec
-        )
-
     return Episodes(
-        batched(observation_spec),
-        batched(action_spec),
+        with_axes(observation_spec, None, None),
+        with_axes(action_spec, None, None),
         spec((None, None), tf.float64),
         spec((None,), tf.int32),
         spec((None,), tf.bool),
@@ -227,13 +212,11 @@ def _nested(name, arrays, spec, batch_shape):
             f"`{name}` must be nested like the {name.removesuffix('s')} space. "
             f"Expected: {spec}. Received: arrays of the shapes {received}"
         ) from None
-    return keras.tree.map_structure(
-        lambda leaf, array: _array(
-            name, array, (*batch_shape, *leaf.shape), leaf.dtype.name
-        ),
-        spec,
-        arrays,
-    )
+
+    def check(leaf, array):
+        return _array(name, array, (*batch_shape, *leaf.shape), leaf.dtype.name)
+
+    return keras.tree.map_structure(check, spec, arrays)
 
 
 def _masks(masks, shape):
@@ -294,6 +277,18 @@ def observation_spec(space, float_dtype, keeps_float64=False):
     return keras.tree.map_structure(leaf_spec, spaces.to_nest(space))
 
 
+def with_axes(spec, *sizes):
+    """Returns a nested spec with leading axes of these sizes, `None` for any size."""
+    return keras.tree.map_structure(
+        lambda leaf: tf.TensorSpec((*sizes, *leaf.shape), leaf.dtype), spec
+    )
+
+
+def shapes_with_axes(spec, *sizes):
+    """Returns the shapes of a nested spec as tuples, with leading axes of these sizes."""
+    return keras.tree.map_structure(lambda leaf: (*sizes, *leaf.shape), spec)
+
+
 def normalized_shapes(observation_spec, is_normalized):
     """Returns the shapes of normalized arrays with a batch axis, and `()` for others.
 
@@ -348,10 +343,7 @@ def specs_from_shapes(shapes, float_dtype):
 
 def expect_shapes(agent_spec, environment_spec):
     """Raises `ValueError` if agent and environment differ in observation shapes."""
-    expected, received = (
-        keras.tree.map_structure(lambda leaf: tuple(leaf.shape), spec)
-        for spec in (agent_spec, environment_spec)
-    )
+    expected, received = map(shapes_with_axes, (agent_spec, environment_spec))
     if expected != received:
         raise ValueError(
             "The agent was built for observations of other shapes. Expected: "

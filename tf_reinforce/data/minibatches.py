@@ -94,10 +94,14 @@ def call_on_rows(function, inputs):
         inputs: Structure of `[N, …]` tensors, not copied unless N is zero.
     """
     count = tf.shape(keras.tree.flatten(inputs)[0])[0]
-    padding = tf.cast(tf.equal(count, 0), tf.int32)
+    results = function(pad_rows(inputs, 0, tf.cast(tf.equal(count, 0), tf.int32)))
+    return keras.tree.map_structure(lambda x: x if x is None else x[:count], results)
+
+
+def pad_rows(arrays, before, after):
+    """Adds rows of zeros before and after the rows of nested arrays."""
 
     def pad(array):
-        return tf.pad(array, [[0, padding], *[[0, 0]] * (len(array.shape) - 1)])
+        return tf.pad(array, [[before, after], *[[0, 0]] * (len(array.shape) - 1)])
 
-    results = function(keras.tree.map_structure(pad, inputs))
-    return keras.tree.map_structure(lambda x: x if x is None else x[:count], results)
+    return keras.tree.map_structure(pad, arrays)

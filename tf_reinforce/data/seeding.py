@@ -64,9 +64,8 @@ def seed_sequence(seed, substream, *counters):
         substream: One of `SUBSTREAMS`.
         *counters: Ints, for example the numbers of update and episode.
     """
-    return np.random.SeedSequence(
-        seed, spawn_key=(SUBSTREAMS.index(substream), *map(int, counters))
-    )
+    key = SUBSTREAMS.index(substream), *map(int, counters)
+    return np.random.SeedSequence(seed, spawn_key=key)
 
 
 def generator(seed, substream, *counters):
@@ -109,9 +108,8 @@ class EpisodeSeeds:
 
     def __init__(self, seed, stream, update, group_size=1):
         self._group_size = group_size
-        self._keys = {
-            kind: (seed, f"{stream}/{kind}", update) for kind in ("environment", "action")
-        }
+        kinds = "environment", "action"
+        self._keys = {kind: (seed, f"{stream}/{kind}", update) for kind in kinds}
         self._blocks = {}
 
     def reset_seed(self, episode):

@@ -394,6 +394,11 @@ def map_leaves(function, nest):
     return function(nest)
 
 
+def row_of_leaves(nest, index):
+    """Returns one row of each array in a nest; a leaf may be `None`."""
+    return map_leaves(lambda x: x if x is None else x[index], nest)
+
+
 def pack(nest, leaves):
     """Returns leaves, in the order of `flatten`, nested like `nest`.
 

@@ -61,30 +61,22 @@ def parts_of_settings(settings, observation_space, action_space, seed, limit):
     if options is not None:
         first, last = map(float, config.learning_rates(options["learning_rate"]))
         schedules.append(("baseline.optimizer", first, last))
-        normalizes = settings.get("normalize_observations", False)
         # The same architecture as the policy, with other initial weights.
         value_seed = int(seeding.generator(seed, "weights", 1).integers(2**31))
-        model = default_policy.default_policy(
-            observation_space,
-            options["hidden"],
-            1,
-            value_seed,
-            name="value_network",
-            is_normalized=normalizes,
-            **memory_options(settings, limit),
-        )
+        network = {"name": "value_network", **network_options(settings, limit)}
+        parts = observation_space, options["hidden"], 1, value_seed
+        model = default_policy.default_policy(*parts, **network)
         names = options.keys() & {"passes", "minibatch_size", "scale"}
-        settings["baseline"] = baselines.Value(
-            model, keras.optimizers.Adam(first), **{x: options[x] for x in names}
-        )
+        optimizer, more = keras.optimizers.Adam(first), {x: options[x] for x in names}
+        settings["baseline"] = baselines.Value(model, optimizer, **more)
     elif settings["baseline"] == "none":
         settings["baseline"] = None
     settings["head"] = _head(settings.get("head"), action_space)
     return settings, [schedule for schedule in schedules if schedule[1] != schedule[2]]
 
 
-def memory_options(settings, limit):
-    """Returns the arguments of `default_policy` for an agent's memory.
+def network_options(settings, limit):
+    """Returns arguments of `default_policy`, for an agent's memory and normalization.
 
     Args:
         settings: Dict of arguments of `Reinforce.for_env`.
@@ -102,7 +94,9 @@ def memory_options(settings, limit):
             "own to `Reinforce` for other inputs."
         )
     window = int(min(limit or _MAX_WINDOW, _MAX_WINDOW))
-    return {"memory": next(iter(choices), None), "window": window}
+    is_normalized = settings.get("normalize_observations", False)
+    memory = next(iter(choices), None)
+    return {"memory": memory, "window": window, "is_normalized": is_normalized}
 
 
 def _head(setting, action_space):
@@ -153,24 +147,20 @@ def build(agent, observations_shape):
     _build_model(agent, agent.policy, observations_shape, "policy", flags, head)
     float_type = actor.float_type(agent.policy)
     if agent.observation_space is not None:
-        spec = records.observation_spec(
-            agent.observation_space, float_type, agent.normalize_observations
-        )
+        inputs = agent.observation_space, float_type, agent.normalize_observations
+        spec = records.observation_spec(*inputs)
     else:
         spec = records.specs_from_shapes(observations_shape, float_type)
         spec = recurrent.remove_time_axis(spec, agent.policy)
         flags = [agent.normalizer is not None] * len(keras.tree.flatten(spec))
     if agent._mask_source is not None:
         agent._mask_source.expect_in(spec)
-    shapes = keras.tree.map_structure(lambda x: (None, *x.shape), spec)
+    shapes = records.shapes_with_axes(spec, None)
     seen = records.with_floats(spec, flags, float_type)
     for value_model in agent._models[1:]:
         _build_model(agent, value_model, shapes, "value model", flags, head)
-    options = agent._options
-    memories = [
-        models.make_memory(model, seen, options, head, float_type)
-        for model in agent._models
-    ]
+    inputs = seen, agent._options, head, float_type
+    memories = [models.make_memory(model, *inputs) for model in agent._models]
     models.check_model_shapes(agent.policy, head, agent.baseline, seen, memories[0])
     updating_layers = models.check_layers(agent._models, seen, memories)
     optimizer = getattr(agent.baseline, "optimizer", None)
@@ -190,9 +180,8 @@ def _normalized_arrays(agent):
         return []
     if agent.normalizer is None:
         return [False] * len(keras.tree.flatten(spaces.to_nest(agent.observation_space)))
-    return models.normalized_arrays(
-        agent.observation_space, agent._models, agent._normalizes_integers
-    )
+    inputs = agent.observation_space, agent._models, agent._normalizes_integers
+    return models.normalized_arrays(*inputs)
 
 
 def _build_model(agent, model, observations_shape, name, flags, head):
@@ -205,10 +194,8 @@ def _build_model(agent, model, observations_shape, name, flags, head):
         options = agent._options
         if options.context is not None:
             inputs = spec, options, head.action_spec("float32"), "float32"
-            spec = memory.window_spec(memory.input_spec(*inputs), options.context)
-            observations_shape = keras.tree.map_structure(
-                lambda x: (None, *x.shape), spec
-            )
+            spec = records.with_axes(memory.input_spec(*inputs), options.context)
+            observations_shape = records.shapes_with_axes(spec, None)
         with learner_processes.scope(agent._distribute_strategy):
             models.build(model, observations_shape, spec, name)
 
@@ -219,8 +206,7 @@ def _build_parts(agent, spec, float_type, flags):
         agent.head.set_float_type(float_type)
         agent.head.build((None, agent.head.outputs_size))
     if not agent.baseline.built:
-        shapes = keras.tree.map_structure(lambda x: (None, *x.shape), spec)
-        agent.baseline.build(shapes)
+        agent.baseline.build(records.shapes_with_axes(spec, None))
     if agent.normalizer is not None:
         # In half precision, large numbers with small differences would be equal.
         agent.normalizer.dtype_policy = float_type

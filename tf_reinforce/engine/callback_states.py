@@ -164,9 +164,8 @@ def _check_methods(callback):
 
 def _attributes(callback):
     """Returns the attributes that may be a state, as a dict of `(value, digest)`."""
-    result = {}
+    result, has_state = {}, hasattr(callback, "get_state")
     for name, value in vars(callback).items():
-        has_state = hasattr(callback, "get_state")
         if has_state or name in _OF_PROCESS or _is_option(callback, name):
             continue
         if name == _MONITOR:

@@ -101,15 +101,13 @@ class Checkpoints:
         limits = 0, math.inf
         self.every_seconds = validation.within("every_seconds", every_seconds, *limits)
         self.grace_seconds = validation.within("grace_seconds", grace_seconds, *limits)
-        self.every_updates = validation.positive_int_or_none(
-            "every_updates", every_updates
-        )
+        positive = validation.positive_int_or_none
+        self.every_updates = positive("every_updates", every_updates)
         self.keep = validation.whole_number("keep", keep, low=2)
         self.path = pathlib.Path(validation.path("path", path)).absolute()
         self.is_writer = True  # whether the current process writes checkpoints
-        self.settings: dict[
-            str, Any
-        ] = {}  # entries of `config.json` beside those of `fit`
+        # Entries of `config.json` beside those of `fit`.
+        self.settings: dict[str, Any] = {}
         self._lock = locks.FolderLock(self.path)
         self.training_lock = threading.Lock()  # held by the training that uses it
         self._last_time, self._last_epoch = time.monotonic(), 0
@@ -301,10 +299,8 @@ def _read(path):
     if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
         raise ValueError(f"the SHA-256 digest of {ARRAYS} is wrong")
     parts = np.split(np.frombuffer(content, "uint8"), np.cumsum(sizes)[:-1])
-    arrays = [
-        part.view(dtype).reshape(shape).copy()
-        for part, (dtype, shape) in zip(parts, specs)
-    ]
+    pairs = zip(parts, specs)
+    arrays = [part.view(dtype).reshape(shape).copy() for part, (dtype, shape) in pairs]
     return Checkpoint(path, manifest, decode(manifest["state"], arrays))
 
 
@@ -332,9 +328,7 @@ def _dtype(name):
 # In the JSON of a state, the dict {_ARRAY: N} stands for array number N, and the dict
 # {_KIND: name, _VALUE: content} for another object.
 _ARRAY, _KIND, _VALUE = (f"tf_reinforce.{x}" for x in ("array", "kind", "value"))
-_COLLECTIONS = {
-    kind.__name__: kind for kind in (tuple, set, frozenset, collections.deque)
-}
+_COLLECTIONS = {x.__name__: x for x in (tuple, set, frozenset, collections.deque)}
 
 
 def encode(state, arrays):

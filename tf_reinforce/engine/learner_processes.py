@@ -108,9 +108,7 @@ def check_same_scope(strategy, parts):
     if strategy is not None and strategy.num_replicas_in_sync < 2:
         strategy = None
     for name, variables in parts.items():
-        if any(
-            optimizers.strategy_of([variable]) is not strategy for variable in variables
-        ):
+        if any(optimizers.strategy_of([v]) is not strategy for v in variables):
             raise ValueError(
                 f"The {name} and the agent were not made in the same scope. Make policy, "
                 "head, baseline, optimizer and agent in one `with strategy.scope():`, or "
@@ -193,11 +191,8 @@ class LearnerProcesses:
             )
         if self.is_chief:
             return callbacks
-        return [
-            x
-            for x in callbacks
-            if not isinstance(x, _WRITERS) and not getattr(x, "chief_only", False)
-        ]
+        others = [x for x in callbacks if not isinstance(x, _WRITERS)]
+        return [x for x in others if not getattr(x, "chief_only", False)]
 
     def agree_on_end(self, stopped, signal, get_facts):
         """Exchanges reasons to stop, so that all processes end after the same update.

@@ -53,8 +53,8 @@ def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, 
             checkpoints are recorded, after the last one was written.
     """
     epochs, steps, epoch = options.epochs, options.steps, settings["initial_epoch"]
-    agent.stop_training, strategy = False, agent._distribute_strategy
-    processes = None if strategy is None else learner_processes.get(strategy)
+    agent.stop_training = False
+    processes = learner_processes.get(agent._distribute_strategy)
     callbacks = CallbackList(agent, processes, callbacks, options, verbose)
     optimizer, made = _optimizer_steps(agent)
     progress, record = recorder.Progress(epoch, agent.env_steps, made), _Unrecorded()
@@ -70,8 +70,7 @@ def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, 
     progress.epoch, agent._initial_epoch = agent._initial_epoch or progress.epoch, None
     callbacks.facts = {"number of epochs": progress.epoch}
 
-    explained = processes.explain_lost() if processes else contextlib.nullcontext()
-    with explained, record.stop, callbacks.notified_of_errors():
+    with processes.explain_lost(), record.stop, callbacks.notified_of_errors():
         while not _has_ended(agent, processes, record, callbacks) and (
             progress.epoch < epochs if end is None else agent.env_steps < end
         ):
@@ -118,11 +117,10 @@ def _optimizer_steps(agent):
 
 def _has_ended(agent, processes, record, callbacks):
     """Returns whether a callback or a signal of any process has ended the training."""
-    if processes is not None:
-        agent.stop_training, signal = processes.agree_on_end(
-            agent.stop_training, record.signal, lambda: callbacks.facts
-        )
-        record.interrupt(signal)
+    own = agent.stop_training, record.signal
+    agreed = processes.agree_on_end(*own, lambda: callbacks.facts)
+    agent.stop_training, signal = agreed
+    record.interrupt(signal)
     return agent.stop_training or record.signal != 0
 
 
@@ -146,7 +144,7 @@ class CallbackList(keras.callbacks.CallbackList):
                 "SwapEMAWeights(swap_on_epoch=True) needs `epochs` instead of `steps`. "
                 f"Received: steps={options.steps}"
             )
-        own = list(processes.own_callbacks(callbacks) if processes else callbacks)
+        own = list(processes.own_callbacks(callbacks))
         for callback in own:
             if getattr(callback, "mode", None) == "auto":
                 for mode, applies in (("max", _MAXIMIZED), ("min", _MINIMIZED)):
@@ -226,9 +224,8 @@ class CallbackList(keras.callbacks.CallbackList):
         span = range(1, limit if validator else 1)
         result = next((n for n in span if validator.is_due(epoch + n)), limit)
         for callback in self._of_all_processes:
-            if isinstance(callback, _EVERY_UPDATE) or _own_method(
-                callback, "on_episodes_collected"
-            ):
+            collects = _own_method(callback, "on_episodes_collected") is not None
+            if collects or isinstance(callback, _EVERY_UPDATE):
                 return 1
             if (method := getattr(callback, "updates_until_due", None)) is not None:
                 name = f"{type(callback).__name__}.updates_until_due({epoch})"

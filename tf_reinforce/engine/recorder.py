@@ -159,9 +159,7 @@ class Recorder:
 
     def assign_variables(self):
         """Assigns the checkpoint's values to all variables."""
-        values = self._checkpoint.state["variables"]
-        for variable, value in zip(self.variables(), values, strict=True):
-            variable.assign(value)
+        optimizers.assign(self.variables(), self._checkpoint.state["variables"])
 
     def restore_callbacks(self):
         """Restores the states of callbacks, after `on_train_begin` has reset them.

@@ -37,6 +37,7 @@ _SUFFIXES = ".keras", ".weights.h5"  # of the whole model, and of its weights
 LAST = f"{_LAST}.keras"
 # Attributes of agents, language models and sampling models: the network that is trained.
 _NETWORKS = "causal_lm", "policy", "model"
+_MONITOR = "val_episode_return"  # the log key that says which agent is the best
 # The log keys that a validation has too, but for `info_keys`.
 _STATISTICS = ("return", "return_min", "return_max", "return_std", "length")
 _VALIDATED = (*(f"episode_{x}" for x in _STATISTICS), "episodes", "env_steps", "success")
@@ -65,9 +66,8 @@ class RunDirectory:
         self.folder, self.path, self.model = folder, folder.path, model
         self.config = {**config, **folder.settings}
         self.verbose = verbose and folder.is_writer
-        self.best = run_files.BestModel(
-            monitors, self._save_best if folder.is_writer else None
-        )
+        save = self._save_best if folder.is_writer else None
+        self.best = run_files.BestModel(monitors, save)
         names = (getattr(x, "filename", None) for x in others)
         paths = (x for x in names if isinstance(x, (str, os.PathLike)))
         taken = {*map(os.path.abspath, paths)}
@@ -104,10 +104,8 @@ class RunDirectory:
 
     def _facts(self):
         """Describes environment and agent in one line."""
-        agent, env = self.model, self.config["env"]
-        limit = self.config["fit"].get("max_episode_steps") or _spec_value(
-            env, "max_episode_steps"
-        )
+        agent, env, name = self.model, self.config["env"], "max_episode_steps"
+        limit = self.config["fit"].get(name) or _spec_value(env, name)
         limit = f", at most {limit:,} steps" if limit else ""
         observations, actions = map(_shape, (agent.observation_space, agent.action_space))
         return (
@@ -193,7 +191,7 @@ class RunDirectory:
     def _save(self, name):
         is_whole = self.suffix == _SUFFIXES[0]
         save = self.model.save if is_whole else self.model.save_weights
-        save(self.path / f"{name}{self.suffix}")
+        save(self._file(name))
 
     def interrupted(self, progress):
         """Returns the message for a training that a signal has ended.
@@ -313,8 +311,7 @@ class RunDirectory:
             try:
                 yield
             finally:
-                for variable, value in zip(variables, values, strict=True):
-                    variable.assign(value)
+                optimizers.assign(variables, values)
 
     def _advice(self, validator):
         """Returns lines that say why the target was missed, and what may help."""
@@ -369,7 +366,7 @@ def of_agent(agent, given, options, table, others):
         columns = ["success"]  # and others that the first row of the log may lack
         if table["every"]:
             columns += [f"val_{name}" for name in (*_VALIDATED, *options.info_keys)]
-        parts = ("val_episode_return",), columns, others, given["verbose"]
+        parts = (_MONITOR,), columns, others, given["verbose"]
         with _explained(folder):
             yield RunDirectory(folder, agent, config, *parts)
 
@@ -478,18 +475,16 @@ def _callback_table(others, path):
     """Returns the table `callbacks` of a run, and whether there are other callbacks."""
     table, unknown = {}, False
     for callback in others:
-        if type(callback) is package_callbacks.Diagnostics and callback.every == 10:
+        kind = type(callback)
+        if kind is package_callbacks.Diagnostics and callback.every == 10:
             table["diagnose"] = True
-        elif type(callback) is package_callbacks.StopAtReturn and (
-            callback.monitor == "val_episode_return"
-        ):
+        elif kind is package_callbacks.StopAtReturn and callback.monitor == _MONITOR:
             table["stop_at_return"] = callback.target
-        elif type(callback) is package_callbacks.TensorBoardLogger and (
+        elif kind is package_callbacks.TensorBoardLogger and (
             os.path.abspath(callback.log_dir) == os.fspath(path / TENSORBOARD)
         ):
-            kind = "histograms" if callback.histograms else "scalars"
-            table["tensorboard"] = kind
-        elif type(callback) is not package_callbacks.ProgressLine:
+            table["tensorboard"] = "histograms" if callback.histograms else "scalars"
+        elif kind is not package_callbacks.ProgressLine:
             unknown = True
     return table, unknown
 

@@ -166,9 +166,8 @@ class Trainer:
             )
         update = self.totals[0]
         key = seeding.StreamKey(seed, "training", update)
-        return environments.CollectionRequest(
-            key, episodes, steps, group_size=size, settings=settings.at(update)
-        )
+        options = dict(group_size=size, settings=settings.at(update))
+        return environments.CollectionRequest(key, episodes, steps, **options)
 
     def program(self, envs, request):
         """Returns the program for a `CollectionRequest`, from the cache or a new one."""
@@ -249,9 +248,8 @@ class Trainer:
         request = self.training_request(envs, seed, *counts)
         if envs.in_graph and notify is None:
             began, others, info = time.perf_counter(), {}, {}
-            results = self._update_in_program(
-                self.program(envs, request), seed, *limits, rates
-            )
+            program = self.program(envs, request)
+            results = self._update_in_program(program, seed, *limits, rates)
             seconds = time.perf_counter() - began
         else:
             began = time.perf_counter()
@@ -292,9 +290,8 @@ class Trainer:
     def check_episodes(self, episodes):
         """Returns NumPy `Episodes` in the agent's types; raises an error if invalid."""
         actor = self.actor
-        episodes = records.validate(
-            episodes, actor.observation_spec, actor.action_spec, actor.mask_size
-        )
+        specs = actor.observation_spec, actor.action_spec, actor.mask_size
+        episodes = records.validate(episodes, *specs)
         actor.head.check_actions(episodes.actions, episodes.lengths, episodes.masks)
         return episodes
 
@@ -392,9 +389,8 @@ class Trainer:
         updates = range(first, first + min(max_updates, self.agent.steps_per_execution))
         keys = [[seeding.rollout_keys(seed, "training", update)] for update in updates]
         with xla_rollout.explain_compile_errors():
-            history = [
-                x.numpy()[:, 0] for x in graph(tf.constant(np.stack(keys)), *scalars)
-            ]
+            tensors = graph(tf.constant(np.stack(keys)), *scalars)
+            history = [tensor.numpy()[:, 0] for tensor in tensors]
         results = [
             UpdateResult(dict(zip(train_step.METRICS, metrics, strict=True)), *columns)
             for (finite, *metrics), *columns in zip(history[0].tolist(), *history[1:])
@@ -463,12 +459,9 @@ class Trainer:
             rollout: `xla_rollout.Rollout`, or `None`.
             num_steps: Int, the steps of the recorded episodes.
         """
-        step = train_step.TrainStep(
-            self.estimator,
-            getattr(self.agent, "optimizer", None),
-            self.agent.counters,
-            self.strategy,
-        )
+        optimizer = getattr(self.agent, "optimizer", None)
+        parts = self.estimator, optimizer, self.agent.counters
+        step = train_step.TrainStep(*parts, self.strategy)
         limit = _MICROBATCH
         if rollout is not None:
             num_steps = rollout.count * rollout.batched_env.max_episode_steps
@@ -595,10 +588,9 @@ def _call_compiled(step, graph, *arguments):
     after the whole update, which is kept.
     """
     before = [tf.identity(variable) for variable in step.variables]
+    remedy = "Compile the agent with `agent.compile(…, jit_compile=False)`"
     try:
-        with xla_rollout.explain_compile_errors(
-            "Compile the agent with `agent.compile(…, jit_compile=False)`"
-        ):
+        with xla_rollout.explain_compile_errors(remedy):
             return graph(*arguments)
     except Exception:
         step.restore(before)

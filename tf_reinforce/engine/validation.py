@@ -1,6 +1,5 @@
 """Validation of an agent during its training, and evaluation after it."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -55,9 +54,7 @@ class Validation:
         self.settings = options.env_settings.constant
         self.env, workers = given["validation_env"], 1
         if self.env is None:
-            self.env, workers = given["env"], options.workers
-        if isinstance(workers, config.RayWorkers):  # they are idle, and have the cores
-            workers = dataclasses.replace(workers, num_cpus_per_worker=0)
+            self.env, workers = given["env"], config.idle_workers(options.workers)
         size = min(options.num_envs, table["episodes"])
         self._arguments = {"num_envs": size, "workers": workers}
         self._arguments |= {"env_kwargs": given["env_kwargs"], **options.limits}

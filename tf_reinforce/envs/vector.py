@@ -52,10 +52,8 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         if seed is None and self._keys is not None:
             self._episodes += 1  # the noise continues
         else:
-            keys = [
-                seeding.rollout_keys(validation.check_seed(x), "vector", 0)[:2]
-                for x in self._env_seeds(seed)
-            ]
+            seeds = map(validation.check_seed, self._env_seeds(seed))
+            keys = [seeding.rollout_keys(x, "vector", 0)[:2] for x in seeds]
             self._keys = np.array(keys, "uint32")  # [num_envs, 2, 2]
             self._episodes = np.zeros(self.num_envs, "int32")
         self._lengths = np.zeros(self.num_envs, "int32")
@@ -116,11 +114,12 @@ class TensorVectorEnv(gym.vector.VectorEnv):
         rewards = tf.where(ended, tf.zeros_like(rewards), rewards)
         terminations = env.terminal(next_state) & ~ended
         initial_state, *_ = self._initial_states(keys, episodes)
-        state = keras.tree.map_structure(
-            lambda new, old: tf.where(_expand_like(ended, new), new, old),
-            initial_state,
-            next_state,
-        )
+
+        def reset_ended(new, old):
+            flags = tf.reshape(ended, [-1, *[1] * (new.shape.rank - 1)])
+            return tf.where(flags, new, old)
+
+        state = keras.tree.map_structure(reset_ended, initial_state, next_state)
         observations, masks = env.observation(state), env.action_mask(state)
         return state, observations, masks, rewards, terminations
 
@@ -158,7 +157,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
             return {}
         arrays = spaces.map_leaves(lambda x: None if x is None else x.numpy(), masks)
         if isinstance(arrays, (dict, tuple)):
-            rows = (_row(arrays, i) for i in range(self.num_envs))
+            rows = (spaces.row_of_leaves(arrays, i) for i in range(self.num_envs))
             arrays = np.fromiter(rows, object, self.num_envs)
         return {"action_mask": arrays, "_action_mask": np.ones(self.num_envs, bool)}
 
@@ -182,12 +181,3 @@ def _to_tensor(space, action):
     if not valid:
         raise ValueError
     return tf.constant(action.astype(space.dtype))
-
-
-def _row(arrays, index):
-    return spaces.map_leaves(lambda x: x if x is None else x[index], arrays)
-
-
-def _expand_like(flags, tensor):
-    """Returns flags `[B]` in the shape `[B, 1, …]`, with as many axes as `tensor`."""
-    return tf.reshape(flags, [-1, *[1] * (tensor.shape.rank - 1)])

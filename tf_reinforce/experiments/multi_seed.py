@@ -181,10 +181,8 @@ def _train(programs, epochs, folder, header):
             _run(programs, end, lambda: stop.received or folder.time_is_due)
             total = sum(program.num_updates for program in programs)
             folder.write(total, header, [program.state() for program in programs])
-            text = (
-                f"interrupted. To continue, start again: {folder.path} has a checkpoint"
-            )
-            stop.raise_if_received(text)
+            text = f"To continue, start again: {folder.path} has a checkpoint"
+            stop.raise_if_received(f"interrupted. {text}")
 
 
 def _run(programs, epochs, is_over):
@@ -263,9 +261,7 @@ class _SeedProgram:
         self._outputs = []  # of each call of the graph
         self._first_updates = self.counters()[:, 0].tolist()
         actor = first.trainer.actor
-        request = first.trainer.training_request(
-            batched_env, seeds[0], num_episodes, None
-        )
+        request = first.trainer.training_request(batched_env, seeds[0], num_episodes)
         self.rollout = xla_rollout.Rollout(
             batched_env,
             actor,
@@ -282,10 +278,8 @@ class _SeedProgram:
 
     def load(self, index, variables=None):
         """Assigns the weights of agent `index` to the first agent, or to `variables`."""
-        for variable, stack in zip(
-            variables or self._variables, self._stacks, strict=True
-        ):
-            variable.assign(stack[index])
+        values = [stack[index] for stack in self._stacks]
+        optimizers.assign(variables or self._variables, values)
 
     def counters(self):
         """Returns the `[K, 3]` numbers of updates, episodes and steps."""
@@ -306,20 +300,18 @@ class _SeedProgram:
         while self.num_updates < epochs and not stop.is_set():
             update = self.num_updates
             num_updates = min(self.first_agent.steps_per_execution, epochs - update)
-            firsts = [*zip(self.seeds, self._first_updates, strict=True)]
-            keys = [
-                [
-                    seeding.rollout_keys(seed, "training", first + u)
-                    for seed, first in firsts
-                ]
-                for u in range(update, update + num_updates)
-            ]
+            keys = [*map(self._keys, range(update, update + num_updates))]
             active = np.ones(len(self.seeds), bool)
             if self._outputs:
                 active = self._outputs[-1][0][-1, :, 0] > 0
             with xla_rollout.explain_compile_errors():
                 tensors = self._graph(tf.constant(np.array(keys)), tf.constant(active))
             self._outputs.append([tensor.numpy() for tensor in tensors])
+
+    def _keys(self, update):
+        """Returns the `rollout_keys` of all agents for one update of this training."""
+        firsts = zip(self.seeds, self._first_updates, strict=True)
+        return [seeding.rollout_keys(x, "training", n + update) for x, n in firsts]
 
     def outputs(self):
         """Returns the outputs of all updates, `[updates, K, …]` arrays.
@@ -336,8 +328,7 @@ class _SeedProgram:
     def restore(self, state):
         """Restores what `state` returned."""
         self._outputs = [] if state["outputs"] is None else [state["outputs"]]
-        for stack, value in zip(self._stacks, state["weights"], strict=True):
-            stack.assign(value)
+        optimizers.assign(self._stacks, state["weights"])
 
     def _updates(self, keys, active):
         """Makes U updates of each of the K agents, in the graph.

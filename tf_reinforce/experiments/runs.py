@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import dataclasses
 import datetime
 import inspect
 import pathlib
@@ -210,8 +209,5 @@ def evaluation_options(settings):
         for table, defaults in _EVALUATION.items()
         for name, default in defaults.items()
     }
-    if isinstance(result["workers"], training_options.RayWorkers):
-        # The workers of the training are idle, and have reserved the cores.
-        workers = dataclasses.replace(result["workers"], num_cpus_per_worker=0)
-        result["workers"] = workers
+    result["workers"] = training_options.idle_workers(result["workers"])
     return {**result, "env_kwargs": settings["env_kwargs"]}

@@ -90,9 +90,8 @@ def run(commands, folders, jobs, report):
                 for process in running.values():
                     process.send_signal(number)
             time.sleep(_POLL_SECONDS)
-            for seed in [
-                x for x, process in running.items() if process.poll() is not None
-            ]:
+            ended = [x for x, process in running.items() if process.poll() is not None]
+            for seed in ended:
                 code = running.pop(seed).returncode
                 result = result or code
                 report(f"seed {seed}: {_outcome(code, folders[seed])}")

@@ -20,6 +20,7 @@ from tf_reinforce.engine import agent_state
 from tf_reinforce.engine.collect import host_loop
 from tf_reinforce.experiments import runs
 from tf_reinforce.experiments import search_space
+from tf_reinforce.support import optimizers
 from tf_reinforce.support import own_code
 
 # Reports of a training's value, at equal distances within the budget.
@@ -286,9 +287,7 @@ def _make_agent(config, settings, seed, trained=None):
     if trained is None or config.make_agent is not None:
         return agent
     agent.build_for_env(agent)  # creates the optimizers' state; the agent has both spaces
-    pairs = map(agent_state.variables, (trained, agent))
-    for variable, initial in zip(*pairs, strict=True):
-        variable.assign(initial)
+    optimizers.assign(*map(agent_state.variables, (trained, agent)))
     return trained
 
 

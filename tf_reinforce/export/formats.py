@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import pathlib
 import tempfile
 import warnings
 
@@ -51,8 +52,7 @@ def _write_onnx(folder, functions, layers):
         # which the runtime refuses.
         with _quiet():
             model, _ = tf2onnx.convert.from_function(function, function.input_signature)
-        with open(os.path.join(folder, f"{name}.onnx"), "wb") as file:
-            file.write(model.SerializeToString())
+        pathlib.Path(folder, f"{name}.onnx").write_bytes(model.SerializeToString())
 
 
 def _write_litert(folder, functions, layers):
@@ -65,11 +65,9 @@ def _write_litert(folder, functions, layers):
         for name in functions:
             # It prints the reason of a failure, and raises an error with the same reason.
             with _quiet(), startup.without_messages(startup.ANY_MESSAGE):
-                model = tf.lite.TFLiteConverter.from_saved_model(
-                    path, signature_keys=[name]
-                ).convert()
-            with open(os.path.join(folder, f"{name}.tflite"), "wb") as file:
-                file.write(model)
+                read = tf.lite.TFLiteConverter.from_saved_model
+                model = read(path, signature_keys=[name]).convert()
+            pathlib.Path(folder, f"{name}.tflite").write_bytes(model)
 
 
 @contextlib.contextmanager
@@ -120,9 +118,8 @@ def write(name, path, policy, layers, observation_space):
     for function in functions.values():
         names = [spec.name for spec in keras.tree.flatten(function.input_signature)]
         # TensorFlow, which also writes LiteRT files, does not distinguish `A` from `a`.
-        policy_functions.check_distinct_names(
-            names if name == "onnx" else map(str.lower, names)
-        )
+        names = names if name == "onnx" else [x.lower() for x in names]
+        policy_functions.check_distinct_names(names)
     layers = [layer for layer in layers if layer is not None and layer.variables]
     with files.atomic_replace_folder(path) as temporary:
         try:
@@ -202,8 +199,8 @@ def _write_metadata(folder, name, functions, policy, observation_space):
     metadata = keras.tree.map_structure(
         lambda x: None if isinstance(x, float) and math.isinf(x) else x, metadata
     )
-    with open(os.path.join(folder, FILE_NAME), "w") as file:
-        file.write(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
+    text = json.dumps(metadata, indent=2, allow_nan=False) + "\n"
+    pathlib.Path(folder, FILE_NAME).write_text(text)
 
 
 _ROLES = "action_mask", "raw_action", "noise", "state", "previous", "seed", "count"
@@ -231,8 +228,7 @@ def _array(name, tensor):
 
 def read_metadata(folder):
     """Returns the content of an export's `policy.json`."""
-    with open(os.path.join(folder, FILE_NAME)) as file:
-        return json.loads(file.read())
+    return json.loads(pathlib.Path(folder, FILE_NAME).read_text())
 
 
 def load(folder):
@@ -270,11 +266,12 @@ def _load_saved_model(folder):
     signatures = tf.saved_model.load(folder).signatures
 
     def loaded(name):
-        signature = signatures[name]
-        names = signature.structured_input_signature[1].keys()
-        return names, lambda **inputs: signature(
-            **{key: tf.constant(array) for key, array in inputs.items()}
-        )
+        run = signatures[name]
+
+        def run_on_arrays(**inputs):
+            return run(**{key: tf.constant(array) for key, array in inputs.items()})
+
+        return run.structured_input_signature[1].keys(), run_on_arrays
 
     return loaded
 
@@ -286,14 +283,14 @@ def _load_onnx(folder):
     options.intra_op_num_threads = 1  # policies are small
 
     def loaded(name):
-        path = os.path.join(folder, f"{name}.onnx")
-        session = onnxruntime.InferenceSession(
-            path, options, providers=["CPUExecutionProvider"]
-        )
+        path, providers = os.path.join(folder, f"{name}.onnx"), ["CPUExecutionProvider"]
+        session = onnxruntime.InferenceSession(path, options, providers)
         results = [x.name for x in session.get_outputs()]
-        return {x.name for x in session.get_inputs()}, lambda **inputs: dict(
-            zip(results, session.run(results, inputs), strict=True)
-        )
+
+        def run(**inputs):
+            return dict(zip(results, session.run(results, inputs), strict=True))
+
+        return {x.name for x in session.get_inputs()}, run
 
     return loaded
 

@@ -24,9 +24,9 @@ class LivePolicy:
     def __init__(self, actor, action_space):
         self.actor = actor
         self.action_space = action_space
-        self._action_spec = (
-            actor.action_spec if action_space is None else spaces.to_nest(action_space)
-        )
+        self._action_spec = actor.action_spec
+        if action_space is not None:
+            self._action_spec = spaces.to_nest(action_space)
         self.policy_functions = self._policy_functions("tf_saved_model")
         self.functions = self.policy_functions.functions
         self._checked = {}  # functions with a finite check, by name
@@ -78,12 +78,7 @@ class LivePolicy:
         valid = is_input and action_mask is not None
         if valid:
             if isinstance(action_mask, (dict, tuple)):  # of N masks for each part
-                rows = (
-                    spaces.map_leaves(
-                        lambda x, i=i: x if x is None else x[i], action_mask
-                    )
-                    for i in range(count)
-                )
+                rows = (spaces.row_of_leaves(action_mask, i) for i in range(count))
                 action_mask = np.stack([*map(actor.head.flatten_mask, rows)])
             spec = tf.TensorSpec((actor.mask_size,), tf.int8)
             action_mask = _batch("action_mask", spec, action_mask)
@@ -139,9 +134,8 @@ class LivePolicy:
             num_seeds = int(name == "sample")  # the second argument of `sample`
 
             def checked(observation, *inputs):
-                parameters = self.functions["distribution"](
-                    observation, *inputs[num_seeds:]
-                )
+                distribution = self.functions["distribution"]
+                parameters = distribution(observation, *inputs[num_seeds:])
                 values = *parameters.values(), *(v.value for v in self.actor.variables)
                 tensors = map(tf.convert_to_tensor, values)
                 finite = shapes.all_finite([x for x in tensors if x.dtype.is_floating])

@@ -73,12 +73,10 @@ class PolicyFunctions:
             }
         seed = tf.TensorSpec((), tf.int64, "seed")
         raw_action = _batch_specs(actor.action_spec, "raw_action")
-        noise = _batch_specs(
-            keras.tree.map_structure(
-                lambda part: tf.TensorSpec(part.shape, actor.dtype), actor.head.noise
-            ),
-            "noise",
+        noise = keras.tree.map_structure(
+            lambda part: tf.TensorSpec(part.shape, actor.dtype), actor.head.noise
         )
+        noise = _batch_specs(noise, "noise")
         others = keras.tree.flatten([extra_specs, seed, raw_action, noise])
         is_litert = format_name == "litert"
         is_rounded = [is_litert and bool(centers) for centers in actor.centers]

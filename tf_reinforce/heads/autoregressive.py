@@ -175,12 +175,11 @@ class Autoregressive(composite.NestedHead):
             leaf, name = self.leaves[i], self.names[i]
             if count:
                 size = leaf.conditioned_size or leaf.outputs_size
-                shapes = {"E": (count, self.hidden), "V": (self.hidden, size)}
-                kinds = {"E": keras.initializers.GlorotUniform(seed=i), "V": "zeros"}
-                safe_name = spaces.safe_name(name)
-                self._weights_of[name] = tuple(
-                    self.add_weight(shape, kinds[letter], name=f"{safe_name}_{letter}")
-                    for letter, shape in shapes.items()
+                glorot = keras.initializers.GlorotUniform(seed=i)
+                safe = spaces.safe_name(name)
+                self._weights_of[name] = (
+                    self.add_weight((count, self.hidden), glorot, name=f"{safe}_E"),
+                    self.add_weight((self.hidden, size), "zeros", name=f"{safe}_V"),
                 )
             count += leaf.features_size or math.prod(leaf.action_shape)
 

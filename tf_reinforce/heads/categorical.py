@@ -64,10 +64,10 @@ class ChoiceHead(LogitsHead):
 
     def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
         # By the Gumbel-max trick, the argmax of logits plus -log(-log u) is a sample.
-        return _argmax(center_logits(self.logits(outputs)) + gumbel(noise))
+        return tf.argmax(center_logits(self.logits(outputs)) + gumbel(noise), axis=-1)
 
     def mode(self, outputs: tf.Tensor) -> Any:
-        return _argmax(self.logits(outputs))
+        return tf.argmax(self.logits(outputs), axis=-1)
 
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
         return super().parameters(self.logits(outputs))
@@ -120,10 +120,6 @@ class Categorical(ChoiceHead):
 
     def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         return tf.one_hot(actions, self.size, dtype=outputs.dtype)
-
-
-def _argmax(logits: Any) -> Any:
-    return tf.argmax(logits, axis=-1, output_type=tf.int64)
 
 
 def mask_logits(logits: Any, illegal: Any) -> Any:

@@ -1,7 +1,6 @@
 """`ClippedGaussian`, for Gaussian actions clipped to bounds."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -62,7 +61,8 @@ class ClippedGaussian(gaussian.GaussianHead):
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         mean, scale = self.parameters(outputs).values()
         low, high = self.bounds(mean)
-        return tfp.distributions.Independent(_ClippedNormal(mean, scale, low, high), 1)
+        clipped = _ClippedNormal(mean, scale, low=low, high=high)
+        return tfp.distributions.Independent(clipped, 1)
 
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         mean, scale = self.parameters(outputs).values()
@@ -89,21 +89,7 @@ class ClippedGaussian(gaussian.GaussianHead):
 class _ClippedNormal(gaussian.TransformedNormal):
     """A clipped normal distribution, with a probability at each bound."""
 
-    def __init__(
-        self,
-        loc: tf.Tensor,
-        scale: tf.Tensor,
-        low: float | Sequence[float],
-        high: float | Sequence[float],
-    ) -> None:
-        super().__init__(loc, scale, low=low, high=high)
-        self.low = low
-        self.high = high
-
-    @classmethod
-    def _parameter_properties(cls, dtype: Any, num_classes: Any = None) -> Any:
-        names = ("loc", "scale", "low", "high")
-        return {name: tfp.util.ParameterProperties() for name in names}
+    parameter_names = ("loc", "scale", "low", "high")
 
     def _log_prob(self, actions: Any) -> Any:
         below, above = actions <= self.low, actions >= self.high

@@ -92,20 +92,17 @@ class GaussianHead(box.BoxHead):
     def build(self, outputs_shape: Any) -> None:
         if self.state_dependent_scale:
             return
-        self.log_scale = self.add_weight(
-            name="log_scale",
-            shape=(self.size,),
-            initializer=lambda shape, dtype: tf.cast(
-                tf.broadcast_to(np.log(self.initial_scale), shape), dtype
-            ),
-        )
+
+        def initial(shape: Any, dtype: Any) -> tf.Tensor:
+            return tf.cast(tf.broadcast_to(np.log(self.initial_scale), shape), dtype)
+
+        self.log_scale = self.add_weight((self.size,), initial, name="log_scale")
 
     def relative_scale(self, outputs: tf.Tensor) -> tf.Tensor:
         widths = np.subtract(self.high, self.low, dtype="float64")
         _, scales = self.output_scaling()
-        units = np.where(
-            widths < spaces.UNBOUNDED_WIDTH, scales[: self.size], self.initial_scale
-        )
+        is_bounded = widths < spaces.UNBOUNDED_WIDTH
+        units = np.where(is_bounded, scales[: self.size], self.initial_scale)
         return self.parameters(outputs)["scale"] / base.constant(units, outputs)
 
     def output_scaling(self) -> tuple[np.ndarray, np.ndarray]:
@@ -129,10 +126,9 @@ class GaussianHead(box.BoxHead):
 
     def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         # The bounds become -1 and 1.
-        offsets, scales = (x[: self.size] for x in self.output_scaling())
-        return (actions - base.constant(offsets, outputs)) / base.constant(
-            scales, outputs
-        )
+        parts = (x[: self.size] for x in self.output_scaling())
+        offsets, scales = (base.constant(x, outputs) for x in parts)
+        return (actions - offsets) / scales
 
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
         mean = self._mean(outputs)
@@ -211,10 +207,8 @@ class Gaussian(GaussianHead):
         super().__init__(size, low, high, **kwargs)
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
-        parameters = self.parameters(outputs)
-        return tfp.distributions.MultivariateNormalDiag(
-            loc=parameters["mean"], scale_diag=parameters["scale"]
-        )
+        mean, scale = self.parameters(outputs).values()
+        return tfp.distributions.MultivariateNormalDiag(mean, scale)
 
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         mean, scale = self.parameters(outputs).values()
@@ -227,9 +221,13 @@ class TransformedNormal(tfp.distributions.Distribution):
     Subclasses implement `_log_prob` and `_entropy`.
     """
 
+    parameter_names: tuple[str, ...] = ("loc", "scale")
+
     def __init__(self, loc: tf.Tensor, scale: tf.Tensor, **parameters: Any) -> None:
         self.loc = loc
         self.scale = scale
+        for name, value in parameters.items():
+            setattr(self, name, value)
         super().__init__(
             dtype=loc.dtype,
             reparameterization_type=tfp.distributions.NOT_REPARAMETERIZED,
@@ -240,7 +238,7 @@ class TransformedNormal(tfp.distributions.Distribution):
 
     @classmethod
     def _parameter_properties(cls, dtype: Any, num_classes: Any = None) -> Any:
-        return {name: tfp.util.ParameterProperties() for name in ("loc", "scale")}
+        return {name: tfp.util.ParameterProperties() for name in cls.parameter_names}
 
     def _event_shape(self) -> Any:
         return tf.TensorShape([])

@@ -68,19 +68,17 @@ class Multinomial(categorical.LogitsHead):
         log_j = tf.math.log(tf.range(1.0, self.trials + 1.0))
         logits = categorical.center_logits(outputs)[..., None, :]
         log_quotients = logits - tf.cast(log_j, outputs.dtype)[:, None]
-        shape = tf.concat(
-            [tf.shape(outputs)[:-1], [self.trials * self.categories]], axis=0
-        )
+        size = self.trials * self.categories
+        shape = tf.concat([tf.shape(outputs)[:-1], [size]], axis=0)
         _, indices = tf.math.top_k(tf.reshape(log_quotients, shape), self.trials)
         return self._count(indices % self.categories)
 
     def _count(self, categories: Any) -> Any:
         """Converts drawn categories `[..., trials]` to counts `[..., categories]`."""
         # tf2onnx does not convert `tf.one_hot` of a matrix to integers.
-        one_hot = categories[..., None] == tf.range(
-            self.categories, dtype=categories.dtype
-        )
-        return tf.reduce_sum(tf.cast(one_hot, tf.int64), axis=-2)
+        numbers = tf.range(self.categories, dtype=categories.dtype)
+        one_hot = tf.cast(categories[..., None] == numbers, tf.int64)
+        return tf.reduce_sum(one_hot, axis=-2)
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         return ((mask != 0) | (actions == 0)).all(axis=-1)

@@ -118,6 +118,24 @@ class ActorPolicy:
         mask = tf.cast(mask, tf.int32)  # LiteRT compares no smaller integers
         return outputs, self.head.mask_outputs(outputs, mask), states
 
+    def act(self, observations, masks, states, noise=None):
+        """Selects the actions of one step of N episodes.
+
+        Args:
+            observations: N observations, nested like `observation_spec`.
+            masks: List of one tensor, the action masks, or an empty list without masks.
+            states: List of the recurrent states.
+            noise: The same as for `select_actions`.
+
+        Returns:
+            The policy outputs before the mask, the raw actions, and a list of the next
+            recurrent states.
+        """
+        mask = masks[0] if masks else None
+        outputs, masked_outputs, states = self.outputs(observations, mask, states)
+        raw_actions = self.select_actions(masked_outputs, noise)
+        return outputs, raw_actions, self.remember(states, raw_actions)
+
     def select_actions(self, outputs, noise=None):
         """Returns raw actions, not yet converted to environment units.
 
@@ -138,12 +156,12 @@ class ActorPolicy:
             seed: Scalar int tensor that determines the noise.
             count: Int or scalar int tensor.
         """
-        return [
-            tensor_noise.stateless_noise(
-                seed, spec.kind, tf.stack([count, *spec.shape]), self.dtype, leaf
-            )
-            for leaf, spec in enumerate(self.noise_specs)
-        ]
+
+        def draw(leaf, spec):
+            shape = tf.stack([count, *spec.shape])
+            return tensor_noise.stateless_noise(seed, spec.kind, shape, self.dtype, leaf)
+
+        return [draw(leaf, spec) for leaf, spec in enumerate(self.noise_specs)]
 
 
 def float_type(policy):

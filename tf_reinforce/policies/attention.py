@@ -114,9 +114,8 @@ class CausalSelfAttention(keras.layers.Layer):
             shifted = tf.pad(x, [[0, 0], [0, 0], [1, 0], [0, 0], [0, 0]])[:, :, :-1]
             return tf.concat([shifted[:, :, :, size - past :], x], axis=3)
 
-        query, keys, values = map(
-            blocks, self._projected(sequences, tf.range(steps)[None])
-        )
+        projected = self._projected(sequences, tf.range(steps)[None])
+        query, keys, values = map(blocks, projected)
         scores = tf.matmul(query, with_past(keys), transpose_b=True)
         columns = tf.range(-past, size)
         ages = tf.range(size)[:, None] - columns

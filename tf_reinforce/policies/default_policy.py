@@ -144,13 +144,10 @@ def default_policy(
         return keras.layers.Dense(size, activation, name=layer_name, **options)(x)
 
     bias = {}
-    if (
-        memory == "attention"
-    ):  # without a bias, its normalization loses the features' size
-        bias_seed = int(rng.integers(2**31))
-        bias["bias_initializer"] = keras.initializers.RandomNormal(
-            stddev=1.0, seed=bias_seed
-        )
+    if memory == "attention":
+        # Without a bias, its normalization loses the features' size.
+        normal = keras.initializers.RandomNormal(0.0, 1.0, int(rng.integers(2**31)))
+        bias["bias_initializer"] = normal
     for i, size in enumerate(hidden[: -1 if memory == "gru" else None]):
         x = dense(x, size, "tanh", np.sqrt(2.0), f"{name}.hidden_{i}", **bias)
     if is_sequence:
@@ -176,13 +173,11 @@ def _features(space, time, is_normalized, orthogonal):
     float_type = keras.config.dtype_policy().variable_dtype
     spec = records.observation_spec(space, float_type)
     spec = records.with_floats(spec, flags, float_type)
-    inputs = keras.tree.map_structure(
-        lambda leaf, name: keras.Input(
-            (*time, *leaf.shape), dtype=leaf.dtype.name, name=name
-        ),
-        spec,
-        spaces.names(spec),
-    )
+
+    def make_input(leaf, name):
+        return keras.Input((*time, *leaf.shape), dtype=leaf.dtype.name, name=name)
+
+    inputs = keras.tree.map_structure(make_input, spec, spaces.names(spec))
     branch = _branch_over_time if time else _branch
     pairs = zip(leaves, keras.tree.flatten(inputs), strict=True)
     return inputs, [branch(leaf, x, orthogonal) for leaf, x in pairs]

@@ -98,7 +98,8 @@ class Memory:
         if self._previous:
             rewards = tf.cast(episodes.rewards, self._dtype)
             arrays = {"actions": episodes.actions, "rewards": rewards}
-            inputs = {name: _shifted(arrays[name]) for name in self._previous}
+            # The inputs at row t + 1 are those of row t; at row 0, they are zero.
+            inputs = {x: minibatches.pad_rows(arrays[x], 1, 0) for x in self._previous}
             inputs["observations"] = observations
         if self.is_windowed and not has_gradient:
             return self.runner.outputs_in_blocks(inputs, steps)
@@ -118,32 +119,14 @@ def input_spec(observation_spec, options, action_spec, dtype):
         return observation_spec
     leaves = keras.tree.flatten(action_spec)
     numbers = [f"_{i}" for i in range(len(leaves))] if len(leaves) > 1 else [""]
-    actions = [
-        tf.TensorSpec(leaf.shape, leaf.dtype, f"previous_action{number}")
-        for leaf, number in zip(leaves, numbers)
-    ]
+    names = [f"previous_action{number}" for number in numbers]
+    actions = [tf.TensorSpec(x.shape, x.dtype, y) for x, y in zip(leaves, names)]
     parts = {
         "observations": observation_spec,
         "actions": keras.tree.pack_sequence_as(action_spec, actions),
         "rewards": tf.TensorSpec((), dtype, "previous_reward"),
     }
     return {name: parts[name] for name in options.context_inputs}
-
-
-def window_spec(spec, size):
-    """Returns the spec of a window of `size` steps."""
-    return keras.tree.map_structure(
-        lambda leaf: tf.TensorSpec((size, *leaf.shape), leaf.dtype), spec
-    )
-
-
-def _shifted(arrays):
-    """Shifts `[T, B, …]` arrays to later steps: row t + 1 is row t, and row 0 is zero."""
-
-    def shift(array):
-        return tf.pad(array, [[1, 0], *[[0, 0]] * (len(array.shape) - 1)])
-
-    return keras.tree.map_structure(shift, arrays)
 
 
 class WindowedModel:
@@ -169,9 +152,7 @@ class WindowedModel:
         leaves = keras.tree.flatten(input_spec)
         specs = [((size - 1, *leaf.shape), leaf.dtype) for leaf in leaves]
         specs = [*specs, ((), tf.int32)] if size > 1 else []
-        self.state_spec = [
-            tf.TensorSpec(*spec, f"state_{i}") for i, spec in enumerate(specs)
-        ]
+        self.state_spec = [tf.TensorSpec(*x, f"state_{i}") for i, x in enumerate(specs)]
 
     def initial_state(self, batch_size):
         """Returns the state before the first step: zeros, none of them a step."""

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce.data import episodes as records
 from tf_reinforce.data import spaces
 from tf_reinforce.policies import memory as memories
 from tf_reinforce.policies import recurrent
@@ -64,7 +65,7 @@ def call_on_examples(policy, observation_spec, memory=None, name="policy"):
                 return memory.step(examples, memory.initial_state(2))[0]
             return policy(examples, training=False)
     except errors as error:
-        shapes = keras.tree.map_structure(lambda x: (None, *x.shape), observation_spec)
+        shapes = records.shapes_with_axes(observation_spec, None)
         received = [tuple(x.shape) for x in getattr(policy, "inputs", None) or ()]
         ranks = [leaf.shape.rank + 2 for leaf in keras.tree.flatten(observation_spec)]
         hint = ""
@@ -201,10 +202,9 @@ def check_model_shapes(policy, head, baseline, observation_spec, memory):
     outputs = call_on_examples(policy, observation_spec, memory)
     shapes = keras.tree.map_structure(lambda x: tuple(x.shape), outputs)
     is_shared = baseline.shares_policy
-    has_values = isinstance(outputs, dict) and set(outputs) == {"outputs", "values"}
-    if (is_shared and not (has_values and shapes["values"] == (2, 1))) or (
-        not is_shared and not tf.is_tensor(outputs)
-    ):
+    is_pair = isinstance(outputs, dict) and set(outputs) == {"outputs", "values"}
+    is_pair = is_pair and shapes["values"] == (2, 1)
+    if not (is_pair if is_shared else tf.is_tensor(outputs)):
         raise ValueError(
             "A policy with two outputs and a `Value()` baseline without a model belong "
             'together: {"outputs": (batch, P), "values": (batch, 1)}. Every other policy '

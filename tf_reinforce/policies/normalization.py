@@ -132,9 +132,8 @@ class RunningNormalization(compilation.FixedArguments, keras.layers.Layer):
 
     def _is_wide(self, leaf: Any) -> bool:
         """Returns whether the layer's float type would round an array's numbers."""
-        return leaf.dtype.is_integer or (
-            leaf.dtype.size > tf.as_dtype(self.compute_dtype).size
-        )
+        size = tf.as_dtype(self.compute_dtype).size
+        return leaf.dtype.is_integer or leaf.dtype.size > size
 
     def update(self, observations: Any) -> None:
         """Updates the running mean and variance with N more observations, `[N, …]`."""

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce.data import episodes as records
 from tf_reinforce.data import seeding
 from tf_reinforce.policies import attention
 
@@ -69,11 +70,8 @@ def remove_time_axis(spec, policy):
         with recurrent layers, else the spec itself.
     """
     ranks = [leaf.shape.rank + 1 for leaf in keras.tree.flatten(spec)]
-    if (
-        not _contains(policy)
-        or _input_ranks(policy) != sorted(ranks)
-        or any(x.shape[1] is not None for x in policy.inputs)
-    ):
+    is_sequence = _contains(policy) and _input_ranks(policy) == sorted(ranks)
+    if not is_sequence or any(x.shape[1] is not None for x in policy.inputs):
         return spec
     return keras.tree.map_structure(
         lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), spec
@@ -132,10 +130,9 @@ class RecurrentPolicy:
                 policy, lambda layer: isinstance(layer, keras.layers.TimeDistributed)
             )
         self._layers = self._trace_layers()
-        self.state_spec = [
-            tf.TensorSpec(state.shape[1:], state.dtype, f"state_{i}")
-            for i, state in enumerate(self.initial_state(1))
-        ]
+        states = enumerate(self.initial_state(1))
+        specs = [(state.shape[1:], state.dtype, f"state_{i}") for i, state in states]
+        self.state_spec = [tf.TensorSpec(*spec) for spec in specs]
 
     def initial_state(self, batch_size):
         """Returns the recurrent state before the first observation of an episode.
@@ -217,11 +214,8 @@ class RecurrentPolicy:
         """Returns the random observations of two episodes."""
 
         def draw(leaf):
-            shape = 2, steps, *leaf.shape
-            is_float = leaf.dtype.is_floating
-            numbers = (
-                rng.standard_normal(shape) if is_float else rng.integers(0, 2, shape)
-            )
+            size, is_float = (2, steps, *leaf.shape), leaf.dtype.is_floating
+            numbers = rng.standard_normal(size) if is_float else rng.integers(0, 2, size)
             return tf.constant(numbers.astype(leaf.dtype.as_numpy_dtype))
 
         return keras.tree.map_structure(draw, self._observation_spec)
@@ -235,9 +229,7 @@ class RecurrentPolicy:
         try:
             self._run(zeros, step)
         except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError) as error:
-            shapes = keras.tree.map_structure(
-                lambda leaf: (None, None, *leaf.shape), self._observation_spec
-            )
+            shapes = records.shapes_with_axes(self._observation_spec, None, None)
             raise ValueError(
                 "The policy does not take the observations of this environment. Expected:"
                 f" an input of shape {shapes}, for any length. Received: "
@@ -246,9 +238,7 @@ class RecurrentPolicy:
         return step.layers
 
     def _run(self, observations, step):
-        sequences = keras.tree.map_structure(
-            lambda array: tf.expand_dims(array, 1), observations
-        )
+        sequences = keras.tree.map_structure(lambda x: tf.expand_dims(x, 1), observations)
         token = _STEP.set(step)
         try:
             outputs = self._step_model(sequences, training=False)
@@ -404,7 +394,7 @@ def expect_inputs(model, spec, size, fits):
             to a bool.
     """
     inputs = {x.name: tuple(x.shape) for x in getattr(model, "inputs", None) or ()}
-    nested = keras.tree.map_structure(lambda leaf: (None, size, *leaf.shape), spec)
+    nested = records.shapes_with_axes(spec, None, size)
     expected = [(None, size, *leaf.shape) for leaf in keras.tree.flatten(spec)]
     if fits(sorted(inputs.values(), key=str), sorted(expected, key=str)):
         return
@@ -439,11 +429,9 @@ def _check_shapes(policy, observation_spec):
 
 def _swap_axes(structure):
     """Swaps the time and batch axes of every array of a structure."""
-
-    def swap(array):
-        return tf.transpose(array, [1, 0, *range(2, array.shape.rank)])
-
-    return keras.tree.map_structure(swap, structure)
+    return keras.tree.map_structure(
+        lambda x: tf.transpose(x, [1, 0, *range(2, x.shape.rank)]), structure
+    )
 
 
 def _compare(expected, received):

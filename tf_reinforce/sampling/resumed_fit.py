@@ -75,9 +75,8 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
         verbose = 1 if verbose == "auto" else verbose
         super().__init__(callbacks, **options, verbose=verbose, epochs=epochs, steps=None)
         every = self.callbacks
-        self.record = recorder.Recorder(
-            directory, every, self._describe, model.variables_of_training
-        )
+        functions = self._describe, model.variables_of_training
+        self.record = recorder.Recorder(directory, every, *functions)
         self.now = self.target = None  # each a `Progress`
         self._settings = settings
         self._metrics = metrics
@@ -232,9 +231,8 @@ def fit(model, resume, *args, **kwargs):
         return data
 
     listed = {name: options.pop(name) for name in ("callbacks", "verbose", "epochs")}
-    validates = options["validation_data"] is not None or bool(
-        options["validation_split"]
-    )
+    has_split = bool(options["validation_split"])
+    validates = has_split or options["validation_data"] is not None
     metrics = model.get_metrics_result
     return run(model, resume, settings, metrics, prepare, validates, **listed)
 
@@ -290,10 +288,11 @@ def _as_dataset(options, seed):
     steps, shuffle = options["steps_per_epoch"], options["shuffle"]
     size = options.pop("batch_size") or (math.ceil(count / steps) if steps else 32)
     options["validation_batch_size"] = options["validation_batch_size"] or size
-    generator = (
-        (lambda number: np.random.default_rng([seed, number])) if shuffle else None
-    )
-    batches = index_batches(count, size, generator)
+
+    def generator(number):
+        return np.random.default_rng([seed, number])
+
+    batches = index_batches(count, size, generator if shuffle else None)
     batches = batches.map(lambda rows: _map(lambda x: tf.gather(x, rows), data))
     return {**options, "x": batches.prefetch(tf.data.AUTOTUNE)}
 

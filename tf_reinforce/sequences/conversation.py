@@ -44,10 +44,8 @@ class Encoding:
                 "A completion needs an end token, which differs from the padding "
                 f"{self.pad_token_id}. Received: stop_token_ids={self.end_token_ids}"
             )
-        limits = [
-            getattr(self.preprocessor, "sequence_length", None),
-            getattr(backbone, "max_sequence_length", None),
-        ]
+        limits = [getattr(backbone, "max_sequence_length", None)]
+        limits.append(getattr(self.preprocessor, "sequence_length", None))
         self.max_length = min([x for x in limits if x is not None], default=np.inf)
         self._longest_prompt = self.max_length - max_completion_length
         if self._longest_prompt < 1:
@@ -234,10 +232,8 @@ def converse(model, sample, columns, group_size, key):
         continues &= ~completions.truncated.numpy()
         if not continues.any():
             break
-        rows = np.flatnonzero(continues)
-        completions, continues = _append(
-            model, completions, texts(completions), rows, limits
-        )
+        rows, spoken = np.flatnonzero(continues), texts(completions)
+        completions, continues = _append(model, completions, spoken, rows, limits)
         used = completions.padding_mask.numpy().sum(axis=1)
         turn_limits = np.where(continues, limits, used).astype("int32")
         if continues.any():

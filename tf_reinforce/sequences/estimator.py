@@ -143,9 +143,8 @@ class SequenceEstimator:
         """
         if self.options.microbatch_size is None:
             return terms(tf.range(count))
-        split = minibatches.Minibatches.split(
-            tf.range(count), self.options.microbatch_size
-        )
+        size = self.options.microbatch_size
+        split = minibatches.Minibatches.split(tf.range(count), size)
 
         def body(number, sums):
             parts = terms(split.minibatch(number))
@@ -242,9 +241,8 @@ class SequenceEstimator:
         count = tf.size(batch.kl)
 
         def terms(rows):
-            gradients, metrics = self.policy_gradients(
-                batch.rows(rows), count, uses_ratios, self.optimizer.scale_loss
-            )
+            arguments = count, uses_ratios, self.optimizer.scale_loss
+            gradients, metrics = self.policy_gradients(batch.rows(rows), *arguments)
             return [*gradients, *metrics]
 
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.variables]

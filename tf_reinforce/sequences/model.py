@@ -21,6 +21,7 @@ from tf_reinforce.sequences import estimator
 from tf_reinforce.sequences import language_model
 from tf_reinforce.sequences import text_rewards
 from tf_reinforce.sequences import training
+from tf_reinforce.settings import schema
 from tf_reinforce.support import locks
 from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
@@ -149,10 +150,8 @@ class SequenceReinforce(resumed_fit.TrainingModel):
             )
         # Keras' `compile` adds loss scaling to the optimizer of a mixed_float16 model.
         super().__init__(**{"dtype": causal_lm.dtype_policy, **kwargs})
-        fields = dataclasses.fields(estimator.SequenceOptions)
-        self.options = estimator.SequenceOptions(
-            **{x.name: given[x.name] for x in fields}
-        )
+        names = schema.hints(estimator.SequenceOptions)
+        self.options = estimator.SequenceOptions(**{x: given[x] for x in names})
         if not (reply is None if max_turns == 1 else callable(reply)):
             raise ValueError(
                 "Several turns need both a function `reply` and `max_turns` of at least "
@@ -162,12 +161,10 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         self.causal_lm = causal_lm
         self.rewards = text_rewards.TextRewards(rewards, reward_weights)
         self.reply = reply
-        self.encoding = conversation.Encoding(
-            causal_lm, max_completion_length, stop_token_ids
-        )
-        self.seed = validation.check_seed(
-            random.randrange(2**31) if seed is None else seed
-        )
+        limits = max_completion_length, stop_token_ids
+        self.encoding = conversation.Encoding(causal_lm, *limits)
+        seed = random.randrange(2**31) if seed is None else seed
+        self.seed = validation.check_seed(seed)
         self.policy = language_model.TokenPolicy(causal_lm, temperature, self.encoding)
         self.updates = self._add_fixed("updates", tf.zeros([], tf.int64))
         reference = self.trainable_variables if kl_coef else []
@@ -178,9 +175,8 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         self._trained_names = [variable.path for variable in self.trainable_variables]
         # Keras reads this attribute after `causal_lm`.
         self.trained_adapters = language_model.AdapterWeights(causal_lm)
-        self.estimator = estimator.SequenceEstimator(
-            self.policy, self.reference_weights, self.options
-        )
+        parts = self.policy, self.reference_weights, self.options
+        self.estimator = estimator.SequenceEstimator(*parts)
         self.built = True
 
     def _add_fixed(self, name, value):
@@ -230,12 +226,8 @@ class SequenceReinforce(resumed_fit.TrainingModel):
                 "XLA cannot compile updates with minibatches, microbatches or several "
                 "passes. Received: jit_compile=True"
             )
-        super().compile(
-            optimizer,
-            run_eagerly=run_eagerly,
-            jit_compile=jit_compile,
-            auto_scale_loss=auto_scale_loss,
-        )
+        own: Any = dict(run_eagerly=run_eagerly, jit_compile=jit_compile)
+        super().compile(optimizer, auto_scale_loss=auto_scale_loss, **own)
         optimizers.build(self.optimizer, self.trainable_variables)
         self.estimator.optimizer = self.optimizer
         self._sample, self._update = self.policy.sample, self.estimator.update
@@ -329,13 +321,9 @@ class SequenceReinforce(resumed_fit.TrainingModel):
                 f"Received: validation_freq={validation_freq}"
             )
         self._initial_epoch = None  # that of an earlier training with BackupAndRestore
-        batches = training.Batches(
-            self._read(prompts),
-            batch_size,
-            steps_per_epoch,
-            self.seed if shuffle else None,
-            lambda: self._initial_epoch or initial_epoch,
-        )
+        order = self.seed if shuffle else None
+        parts = self._read(prompts), batch_size, steps_per_epoch, order
+        batches = training.Batches(*parts, lambda: self._initial_epoch or initial_epoch)
 
         def validate(epoch):
             if held_out is None or (epoch + 1) % validation_freq:
@@ -413,26 +401,22 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         self._expect_ready()
         rewards = validation.finite_numbers("rewards", np.ravel(rewards).tolist())
         shapes.expect([(rewards, "R"), (completions.truncated, "R")])
-        generator = seeding.generator(
-            self.seed, "training/minibatches", int(self.updates.numpy())
-        )
+        update = int(self.updates.numpy())
+        generator = seeding.generator(self.seed, "training/minibatches", update)
         count, passes = len(rewards), range(self.options.passes)
-        permutations = np.array([generator.permutation(count) for _ in passes])
+        permutations = np.array([generator.permutation(count) for _ in passes], "int32")
+        rewards = tf.constant(rewards, tf.float64)
+        permutations = tf.constant(permutations)
         variables = [*self.trainable_variables, *self.optimizer.variables, self.updates]
         before = [tf.identity(variable.value) for variable in variables]
         try:
-            results = self._update(
-                completions,
-                tf.constant(rewards, tf.float64),
-                tf.constant(permutations, tf.int32),
-            )
+            results = self._update(completions, rewards, permutations)
             is_finite, *metrics = results.numpy().tolist()
             logs = dict(zip(estimator.METRICS, metrics, strict=True))
             self._expect_valid(is_finite, logs)
             self.updates.assign_add(1)
         except BaseException:
-            for variable, value in zip(variables, before, strict=True):
-                variable.assign(value)
+            optimizers.assign(variables, before)
             raise
         return logs
 

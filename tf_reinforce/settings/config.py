@@ -336,6 +336,13 @@ class RayWorkers:
         return module.RayLauncher(self, step_timeout)
 
 
+def idle_workers(workers):
+    """Returns workers for evaluations; those of the training are idle, and have cores."""
+    if isinstance(workers, RayWorkers):
+        return dataclasses.replace(workers, num_cpus_per_worker=0)
+    return workers
+
+
 @dataclasses.dataclass(frozen=True)
 class EnvSettings:
     """What environments receive before each update's episodes, and what they report.
@@ -446,9 +453,7 @@ class FitOptions:
 
 
 # The options of `fit` that a preset or the command line can set.
-FIT_OPTIONS = tuple(
-    field.name for field in dataclasses.fields(FitOptions) if field.name != "env_settings"
-)
+FIT_OPTIONS = tuple(x for x in schema.hints(FitOptions) if x != "env_settings")
 # What to do if an environment returns an invalid value, or raises an exception.
 FAULT_OPTIONS = ("on_bad_env", "on_env_error")
 # The options of `fit` that determine each update. They must not change in a training.
@@ -474,11 +479,9 @@ def merge_options(defaults, options):
     {'num_envs': 4, 'steps': 100}
     """
     options = {name: value for name, value in options.items() if value is not None}
-    replaced = {
-        name for pair in _ALTERNATIVES if options.keys() & set(pair) for name in pair
-    }
-    names = [x for x in defaults if x in FIT_OPTIONS and x not in replaced]
-    return {**{name: defaults[name] for name in names}, **options}
+    pairs = [pair for pair in _ALTERNATIVES if options.keys() & set(pair)]
+    names = set(FIT_OPTIONS).difference(*pairs)
+    return {**{x: value for x, value in defaults.items() if x in names}, **options}
 
 
 class Evaluation(typing.TypedDict, total=False):

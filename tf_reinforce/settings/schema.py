@@ -67,9 +67,8 @@ def help_texts(owner):
     for part in reversed(getattr(owner, "__mro__", [owner])):
         text = inspect.cleandoc(part.__doc__ or "")
         sections = re.findall(r"(?ms)^(?:Args|Attributes):\n(.*?)(?=^\S|\Z)", text)
-        for name, words in re.findall(
-            r"(?ms)^    (\w+): (.*?)(?=^    \w|\Z)", "".join(sections)
-        ):
+        entry = r"(?ms)^    (\w+): (.*?)(?=^    \w|\Z)"
+        for name, words in re.findall(entry, "".join(sections)):
             texts[name] = " ".join(words.split()).rstrip(".")
     return texts
 

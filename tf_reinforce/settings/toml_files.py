@@ -23,9 +23,7 @@ PRESET_HINTS = {
     "result": str,
     **dict.fromkeys(("env_kwargs", "ranges", *config.PRESET_TABLES), dict),
 }
-EMPTY_PRESET: dict = {
-    name: hint() for name, hint in PRESET_HINTS.items() if name != "env"
-}
+EMPTY_PRESET: dict = {x: hint() for x, hint in PRESET_HINTS.items() if x != "env"}
 # The settings of `fit` in an agent file; `workers` depends on the machine.
 _FIT_DEFAULTS = {
     name: hint

@@ -29,6 +29,12 @@ def build(optimizer, variables):
     optimizer.build(variables)
 
 
+def assign(variables, values):
+    """Assigns a value to each variable."""
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
 def step_count(optimizer):
     """Returns the optimizer that updates the weights, and how many steps it has made."""
     inner = _inner(optimizer)
@@ -42,9 +48,7 @@ def begin_averages(optimizer):
     """
     inner, steps = step_count(optimizer)
     if inner.use_ema and steps == 0:
-        averages = inner._model_variables_moving_average
-        for variable, average in zip(inner._trainable_variables, averages, strict=True):
-            average.assign(variable)
+        assign(inner._model_variables_moving_average, inner._trainable_variables)
 
 
 def finalize(optimizer):
@@ -101,9 +105,8 @@ def sum_over_replicas(strategy, function):
         # A collective operation joins tensors, which must have the same type.
         for dtype in dict.fromkeys(x.dtype for x in terms):
             indices = [i for i, x in enumerate(terms) if x.dtype == dtype]
-            results = context.all_reduce(
-                tf.distribute.ReduceOp.SUM, [terms[i] for i in indices]
-            )
+            same = [terms[i] for i in indices]
+            results = context.all_reduce(tf.distribute.ReduceOp.SUM, same)
             for i, result in zip(indices, results, strict=True):
                 sums[i] = result
         return sums

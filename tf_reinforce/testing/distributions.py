@@ -331,9 +331,8 @@ class _IntegratedCheck(_Check):
         )
         others = others[valid & (is_atom == top_is_atom).all(axis=1)]
         # log_prob is the log-density of `density_variable`.
-        densities, density = (
-            self.log_prob(x) + self._log_factor(x) for x in (others, mode)
-        )
+        pair = (self.log_prob(x) + self._log_factor(x) for x in (others, mode))
+        densities, density = pair
         return max(np.nanmax(densities) - density[0], 0.0)
 
     def _log_factor(self, actions):

@@ -19,9 +19,8 @@ def build(head):
 
 def is_integer(head):
     """Returns whether a head's actions consist of integers only."""
-    return all(
-        spec.dtype.is_integer for spec in keras.tree.flatten(head.action_spec("float64"))
-    )
+    specs = keras.tree.flatten(head.action_spec("float64"))
+    return all(spec.dtype.is_integer for spec in specs)
 
 
 def raw_actions(head):

@@ -155,9 +155,8 @@ def _findings(env, options, seed, episodes, action_mask, head):
         records = []
         for _ in range(2):
             with warnings.catch_warnings(record=True, action="always") as caught:
-                records.append(
-                    agent.collect(made, episodes, num_envs=1, seed=seed, **options)
-                )
+                arguments = dict(num_envs=1, seed=seed, **options)
+                records.append(agent.collect(made, episodes, **arguments))
             yield from (Finding("warning", str(one.message)) for one in caught)
     yield from _record_findings(*records, parts)
     if isinstance(made, _Timer):

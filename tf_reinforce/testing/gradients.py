@@ -13,6 +13,7 @@ from tf_reinforce import heads
 from tf_reinforce.data import episodes as records
 from tf_reinforce.data import minibatches
 from tf_reinforce.functional import losses
+from tf_reinforce.support import optimizers
 from tf_reinforce.support import validation
 from tf_reinforce.testing import enumeration
 from tf_reinforce.testing import expectations
@@ -123,13 +124,11 @@ class _Enumeration:
         self.masks, legal = None, [range(self.num_actions)] * _NUM_STATES
         if masks is not None:
             self.settings["action_mask"] = "info/action_mask"
-            self.masks = np.stack(
-                [enumeration.validate_mask(self.head, x) for x in masks]
-            )
-            legal = [
-                np.flatnonzero(enumeration.is_legal(self.head, self.actions, x)).tolist()
-                for x in self.masks
-            ]
+            checked = [enumeration.validate_mask(self.head, x) for x in masks]
+            self.masks = np.stack(checked)
+            inputs = self.head, self.actions
+            flags = [enumeration.is_legal(*inputs, mask) for mask in self.masks]
+            legal = [np.flatnonzero(row).tolist() for row in flags]
         self.agent = _build_agent(self.head, baseline, seed, self.settings)
         # A value baseline that shares the policy has weights that J does not depend on.
         policy_variables = self.agent.policy.get_layer("outputs").trainable_variables
@@ -172,9 +171,8 @@ class _Enumeration:
         steps = [(t, *step) for steps in self.steps for t, step in enumerate(steps)]
         owners = np.repeat(np.arange(count), [len(steps) for steps in self.steps])
         chosen = tf.gather_nd(tf.broadcast_to(probs, shape), np.array(steps))
-        return self.transition_probs * tf.math.unsorted_segment_prod(
-            chosen, owners, count
-        )
+        likelihoods = tf.math.unsorted_segment_prod(chosen, owners, count)
+        return self.transition_probs * likelihoods
 
     def exact(self):
         """Returns the exact gradient of the expected discounted return, as a vector."""
@@ -207,14 +205,12 @@ class _Enumeration:
         values = [variable.numpy() for variable in self.changing]
         before, total = expectations.flat(self.compared), 0.0
         for permutation in permutations:
-            count = self.agent.trainer.train_step().num_permutations
+            trainer = self.agent.trainer
+            count = trainer.train_step().num_permutations
             repeated = np.broadcast_to(permutation, (count, len(permutation)))
-            self.agent.trainer.update(
-                self.agent.trainer.check_episodes(episodes), 0, tf.constant(repeated)
-            )
+            trainer.update(trainer.check_episodes(episodes), 0, tf.constant(repeated))
             total += expectations.flat(self.compared) - before
-            for variable, value in zip(self.changing, values, strict=True):
-                variable.assign(value)
+            optimizers.assign(self.changing, values)
         return total / len(permutations)
 
     def _permutations(self, count):
@@ -229,10 +225,8 @@ class _Enumeration:
     def check(self, batch_size, tolerance):
         """Returns the report, or raises an error if the difference is too large."""
         validation.positive_int("batch_size", batch_size)
-        found, count = self.expected(batch_size), len(self.steps)
-        return expectations.compare(
-            found, self.exact(), count, tolerance, "the expected return"
-        )
+        results = self.expected(batch_size), self.exact(), len(self.steps)
+        return expectations.compare(*results, tolerance, "the expected return")
 
 
 def _build_agent(head, baseline, seed, settings):
@@ -245,9 +239,8 @@ def _build_agent(head, baseline, seed, settings):
         name: keras.layers.Dense(size, name=name, dtype="float64")(inputs)
         for name, size in sizes.items()
     }
-    policy = keras.Model(
-        inputs, outputs if baseline.shares_policy else outputs["outputs"]
-    )
+    outputs = outputs if baseline.shares_policy else outputs["outputs"]
+    policy = keras.Model(inputs, outputs)
     for variable in policy.trainable_variables:
         variable.assign(rng.normal(size=variable.shape))
     agent = agents.Reinforce(policy, head, baseline, **settings)

@@ -63,12 +63,10 @@ def check_score_function(
     def gradient(replayed):
         return score_function.gradients(*batch, replayed).gradients
 
-    found = expectations.expected(
-        np.repeat(probs, score_function.samples, 0), lambda x: gradient(paths.replayed(x))
-    )
-    return expectations.compare(
-        found, exact, paths.is_path.shape[1], tolerance, "the expected loss"
-    )
+    probs = np.repeat(probs, score_function.samples, axis=0)
+    found = expectations.expected(probs, lambda x: gradient(paths.replayed(x)))
+    results = found, exact, paths.is_path.shape[1]
+    return expectations.compare(*results, tolerance, "the expected loss")
 
 
 class _SamplePaths:
@@ -179,9 +177,8 @@ def check_logged_gradient(
 
     found = expectations.expected(propensities, gradient)
     exact = _exact_gradient(model, contexts, rewards, top_k or 1)
-    return expectations.compare(
-        found, exact, rewards.shape[1], tolerance, "the value of the policy"
-    )
+    results = found, exact, rewards.shape[1]
+    return expectations.compare(*results, tolerance, "the value of the policy")
 
 
 def _exact_gradient(model, contexts, rewards, k):

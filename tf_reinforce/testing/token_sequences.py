@@ -82,9 +82,8 @@ def check_sequence_gradient(
         np.repeat(probs, options.group_size, axis=0),
         lambda rows: gradients(tf.constant(rows), tf.constant(rewards[rows])),
     )
-    return expectations.compare(
-        expected, exact, len(rewards), tolerance, "the expected reward"
-    )
+    results = expected, exact, len(rewards)
+    return expectations.compare(*results, tolerance, "the expected reward")
 
 
 def all_completions(model, columns):

@@ -103,19 +103,17 @@ class ObservationReader:
         return parts
 
 
-def _parts(nest, observation):
+def _parts(nest, nested):
     """Returns an observation's parts, or `None` unless it is nested like the space."""
     if isinstance(nest, dict):
         keys = sorted(nest)
-        is_nested = isinstance(observation, Mapping) and observation.keys() == nest.keys()
+        is_alike = isinstance(nested, Mapping) and nested.keys() == nest.keys()
     elif isinstance(nest, tuple):
         keys = range(len(nest))
-        is_nested = isinstance(observation, (tuple, list)) and len(observation) == len(
-            nest
-        )
+        is_alike = isinstance(nested, (tuple, list)) and len(nested) == len(nest)
     else:
-        return [observation]
-    parts = [_parts(nest[key], observation[key]) for key in keys] if is_nested else [None]
+        return [nested]
+    parts = [_parts(nest[key], nested[key]) for key in keys] if is_alike else [None]
     return None if None in parts else [*itertools.chain(*parts)]
 
 
@@ -551,9 +549,8 @@ class SyncEnvs(BatchedEnvs):
     ):
         _check_compatible(envs)
         first = envs[0]
-        super().__init__(
-            len(envs), first.observation_space, first.action_space, first.spec
-        )
+        env_spaces = first.observation_space, first.action_space
+        super().__init__(len(envs), *env_spaces, first.spec)
         self._envs = envs
         limit = max_episode_steps or (first.spec and first.spec.max_episode_steps)
         self._warn_at_limit = not limit

@@ -187,18 +187,15 @@ class HostEnvironments(Environments):
 
     def _collect_episodes(self, actor, program, request):
         """Collects episodes, without comparing LiteRT with TensorFlow."""
-        specs = actor.acting_specs()
-        act = program.for_batch(self.batch.num_envs, request.weights.values)
+        specs, weights = actor.acting_specs(), request.weights
+        act = program.for_batch(self.batch.num_envs, weights.values)
         self.batch.configure(specs.float_dtype, specs.mask_reader)
         loop = host_loop.CollectionLoop(
             self.batch,
             specs,
             host_loop.EpisodeScheduler(request.episodes, request.steps),
             seeding.EpisodeSeeds(*request.key, request.group_size),
-            [
-                np.repeat(state, self.batch.num_envs, axis=0)
-                for state in request.weights.states
-            ],
+            weights.states,
             request.deterministic,
         )
         with self._set(request.settings):
@@ -288,36 +285,28 @@ def _trace(actor, deterministic, for_litert=False):
 
     def act(inputs, weights):
         inputs = iter(inputs)
-        observations, mask, states, noise = (
-            [next(inputs) for _ in leaves] for leaves in groups.values()
-        )
+        parts = ([next(inputs) for _ in leaves] for leaves in groups.values())
+        observations, masks, states, noise = parts
+        noise = None if deterministic else noise
         observations = keras.tree.pack_sequence_as(actor.observation_spec, observations)
         pairs = list(zip(actor.variables, weights, strict=True))
         if for_litert:
             shifts = [center[2] for center in actor.centers if center]
             pairs += [(shift, tf.zeros(shift.shape)) for shift in shifts]
         with keras.StatelessScope(state_mapping=pairs):
-            outputs, masked_outputs, states = actor.outputs(
-                observations, mask[0] if mask else None, states
-            )
-            raw_actions = actor.select_actions(
-                masked_outputs, None if deterministic else noise
-            )
+            selected = actor.act(observations, masks, states, noise)
+            outputs, raw_actions, states = selected
             # The comparison is false for NaN too. LiteRT has no `is_finite`.
             magnitudes, largest = tf.abs(outputs), outputs.dtype.max
-            finite = tf.reduce_all(
-                magnitudes < largest if for_litert else magnitudes <= largest
-            )
+            finite = magnitudes < largest if for_litert else magnitudes <= largest
+            finite = tf.reduce_all(finite)
             env_actions = actor.head.to_environment(raw_actions)
-            states = actor.remember(states, raw_actions)
         results = _results(raw_actions, finite, outputs, env_actions, states)
         layouts.append(host_loop.Layout(arguments, *results[1:]))
         return results[0]
 
-    weights = [
-        tf.TensorSpec(v.shape, v.dtype, f"weight_{i}")
-        for i, v in enumerate(actor.variables)
-    ]
+    pairs = enumerate(actor.variables)
+    weights = [tf.TensorSpec(v.shape, v.dtype, f"weight_{i}") for i, v in pairs]
     traced = tf.function(act, autograph=False).get_concrete_function(specs, weights)
     return traced, layouts[-1]
 
@@ -403,12 +392,10 @@ class ActingProgram:
             states, and a bool, whether all policy outputs are finite.
         """
         runners, key = vars(self._runners), (self.runtime, count)
-        if key not in runners:
-            runners[key] = (
-                host_loop.make_runner(self.model, self.layout, count)
-                if self.runtime == "litert"
-                else _TensorFlowRunner(self._concrete_function, self.layout)
-            )
+        if key not in runners and self.runtime == "litert":
+            runners[key] = host_loop.make_runner(self.model, self.layout, count)
+        elif key not in runners:
+            runners[key] = _TensorFlowRunner(self._concrete_function, self.layout)
         runners[key].set_weights(weights)
         return runners[key]
 
@@ -504,11 +491,8 @@ class _TensorFlowRunner:
 
     def __init__(self, concrete_function, layout):
         self._concrete_function = concrete_function
-        self._indices = (
-            layout.indices("raw_action"),
-            layout.env_actions,
-            layout.indices("state"),
-        )
+        raw_actions, states = layout.indices("raw_action"), layout.indices("state")
+        self._indices = raw_actions, layout.env_actions, states
         (self._finite,) = layout.indices("finite")
 
     def set_weights(self, weights):
@@ -557,15 +541,11 @@ def example_inputs(actor, observation_space, deterministic):
         states and noise.
     """
     rng = seeding.generator(0, "engine_comparison")
-    scales = 0.0, 1.0, 300.0
-    drawn = spaces.sample_observations(
-        observation_space, actor.dtype, _EXAMPLES, rng, scales
-    )
+    options = actor.dtype, _EXAMPLES, rng, (0.0, 1.0, 300.0)
+    drawn = spaces.sample_observations(observation_space, *options)
     specs = keras.tree.flatten(actor.observation_spec)
-    columns = [
-        array.astype(spec.dtype.as_numpy_dtype)
-        for spec, array in zip(specs, keras.tree.flatten(drawn), strict=True)
-    ]
+    pairs = zip(specs, keras.tree.flatten(drawn), strict=True)
+    columns = [array.astype(spec.dtype.as_numpy_dtype) for spec, array in pairs]
     count = len(columns[0])
     if actor.mask_source is not None:
         columns.append(np.tile(actor.head.flatten_mask(None), (count, 1)))
@@ -604,8 +584,6 @@ def _states_and_noise(actor, count, rng, deterministic):
         else rng.integers(0, 3, x.shape).astype(x.dtype.as_numpy_dtype)
         for x in actor.initial_state(count)
     ]
-    noise = [
-        rng.random((count, *part.shape)).astype(actor.dtype)
-        for part in ([] if deterministic else actor.noise_specs)
-    ]
+    specs = [] if deterministic else actor.noise_specs
+    noise = [rng.random((count, *x.shape)).astype(actor.dtype) for x in specs]
     return states + noise

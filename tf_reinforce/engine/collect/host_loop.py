@@ -219,8 +219,8 @@ class CollectionLoop:
         specs: `spaces.ActingSpecs` of the agent.
         episode_scheduler: `EpisodeScheduler`, or a `worker.EpisodeWorker`.
         seeds: `seeding.EpisodeSeeds`.
-        policy_states: List of arrays with one row per environment, the recurrent states
-            before an episode's first observation.
+        policy_states: List of arrays `[1, …]`, the recurrent states before an episode's
+            first observation.
         deterministic: Bool, whether to take the most likely actions, without noise.
     """
 
@@ -241,7 +241,7 @@ class CollectionLoop:
         self.noise = NoiseBuffer(envs.num_envs, noise, specs.float_dtype)
         self.reads_rewards = specs.reads_rewards
         self.initial_states = policy_states
-        self.policy_states = [state.copy() for state in policy_states]
+        self.policy_states = [np.repeat(x, envs.num_envs, 0) for x in policy_states]
         self.dropped = []  # invalid episodes, which start again
         self.active = {}  # running episodes by environment, in the order of their start
         self.idle = [*range(envs.num_envs)]  # in which an episode may start
@@ -351,16 +351,16 @@ class CollectionLoop:
             self.idle.remove(env_index)
             self._start(env_index, episode, observations)
         # Episodes are in the order of their start: the first one is the oldest.
-        oldest = next(iter(self.active.values()), None)
-        self.time_limit_row = (
-            math.inf if oldest is None else oldest.start_row + self.envs.max_episode_steps
-        )
+        oldest, limit = next(iter(self.active.values()), None), math.inf
+        if oldest is not None:
+            limit = oldest.start_row + self.envs.max_episode_steps
+        self.time_limit_row = limit
 
     def _start(self, env_index, episode, observations):
         """Starts an episode in an environment, again if the reset is invalid."""
         episode.env_index, episode.start_row = env_index, self.row
         for array, initial in zip(self.policy_states, self.initial_states):
-            array[env_index] = initial[env_index]
+            array[env_index] = initial[0]
         report = self.envs.progress
         report.start_episode(env_index, episode.number, self.row)
         while True:
@@ -373,10 +373,8 @@ class CollectionLoop:
                 self.envs.recover(fault)
                 self._drop(fault)
         report.words[batched_envs.STATE] = batched_envs.STEP
-        episode.generators = [
-            self.seeds.action_generator(episode.stream_number, i)
-            for i in self.action_parts
-        ]
+        generator, number = self.seeds.action_generator, episode.stream_number
+        episode.generators = [generator(number, i) for i in self.action_parts]
         self.noise.start_episode(episode, self.row)
 
     def _drop(self, fault):
@@ -412,11 +410,10 @@ class CollectionLoop:
         if finite:
             return outputs
         for episode in self.active.values():
+            step = self.row - episode.start_row - 1
             for array in inputs[: self.buffer.num_observations]:
-                step = self.row - episode.start_row - 1
-                self._check_finite(
-                    "observation", array[[episode.env_index]], episode, step
-                )
+                values = array[[episode.env_index]]
+                self._check_finite("observation", values, episode, step)
         raise OutputsNotFinite(
             "The policy's outputs are not finite, although its observations and weights "
             f"are finite. No action was selected. {OUTPUTS_REMEDY}",
@@ -520,9 +517,8 @@ class NoiseBuffer:
 
     def __init__(self, size, noise_specs, dtype):
         self._kinds = [spec.kind for spec in noise_specs]
-        self._blocks = [
-            np.full((_NOISE_ROWS, size, *spec.shape), 0.5, dtype) for spec in noise_specs
-        ]
+        shapes = [(_NOISE_ROWS, size, *spec.shape) for spec in noise_specs]
+        self._blocks = [np.full(shape, 0.5, dtype) for shape in shapes]
 
     def start_episode(self, episode, row):
         """Draws a new episode's noise for the remaining rows of the buffer.
@@ -653,9 +649,8 @@ class LiteRTRunner:
             self._interpreter.allocate_tensors()
         self._results = [d["index"] for d in self._interpreter.get_output_details()]
         self._centers = []  # from `set_weights`
-        self._centered = [
-            (i, x.center) for i, x in enumerate(layout.arguments) if x.center
-        ]
+        centers = enumerate(argument.center for argument in layout.arguments)
+        self._centered = [(i, center) for i, center in centers if center]
         self._raw_actions, (self._finite,), self._states = (
             [self._results[i] for i in layout.indices(name)]
             for name in ("raw_action", "finite", "state")
@@ -691,9 +686,9 @@ class LiteRTRunner:
             set_tensor(index, inputs[position])
         self._invoke()
         raw_actions = list(map(get, self._raw_actions))
-        env_actions = (
-            list(map(get, self._env_actions)) if self._env_actions_differ else raw_actions
-        )
+        env_actions = raw_actions
+        if self._env_actions_differ:
+            env_actions = list(map(get, self._env_actions))
         return raw_actions, env_actions, list(map(get, self._states)), get(self._finite)
 
     def results(self, inputs):
@@ -717,16 +712,13 @@ class _ChunkedRunner:
     def __init__(self, runner, size, count):
         self._runner = runner
         self._count = count
-        self._chunks = [
-            np.arange(first, first + size) % count for first in range(0, count, size)
-        ]
+        firsts = range(0, count, size)
+        self._chunks = [np.arange(first, first + size) % count for first in firsts]
         self.set_weights = runner.set_weights
 
     def __call__(self, inputs):
-        chunks = [
-            self._runner([array[chunk] for array in inputs]) for chunk in self._chunks
-        ]
-        *lists, finite = zip(*chunks, strict=True)
+        chunks = ([array[chunk] for array in inputs] for chunk in self._chunks)
+        *lists, finite = zip(*map(self._runner, chunks), strict=True)
         lists = [[self._join(x) for x in zip(*parts)] for parts in lists]
         return *lists, all(finite)
 

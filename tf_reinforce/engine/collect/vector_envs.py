@@ -86,9 +86,8 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
 
     def step(self, actions, out, rewards, active, time_limit_envs):
         stacked = keras.tree.map_structure(lambda *parts: np.stack(parts), *actions)
-        observations, env_rewards, terminations, truncations, infos = self._call(
-            "step", stacked
-        )
+        outputs = self._call("step", stacked)
+        observations, env_rewards, terminations, truncations, infos = outputs
         self._read_batch(None, observations, out)
         rewards[:] = self._column("reward", env_rewards, "fiub")
         terminations = self._flags("termination", terminations)
@@ -97,10 +96,8 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         has_ended = (terminations | truncations) & ~was_reset
         ended = np.flatnonzero(has_ended).tolist()
         keys = self._settings.info_keys
-        ends = [
-            batched_envs.episode_end(i, terminations[i], _last_info(infos, i), keys)
-            for i in ended
-        ]
+        results = [(i, terminations[i], _last_info(infos, i)) for i in ended]
+        ends = [batched_envs.episode_end(*result, keys) for result in results]
         # In the mode SAME_STEP, these are masks of the next episodes.
         needs_mask = ~has_ended | (self._mode is _MODES.SAME_STEP)
         self._write_masks(observations, infos, out, np.flatnonzero(needs_mask))
@@ -187,11 +184,8 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
     def _column(self, name, values, kinds):
         """Returns `values` as an array with one number per environment."""
         is_masked, values = np.ma.is_masked(values), np.asarray(values)
-        if (
-            is_masked
-            or values.shape != (self.num_envs,)
-            or values.dtype.kind not in kinds
-        ):
+        is_column = values.shape == (self.num_envs,) and values.dtype.kind in kinds
+        if is_masked or not is_column:
             raise batched_envs.IndexedFault(
                 None,
                 f"the {name}s are of shape {values.shape} and type {values.dtype}"

@@ -20,8 +20,6 @@ import time
 import traceback
 from multiprocessing import connection
 
-import numpy as np
-
 from tf_reinforce.data import seeding
 from tf_reinforce.engine.collect import batched_envs
 from tf_reinforce.engine.collect import host_loop
@@ -139,7 +137,6 @@ class EpisodeWorker:
                 act.set_weights(weights)
                 self._envs.set(settings)
                 self._envs.configure(specs.float_dtype, specs.mask_reader)
-                states = [np.repeat(state, self._num_envs, axis=0) for state in states]
                 self._collection = specs, act, states, *request
             case "episodes":
                 self._numbers.extend(*values)
@@ -149,9 +146,8 @@ class EpisodeWorker:
         while self._numbers:
             specs, act, states, key, group_size, deterministic = self._collection
             seeds = seeding.EpisodeSeeds(*key, group_size)
-            self._loop = host_loop.CollectionLoop(
-                self._envs, specs, self, seeds, states, deterministic
-            )
+            parts = self._envs, specs, self, seeds, states
+            self._loop = host_loop.CollectionLoop(*parts, deterministic)
             self._delivered = time.monotonic()
             try:
                 self._loop.play(act)

@@ -163,10 +163,8 @@ class Rollout:
         shard_size = self.count // self.num_shards
         weights = self._variables if weights is None else weights
         weights = list(map(tf.convert_to_tensor, weights))
-        shards = [
-            self.program(keys, tf.constant(shard * shard_size), *weights)
-            for shard in range(self.num_shards)
-        ]
+        firsts = map(tf.constant, range(0, self.count, shard_size))
+        shards = [self.program(keys, first, *weights) for first in firsts]
         return shards[0] if self.num_shards == 1 else _concatenate(shards)
 
     @property
@@ -212,10 +210,12 @@ class Rollout:
         return RolloutResult(records.Episodes(*record), *results)
 
     def _initial_carry(self, weights, numbers, keys):
-        env, count = self.batched_env.env, self.episodes_per_shard
+        env, actor, count = self.batched_env.env, self.actor, self.episodes_per_shard
         noise = self._env_noise(env.initial_noise, keys[:, 0], numbers, 0)
         state = env.initial(noise)
         observation, mask, valid = self._observe(state)
+        own = count // self.num_agents
+        policy_state = self._for_each_agent(weights, lambda: actor.initial_state(own))
         arrays = self._empty_arrays()
         leaves = keras.tree.flatten(observation)
         split = len(leaves)
@@ -223,7 +223,7 @@ class Rollout:
             step=tf.constant(0),
             env_state=state,
             observation=observation,
-            policy_state=self._initial_policy_state(weights),
+            policy_state=policy_state,
             mask=mask,
             active=tf.ones([count], tf.bool),
             lengths=tf.zeros([count], tf.int32),
@@ -238,9 +238,8 @@ class Rollout:
         env, actor = self.batched_env.env, self.actor
         noise = self._action_noise(keys[:, 2], numbers, carry.step)
         inputs = carry.observation, carry.policy_state, noise, carry.mask
-        raw_actions, finite, policy_state = self._for_each_agent(
-            weights, self._select_actions, *inputs
-        )
+        selected = self._for_each_agent(weights, self._select_actions, *inputs)
+        raw_actions, finite, policy_state = selected
         action = checks.cast_actions(env, actor.head.to_environment(raw_actions))
         env_noise = self._env_noise(env.transition_noise, keys[:, 1], numbers, carry.step)
         state = env.transition(carry.env_state, action, env_noise)
@@ -288,11 +287,6 @@ class Rollout:
             for leaf, rows in pairs
         ]
 
-    def _initial_policy_state(self, weights):
-        """Returns the policy's recurrent states before the first step."""
-        count = self.episodes_per_shard // self.num_agents
-        return self._for_each_agent(weights, lambda: self.actor.initial_state(count))
-
     def _for_each_agent(self, weights, function, *inputs):
         """Calls `function` for every agent, with its weights and inputs.
 
@@ -327,14 +321,11 @@ class Rollout:
             The raw actions (as sampled, before conversion for the environment), whether
             each episode's policy outputs are finite, and the next recurrent states.
         """
-        outputs, masked_outputs, policy_state = self.actor.outputs(
-            observation, mask[0] if mask else None, policy_state
-        )
-        raw_actions = self.actor.select_actions(
-            masked_outputs, None if self.deterministic else noise
-        )
+        noise = None if self.deterministic else noise
+        selected = self.actor.act(observation, mask, policy_state, noise)
+        outputs, raw_actions, policy_state = selected
         finite = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
-        return raw_actions, finite, self.actor.remember(policy_state, raw_actions)
+        return raw_actions, finite, policy_state
 
     def _observe(self, state):
         """Returns observations in the policy's types, masks, and whether both are valid.
@@ -386,15 +377,10 @@ def _num_shards(count, group_size):
 
 def _concatenate(shards):
     """Joins the `RolloutResult`s of all shards in the order of the episodes."""
-    parts = [shard.episodes for shard in shards]
-    columns = [
-        (x.episodes.lengths, x.episodes.terminated, x.episode_returns, x.valid)
-        for x in shards
-    ]
-    lengths, terminated, *rest = (tf.concat(x, 0) for x in zip(*columns, strict=True))
-    rows = tf.reduce_max(lengths)
+    parts, *columns = zip(*shards, strict=True)
+    rows = tf.reduce_max([part.lengths for part in parts])
     record = records.concatenate([records.trim(part, rows) for part in parts])
-    return RolloutResult(record, *rest)
+    return RolloutResult(record, *(tf.concat(column, 0) for column in columns))
 
 
 def _write(arrays, row, values):
@@ -442,10 +428,8 @@ def check_result(rollout, result):
     rows = len(episodes.rewards)
     observations = keras.tree.flatten(episodes.observations)
     leaves = keras.tree.flatten(spaces.to_nest(rollout.batched_env.observation_space))
-    columns = [
-        ("observation", x, *_is_valid(x, leaf))
-        for x, leaf in zip(observations, leaves, strict=True)
-    ]
+    pairs = zip(observations, leaves, strict=True)
+    columns = [("observation", x, *_is_valid(x, leaf)) for x, leaf in pairs]
     columns.append(("reward", episodes.rewards, *_is_valid(episodes.rewards)))
     if rollout.mask_reader is not None:  # first: else, states are arbitrary
         inputs = rollout.mask_reader.layout, tf.constant(episodes.masks)
@@ -500,9 +484,7 @@ def shared(function, signature):
         A concrete TensorFlow function, compiled with XLA. One that captured a tensor or
         variable belongs to `function` alone.
     """
-    traced = tf.function(
-        function, input_signature=signature, jit_compile=True, autograph=False
-    )
+    traced = tf.function(function, signature, jit_compile=True, autograph=False)
     with tf.init_scope():  # independent of a graph that calls the function
         concrete = traced.get_concrete_function()
     compilation.release(concrete.graph)

@@ -87,12 +87,10 @@ class Batch(NamedTuple):
         numbers = tf.range(rows)
         is_padding = numbers >= tf.size(self.returns)
         sources = tf.where(is_padding, 0, numbers)
+        steps = self.steps._replace(indices=tf.gather(self.steps.indices, sources))
 
         def pad_steps(arrays):
-            arrays = self.steps.gather(arrays)
-            return keras.tree.map_structure(
-                lambda x: tf.gather(x, sources)[:, None], arrays
-            )
+            return keras.tree.map_structure(lambda x: x[:, None], steps.gather(arrays))
 
         masks = self.episodes.masks
         has_masks = masks is not None and masks.shape[-1]
@@ -155,15 +153,13 @@ class Batch(NamedTuple):
         # A share without episodes gets one without steps, because not all layers of a
         # recurrent policy can read a batch of zero sequences.
         begin = tf.minimum(begin, tf.size(lengths) - 1)
-        episodes = records.select_episodes(
-            self.episodes, begin, tf.maximum(end, begin + 1)
-        )
+        end = tf.maximum(end, begin + 1)
+        episodes = records.select_episodes(self.episodes, begin, end)
         share = self.minibatch(own)
         indices = share.steps.indices - tf.stack([0, begin])[None]
         shape = tf.stack([self.steps.shape[0], tf.size(episodes.lengths)])
-        return share._replace(
-            episodes=episodes, steps=records.ValidSteps(indices, shape)
-        ), own
+        steps = records.ValidSteps(indices, shape)
+        return share._replace(episodes=episodes, steps=steps), own
 
 
 class BaselineStep(NamedTuple):
@@ -257,7 +253,8 @@ class PolicyGradientEstimator:
         the return from the step on, or the return of the whole episode.
         """
         options = self.options
-        episodes = self._learned_episodes(episodes)
+        episodes = records.trim(episodes)
+        episodes = episodes._replace(lengths=self.learned_lengths(episodes))
         valid = records.valid(episodes.lengths, tf.shape(episodes.rewards)[0])
         rewards, discounts, lambdas, samples = self._rewards(episodes, valid)
         values = self.values(episodes, rewards.dtype)
@@ -268,30 +265,20 @@ class PolicyGradientEstimator:
         baseline = self.baseline.estimate(unbaselined, valid, values[:-1])
         self._check_baseline(baseline, unbaselined)
         advantages = tf.where(valid, unbaselined - baseline, 0.0)
-        advantages, unbaselined, samples = self._scaled_advantages(
-            advantages, unbaselined, valid, samples
-        )
+        scaled = self._scaled_advantages(advantages, unbaselined, valid, samples)
+        advantages, unbaselined, samples = scaled
         if options.discount_states and options.returns == "to_go":
-            powers = (
-                tf.constant(options.gamma, unbaselined.dtype)
-                ** tf.range(tf.cast(tf.shape(unbaselined)[0], unbaselined.dtype))[:, None]
-            )
+            times = tf.range(tf.cast(tf.shape(unbaselined)[0], unbaselined.dtype))
+            powers = tf.constant(options.gamma, unbaselined.dtype) ** times[:, None]
             advantages, unbaselined = advantages * powers, unbaselined * powers
         steps = valid_steps(episodes)
-        returns, values, advantages, unbaselined, samples = steps.gather(
-            (returns, values[:-1], advantages, unbaselined, samples)
-        )
+        columns = returns, values[:-1], advantages, unbaselined
+        columns, samples = steps.gather((columns, samples))
         count = tf.math.count_nonzero(episodes.lengths, dtype=tf.int32)
-        count, length = tf.maximum(count, 1), tf.maximum(tf.size(returns), 1)
+        count, length = tf.maximum(count, 1), tf.maximum(tf.size(columns[0]), 1)
         divisor = count if options.mean_over == "episodes" else length
         divisor = tf.cast(divisor, returns.dtype)
-        columns = returns, values, advantages, unbaselined
         return Batch(episodes, steps, *columns, divisor, count, samples)
-
-    def _learned_episodes(self, episodes):
-        """Trims rows that are all padding, and empties the dropped episodes."""
-        episodes = records.trim(episodes)
-        return episodes._replace(lengths=self.learned_lengths(episodes))
 
     def learned_lengths(self, episodes):
         """Returns the lengths of B episodes, `[B]` int, zero for dropped ones."""
@@ -310,14 +297,9 @@ class PolicyGradientEstimator:
         terminated = episodes.terminated
         if self.options.on_truncation == "terminal":
             terminated = tf.ones_like(terminated)
-        discounts, lambdas = return_functions.coefficients(
-            valid,
-            episodes.lengths,
-            terminated,
-            self.options.gamma,
-            self.options.gae_lambda,
-            rewards.dtype,
-        )
+        ends = valid, episodes.lengths, terminated
+        rates = self.options.gamma, self.options.gae_lambda, rewards.dtype
+        discounts, lambdas = return_functions.coefficients(*ends, *rates)
         samples = {}
         if "rewards" in self.scales:
             samples["rewards"] = return_functions.discounted_returns(rewards, discounts)

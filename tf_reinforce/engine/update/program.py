@@ -69,12 +69,8 @@ def run_updates(
     specs = [(tf.float64, [1 + len(train_step.METRICS)]), (tf.float64, [rollout.count])]
     specs += [(dtype, [rollout.count]) for dtype in (tf.int32, tf.bool)]
     history = [tf.TensorArray(x, count * agents, element_shape=y) for x, y in specs]
-    *_, history = tf.while_loop(
-        goes_on,
-        update,
-        (0, tf.constant(0, tf.int64), active, history),
-        parallel_iterations=1,
-    )
+    start = 0, tf.constant(0, tf.int64), active, history
+    *_, history = tf.while_loop(goes_on, update, start, parallel_iterations=1)
     stacks = [array.stack() for array in history]
     return [tf.reshape(x, [count, agents, *x.shape[1:]]) for x in stacks]
 
@@ -119,9 +115,9 @@ def permutations_in_graph(key, step, episodes):
         return tf.zeros([0, 0], tf.int32)
     lengths = step.estimator.learned_lengths(episodes)
     steps, spec = tf.range(tf.reduce_sum(lengths)), [seeding.NoiseSpec("uniform", ())]
-    return tf.stack(
-        [
-            tf.argsort(tensor_noise.counter_noise(key, spec, steps, number, "float64")[0])
-            for number in range(step.num_permutations)
-        ]
-    )
+
+    def permutation(number):
+        noise = tensor_noise.counter_noise(key, spec, steps, number, "float64")[0]
+        return tf.argsort(noise)
+
+    return tf.stack([*map(permutation, range(step.num_permutations))])

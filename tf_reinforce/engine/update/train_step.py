@@ -108,9 +108,8 @@ class TrainStep:
             `BaselineStep`.
         """
         permutation = permutations[0] if self.num_permutations else None
-        gradients, metrics, batch, baseline_step = self.estimator.gradients(
-            episodes, permutation, self.gradients_by_replicas
-        )
+        inputs = episodes, permutation, self.gradients_by_replicas
+        gradients, metrics, batch, baseline_step = self.estimator.gradients(*inputs)
         empty = tf.equal(tf.size(batch.returns), 0)
         finite = self._step_finite(metrics["loss"], gradients) | empty
         _run_if(finite & ~empty, lambda: self._apply(gradients))
@@ -155,28 +154,24 @@ class TrainStep:
         """
         scale_loss = self.optimizer.scale_loss
         if self.microbatch_size is None or behavior_log_probs is not None:
-            return self.estimator.policy_gradients(
-                batch, indices, behavior_log_probs, scale_loss
-            )
+            arguments = batch, indices, behavior_log_probs
+            return self.estimator.policy_gradients(*arguments, scale_loss)
         steps = tf.range(tf.size(batch.returns))
         microbatches = minibatches.Minibatches.split(steps, self.microbatch_size)
 
         def add(number, sums):
             microbatch = microbatches.minibatch(number)
             share = tf.size(microbatch) / tf.size(steps)
-            terms = _terms(
-                *self.estimator.policy_gradients(batch, microbatch, None, scale_loss)
-            )
+            arguments = batch, microbatch, None, scale_loss
+            terms = _terms(*self.estimator.policy_gradients(*arguments))
             pairs = zip(sums, terms, strict=True)
             return number + 1, [x + tf.cast(share, x.dtype) * y for x, y in pairs]
 
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.estimator.variables]
         zeros += [tf.zeros([], tf.float64) for _ in estimator.METRICS]
+        start = tf.zeros([], tf.int64), zeros
         _, sums = tf.while_loop(
-            lambda number, sums: number < microbatches.count,
-            add,
-            (tf.zeros([], tf.int64), zeros),
-            parallel_iterations=1,
+            lambda number, _: number < microbatches.count, add, start, None, 1
         )
         return self._split_sums(sums)
 
@@ -196,10 +191,9 @@ class TrainStep:
         """
         batch = self.estimator.batch(episodes)
         baseline_step = self.estimator.baseline_step(batch, permutations[0])
-        behavior_log_probs, entropies = self.estimator.head.log_prob_and_entropy(
-            self.estimator.outputs(batch, False)[0], batch.actions
-        )
-        entropy = tf.reduce_mean(entropies)
+        outputs, _ = self.estimator.outputs(batch, False)
+        scores = self.estimator.head.log_prob_and_entropy(outputs, batch.actions)
+        behavior_log_probs, entropy = scores[0], tf.reduce_mean(scores[1])
         parts = minibatches.Minibatches.split(permutations[0], self.minibatch_size)
         sums = tf.zeros([len(_MEAN_METRICS)], tf.float64)
         run = self._compiled_steps if self.jit_compile else self._gradient_steps
@@ -236,9 +230,9 @@ class TrainStep:
             # With a slice instead of `gather`, XLA compiles a program for each count.
             permutation = tf.gather(permutations, number // parts.count)
             own = parts._replace(permutation=permutation)
-            gradients, metrics = self.gradients_by_replicas(
-                batch, own.minibatch(number % parts.count, offsets), behavior_log_probs
-            )
+            indices = own.minibatch(number % parts.count, offsets)
+            inputs = batch, indices, behavior_log_probs
+            gradients, metrics = self.gradients_by_replicas(*inputs)
             finite = self._step_finite(metrics["loss"], gradients)
             _run_if(finite, lambda: self._apply(gradients))
             scalars = [tf.cast(metrics[name], tf.float64) for name in _MEAN_METRICS]
@@ -292,14 +286,9 @@ class TrainStep:
         behavior_log_probs = tf.concat([behavior_log_probs, first], axis=0)
         permutations = tf.pad(permutations, [[0, 0], [0, padding]])
         program = compilation.compiled(self._gradient_steps)
-        return program(
-            batch.padded(rows),
-            behavior_log_probs,
-            permutations,
-            parts._replace(permutation=permutations[0]),
-            sums,
-            parts.offsets(),
-        )
+        parts = parts._replace(permutation=permutations[0])
+        inputs = batch.padded(rows), behavior_log_probs, permutations, parts, sums
+        return program(*inputs, parts.offsets())
 
     def _step_finite(self, loss, gradients):
         return shapes.all_finite([loss] if self._skips_overflow else [loss, *gradients])
@@ -324,8 +313,7 @@ class TrainStep:
 
     def restore(self, before):
         """Assigns earlier values to `variables`."""
-        for variable, value in zip(self.variables, before, strict=True):
-            variable.assign(value)
+        optimizers.assign(self.variables, before)
 
     def _metrics_or_empty(self, metrics, not_empty):
         """Returns the metrics, or fixed values if the batch contains no steps."""
@@ -356,10 +344,8 @@ def _mean_over_shares(strategy, batch, function):
 
     def means_of_share(replica, num_replicas):
         share, own = batch.share(replica, num_replicas)
-        fraction = tf.math.divide_no_nan(
-            *(tf.cast(tf.size(x), tf.float64) for x in (own, batch.returns))
-        )
-        return fraction, function(share, own)
+        sizes = (tf.cast(tf.size(x), tf.float64) for x in (own, batch.returns))
+        return tf.math.divide_no_nan(*sizes), function(share, own)
 
     return optimizers.sum_over_replicas(strategy, means_of_share)
 
