@@ -150,26 +150,29 @@ def make_policy(env, memory, window, outputs, is_signal):
     return keras.Model(inputs, keras.layers.Dense(outputs)(x))
 
 
-decay = keras.optimizers.schedules.PolynomialDecay
+schedules = keras.optimizers.schedules
+# A high entropy bonus would keep the agent in the corridor. A low one lets it always turn
+# to the same side before it has learned to remember the sign, so it grows at update 100.
+exploration = schedules.PiecewiseConstantDecay([100], [0.03, 0.15])
 
 TASKS = {
     "tmaze": dict(
         env=TMaze,
         policy=dict(window=202, outputs=4, is_signal=True),
-        agent=dict(gamma=0.95, entropy_coef=0.03),
+        agent=dict(gamma=0.99, entropy_coef=exploration),
         optimizer=dict(learning_rate=2e-3, beta_2=0.99),
         episodes=128,
-        updates=200,
-        target=0.98,  # training stops when the mean return of an update reaches it
+        updates=300,
+        targets=[0.98],  # training stops when the mean return of an update reaches it
     ),
     "cartpole": dict(
         env=CartPole,
         policy=dict(window=16, outputs=2, is_signal=False),
         agent=dict(gamma=0.99, normalize_observations=True),
-        optimizer=dict(learning_rate=decay(3e-3, 250, 0.0)),
+        optimizer=dict(learning_rate=schedules.PolynomialDecay(3e-3, 250, 0.0)),
         episodes=16,
         updates=250,
-        target=500.0,
+        targets=[],
     ),
     "pendulum": dict(
         env=Pendulum,
@@ -178,7 +181,7 @@ TASKS = {
         optimizer=dict(learning_rate=1e-3),
         episodes=32,
         updates=1000,
-        target=0.0,
+        targets=[],
     ),
     "repeat": dict(
         env=RepeatPrevious,
@@ -187,7 +190,7 @@ TASKS = {
         optimizer=dict(learning_rate=3e-3),
         episodes=64,
         updates=300,
-        target=0.98,
+        targets=[0.98],
     ),
 }
 
@@ -209,12 +212,13 @@ def train(name, memory, seed, updates=None, **env_kwargs):
     task = TASKS[name]
     env = task["env"](**env_kwargs)
     agent = make_agent(name, env, memory, seed)
+    callbacks = [tfr.callbacks.StopAtReturn(x) for x in task["targets"]]
     history = agent.fit(
         env,
         epochs=updates or task["updates"],
         episodes_per_epoch=task["episodes"],
         seed=seed,
-        callbacks=[tfr.callbacks.StopAtReturn(task["target"])],
+        callbacks=callbacks,
         verbose=0,
     )
     return agent, env, history

@@ -4,7 +4,8 @@
     python examples/structured_actions.py --task jobs [--updates UPDATES]
 
 In `units`, independent parts cannot pass a bound, and the head `Autoregressive` does. In
-`jobs`, the head `Pointer` learns from five to eight jobs, and then schedules twelve.
+`jobs`, a job shop, the head `Pointer` learns from five to eight jobs, and then schedules
+twelve.
 
 If everything is observed, some best policy is deterministic, and independent parts can
 represent it. They cannot if the best policy is random and its parts must match. In
@@ -74,17 +75,19 @@ class Units(tfr.envs.TensorEnv):
 
 
 class Jobs(tfr.envs.TensorEnv):
-    """A machine processes jobs with durations dⱼ and weights wⱼ, one after the other.
+    """A job shop: each job visits two machines, some first the one, some the other.
 
-    The cost is Σⱼ wⱼ Cⱼ, where Cⱼ is the time at which job j is complete. It is lowest if
-    jobs run in the order of wⱼ / dⱼ, the highest first (Smith, 1956). The return is
-    -cost / lowest cost, so the gap to the optimum is -1 - return.
+    The next operation of the chosen job joins the queue of its machine. It starts as soon
+    as this machine and the job are free. The return is -makespan / shortest makespan, so
+    the gap to the optimum is -1 - return.
     """
 
-    observation_space = gym.spaces.Box(0.0, 1.0, (MAX_JOBS, 2))  # zeros: no such job
+    # The duration of a job's next operation, of the one after it, its machine, and the
+    # time until it can start. A row of zeros is no job, or one that is complete.
+    observation_space = gym.spaces.Box(0.0, np.inf, (MAX_JOBS, 4))
     action_space = gym.spaces.Discrete(MAX_JOBS)
-    max_episode_steps = MAX_JOBS
-    initial_noise = tfr.envs.NoiseSpec("uniform", (MAX_JOBS + 1, 2))
+    max_episode_steps = 2 * MAX_JOBS
+    initial_noise = tfr.envs.NoiseSpec("uniform", (MAX_JOBS + 1, 3))
 
     def __init__(self, fewest, most, **kwargs):
         super().__init__(**kwargs)
@@ -94,30 +97,80 @@ class Jobs(tfr.envs.TensorEnv):
         choices = self.most - self.fewest + 1
         count = self.fewest + tf.cast(choices * noise[:, -1, :1], tf.int32)
         exists = tf.range(MAX_JOBS) < count
-        jobs = tf.where(exists[..., None], 0.1 + 0.9 * noise[:, :-1], 0.0)
-        ratios = tf.math.divide_no_nan(jobs[..., 1], jobs[..., 0])
-        order = tf.argsort(ratios, direction="DESCENDING")
-        durations, weights = tf.unstack(tf.gather(jobs, order, batch_dims=1), axis=-1)
-        lowest = tf.reduce_sum(tf.cumsum(durations, axis=1) * weights, axis=1)
-        return {"jobs": jobs, "lowest": lowest}
+        durations = tf.where(exists[..., None], 0.1 + 0.9 * noise[:, :-1, :2], 0.0)
+        machine = tf.cast(noise[:, :-1, 2] < 0.5, tf.int32)  # of the first operation
+        return {
+            "durations": durations,  # zero for operations that are complete
+            "machine": machine,
+            "job_free": tf.zeros_like(durations[..., 0]),
+            "machine_free": tf.zeros_like(durations[:, 0]),
+            "shortest": shortest_makespan(durations, machine),
+        }
+
+    def _next(self, state):
+        """Returns duration, machine and start of each job's next operation."""
+        is_first = state["durations"][..., 0] > 0
+        duration = tf.where(is_first, *tf.unstack(state["durations"], axis=-1))
+        machine = tf.where(is_first, state["machine"], 1 - state["machine"])
+        free = tf.gather(state["machine_free"], machine, batch_dims=1)
+        return duration, machine, tf.maximum(free, state["job_free"])
 
     def observation(self, state):
-        return state["jobs"]
+        duration, machine, start = self._next(state)
+        after = tf.reduce_sum(state["durations"], axis=-1) - duration
+        wait = start - tf.reduce_min(state["machine_free"], axis=1, keepdims=True)
+        rows = [duration, after, tf.cast(machine, self.dtype), wait]
+        return tf.where(duration[..., None] > 0, tf.stack(rows, axis=-1), 0.0)
 
     def action_mask(self, state):
-        return state["jobs"][..., 0] > 0
+        return state["durations"][..., 1] > 0
 
     def transition(self, state, action, noise):
-        is_chosen = tf.one_hot(action, MAX_JOBS, on_value=True, off_value=False)
-        return {**state, "jobs": tf.where(is_chosen[..., None], 0.0, state["jobs"])}
+        duration, machine, start = self._next(state)
+        end = start + duration
+        is_job = tf.one_hot(action, MAX_JOBS, on_value=True, off_value=False)
+        is_second = is_job & (state["durations"][..., 0] == 0)
+        is_complete = tf.stack([is_job, is_second], axis=-1)
+        place = tf.gather(machine, action, batch_dims=1)
+        is_machine = tf.one_hot(place, 2, on_value=True, off_value=False)
+        own_end = tf.gather(end, action, batch_dims=1)[:, None]
+        return {
+            **state,
+            "durations": tf.where(is_complete, 0.0, state["durations"]),
+            "job_free": tf.where(is_job, end, state["job_free"]),
+            "machine_free": tf.where(is_machine, own_end, state["machine_free"]),
+        }
 
     def reward(self, state, action, next_state):
-        # The chosen job delays all that are left, itself included.
-        duration = tf.gather(state["jobs"][..., 0], action, batch_dims=1)
-        return -duration * tf.reduce_sum(state["jobs"][..., 1], axis=1) / state["lowest"]
+        before, after = (
+            tf.reduce_max(x["machine_free"], axis=1) for x in (state, next_state)
+        )
+        return (before - after) / state["shortest"]
 
     def terminal(self, state):
-        return tf.reduce_all(state["jobs"][..., 0] == 0, axis=1)
+        return tf.reduce_all(state["durations"][..., 1] == 0, axis=1)
+
+
+def shortest_makespan(durations, machine):
+    """Returns the shortest makespan of job shops with two machines (Jackson, 1956).
+
+    Each machine first processes the jobs that begin there, in the order of Johnson (1954)
+    for two machines in series, and then those that come from the other machine.
+    """
+    first, second = tf.unstack(durations, axis=-1)
+    order = tf.argsort(tf.where(first < second, first, 10.0 - second))
+    ends = []
+    for last in (0, 1):  # machine on which the jobs end that begin on the other
+        arrives = machine != last
+        busy = tf.reduce_sum(tf.where(arrives, 0.0, first), axis=1)
+        before, own = (
+            tf.gather(tf.where(arrives, x, 0.0), order, batch_dims=1)
+            for x in (first, second)
+        )
+        left = tf.cumsum(own, axis=1, reverse=True)
+        waits = tf.reduce_max(tf.cumsum(before, axis=1) + left, axis=1)
+        ends.append(tf.maximum(busy + left[:, 0], waits))
+    return tf.maximum(*ends)
 
 
 def make_units_agent(head="autoregressive", seed=0):
@@ -154,7 +207,7 @@ def expected_return(agent):
 def make_jobs_agent(seed=0):
     """Returns an agent that treats all jobs alike, whatever their number and order."""
     keras.utils.set_random_seed(seed)
-    jobs = keras.Input((MAX_JOBS, 2))
+    jobs = keras.Input((MAX_JOBS, 4))
     encoded = keras.layers.Dense(32, "tanh")(keras.layers.Dense(32, "tanh")(jobs))
     query = keras.layers.Dense(8)(keras.layers.GlobalAveragePooling1D()(encoded))
     keys = keras.layers.Dense(8)(encoded)
@@ -169,18 +222,17 @@ def make_jobs_agent(seed=0):
     return agent
 
 
-def gap(agent, env, episodes=1000):
-    """Returns how much an agent's cost exceeds the lowest cost, as a mean of shares."""
-    return -1.0 - agent.evaluate(env, episodes=episodes)["episode_return"]
+def gap(agent, env, episodes=1000, **kwargs):
+    """Returns by which share an agent's makespan exceeds the shortest, as a mean."""
+    return -1.0 - agent.evaluate(env, episodes=episodes, **kwargs)["episode_return"]
 
 
 def random_gap(env, episodes=1000):
-    """Returns the expected gap of jobs in random order, in which wⱼ waits for dₖ / 2."""
-    noise = np.random.default_rng(0).random((episodes, *env.initial_noise.shape))
-    state = env.initial(tf.constant(noise, env.dtype))
-    durations, weights = np.moveaxis(state["jobs"].numpy(), -1, 0)
-    waits = (durations + durations.sum(axis=1, keepdims=True)) / 2
-    return float(np.mean((waits * weights).sum(axis=1) / state["lowest"]) - 1)
+    """Returns the gap of operations in random order."""
+    agent = make_jobs_agent()
+    for weight in agent.policy.weights:
+        weight.assign(tf.zeros_like(weight))
+    return gap(agent, env, episodes, deterministic=False)
 
 
 def train_units(head, seed, updates=500):

@@ -1,7 +1,10 @@
 """Tests the example `memory.py`: its environments, and that attention solves them."""
 
+import itertools
+
 import numpy as np
 import pytest
+import sweeps
 import tensorflow as tf
 import toys
 
@@ -71,8 +74,13 @@ def test_attention_solves_a_short_tmaze(example):
     assert np.mean(returns == 1.0) >= 0.95
 
 
-@pytest.mark.parametrize("memory", ["attention", "gru"])
-@pytest.mark.parametrize("task", ["cartpole", "pendulum", "repeat"])
+@pytest.mark.parametrize(
+    "task, memory",
+    sweeps.some(
+        itertools.product(["cartpole", "pendulum", "repeat"], ["attention", "gru"]),
+        always=[("cartpole", "attention"), ("pendulum", "gru"), ("repeat", "attention")],
+    ),
+)
 def test_all_tasks_and_memories_run(example, task, memory):
     agent, _, history = example.train(task, memory, seed=0, updates=2)
     assert agent.updates == 2

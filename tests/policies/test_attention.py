@@ -301,7 +301,7 @@ CASES += [(seed, "mixed_float16") for seed in range(200, 212)]
 
 
 @pytest.mark.parametrize(
-    "seed, dtype", sweeps.some(CASES, [*CASES[:26], *CASES[200:202]])
+    "seed, dtype", sweeps.some(CASES, [*CASES[:12], *CASES[200:202]])
 )
 def test_single_steps_of_a_random_stack_equal_whole_episodes(seed, dtype):
     """A few stacks enlarge rounding, so both ways differ from exact numbers by more."""

@@ -439,6 +439,16 @@ def gru(x):
     return layers.GRU(3, return_sequences=True)(x)
 
 
+PAIR = ALL[:2]
+
+
+def rounded():
+    specs = zip(PAIR, (2, 1), ("float32", "int32"))
+    inputs = {name: keras.Input((None, n), name=name, dtype=x) for name, n, x in specs}
+    x = layers.Concatenate()(list(inputs.values()))
+    return keras.Model(inputs, layers.Dense(1)(gru(x)))
+
+
 class Subclass(keras.Model):
     def __init__(self):
         super().__init__()
@@ -448,7 +458,6 @@ class Subclass(keras.Model):
         return self.last(self.memory(inputs))
 
 
-PAIR = ALL[:2]
 WRONG = {
     **{
         f"context={value}": (
@@ -481,6 +490,10 @@ WRONG = {
     "inputs that are not asked for": (
         lambda: built(model("gru", names=PAIR)),
         r"`context_inputs` for a model that reads actions or rewards",
+    ),
+    "integer input of real actions": (
+        lambda: built(rounded(), context_inputs=PAIR),
+        "input 'actions' of .* would round its numbers",
     ),
     "inputs without a memory": (
         lambda: built(keras.Sequential([layers.Dense(1)]), context_inputs=PAIR),

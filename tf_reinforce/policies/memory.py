@@ -51,6 +51,7 @@ class Memory:
         kind = WindowedModel if self.is_windowed else recurrent.RecurrentPolicy
         arguments = (options.context,) if self.is_windowed else ()
         self.runner = kind(model, self.input_spec, *arguments)
+        _expect_floats(model, self._previous)
         self._before, self._dtype = keras.tree.flatten(self._previous), dtype
         self.state_spec = [*self.runner.state_spec, *self._before]
         self.reads_rewards = "rewards" in self._previous
@@ -104,6 +105,18 @@ class Memory:
         if self.is_windowed and not has_gradient:
             return self.runner.outputs_in_blocks(inputs, steps)
         return self.runner.outputs_at(inputs, steps, every_step)
+
+
+def _expect_floats(model, previous):
+    """Raises an error if an integer input of a model would round actions or rewards."""
+    given = getattr(model, "input", None)
+    for name, spec in previous.items() if isinstance(given, dict) else ():
+        inputs, leaves = keras.tree.flatten(given.get(name, [])), keras.tree.flatten(spec)
+        if any("int" in x.dtype and y.dtype.is_floating for x, y in zip(inputs, leaves)):
+            raise ValueError(
+                f"The input {name!r} of {model!r} would round its numbers. Received: an "
+                "integer `dtype`. Leave it out of keras.Input."
+            )
 
 
 def input_spec(observation_spec, options, action_spec, dtype):

@@ -393,20 +393,23 @@ def expect_inputs(model, spec, size, fits):
         fits: Function from the sorted shapes of inputs and those expected, as two lists,
             to a bool.
     """
-    inputs = {x.name: tuple(x.shape) for x in getattr(model, "inputs", None) or ()}
+    inputs = [tuple(x.shape) for x in getattr(model, "inputs", None) or ()]
     nested = records.shapes_with_axes(spec, None, size)
     expected = [(None, size, *leaf.shape) for leaf in keras.tree.flatten(spec)]
-    if fits(sorted(inputs.values(), key=str), sorted(expected, key=str)):
+    if fits(sorted(inputs, key=str), sorted(expected, key=str)):
         return
+    received = "unknown shapes"
+    if inputs:
+        given = getattr(model, "input", model.inputs)  # a Sequential has only the latter
+        received = keras.tree.map_structure(lambda x: tuple(x.shape), given)
     more = " and one for each other name" if len(expected) > 1 else ""
     if len(inputs) > len(expected):
         more += ", or pass `context_inputs` for a model that reads actions or rewards"
     steps = "sequences of any length" if size is None else f"windows of {size} steps"
     raise ValueError(
         f"A policy or value model of {steps} must be a Functional or Sequential model "
-        f"with inputs of the shapes {nested}. Received: {model!r} with inputs of the "
-        f"shapes {inputs or 'unknown'}. Start it with keras.Input({expected[0][1:]})"
-        f"{more}."
+        f"with inputs of the shapes {nested}. Received: {model!r} with inputs of "
+        f"{received}. Start it with keras.Input({expected[0][1:]}){more}."
     )
 
 

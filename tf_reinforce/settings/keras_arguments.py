@@ -23,6 +23,7 @@ _INSTEAD = {
     "optimizer": "it to `compile`",
     "learning_rate": "it to `Reinforce.for_env`, or an optimizer to `compile`",
     "net_arch": "`hidden` to `Reinforce.for_env`",
+    "memory": "it to `Reinforce.for_env`, or `context` for windows of an own policy",
     "n_steps": "`steps_per_epoch` to `fit`",
     "n_epochs": "`passes` to `Reinforce`",
     "clip_range": "`ratio_clip` to `Reinforce`, for example (0.2, 0.2)",
