@@ -90,18 +90,21 @@ def draw(data):
     left.text(10, tasks.OPTIMUM - 0.22, "optimum", color=gray)
     left.set_ylim(0.5, 4.2)
     draw_concepts.label(left, "units: two dependent choices", "update", "return")
-    jobs = np.array(data["jobs"])
+    jobs = np.maximum(data["jobs"], 1e-4)  # shown on a log scale
     for k, color, name in ((0, blue, "5 to 8 jobs"), (1, green, "12 jobs")):
         draw_band(right, JOB_UPDATES, 100 * jobs[..., k], color, name)
-    for env, color in ((tasks.Jobs(5, 8), blue), (tasks.Jobs(12, 12), green)):
+    for env, color in ((tasks.Jobs(12, 12), green), (tasks.Jobs(5, 8), blue)):
         gap = 100 * tasks.random_gap(env)
         right.axhline(gap, color=color, linestyle="--", linewidth=1)
-    right.text(80, 1.15 * gap, "random order", color=gray, ha="right")
+    right.text(80, 1.25 * gap, "random order", color=gray, ha="right")
     right.set_yscale("log")
-    right.set_ylim(0.3, 120)
-    right.set_yticks([1, 10, 100], ["1", "10", "100"])
+    right.set_ylim(0.008, 120)
+    right.set_yticks([0.01, 0.1, 1, 10, 100], ["≤ 0.01", "0.1", "1", "10", "100"])
     draw_concepts.label(
-        right, "jobs: Pointer, trained with 5 to 8", "update", "gap to the optimum [%]"
+        right,
+        "job shop: Pointer, trained with 5 to 8",
+        "update",
+        "gap to the optimum [%]",
     )
     for panel in (left, right):
         panel.legend(frameon=False, labelcolor=gray, fontsize=8, loc="center right")

@@ -128,10 +128,11 @@ def make_policy(env, memory, window, outputs, is_signal):
     """Returns a policy of sequences, `[B, T, D]`, to outputs, `[B, T, outputs]`."""
     inputs = keras.Input((None, *env.observation_space.shape))
     if is_signal:
-        # One-hot signals are embedded as orthogonal vectors. From scaled inputs, the
-        # softmax of some heads is sharp from the start, so the gradient of one step does
-        # not vanish in the mean over all others.
-        x = keras.layers.Dense(32, kernel_initializer="orthogonal")(inputs)
+        # One-hot signals become orthogonal vectors, large enough to tell steps apart
+        # that attend to the same. From scaled inputs, the softmax of some heads is sharp
+        # from the start, so one step does not vanish in the mean over all others.
+        orthogonal = keras.initializers.Orthogonal(gain=2.0)
+        x = keras.layers.Dense(32, kernel_initializer=orthogonal)(inputs)
         heads, key_dim, scale = 8, 16, 2.0
     else:
         # Layer normalization loses the size of an input, but not that of a bias.
@@ -147,29 +148,28 @@ def make_policy(env, memory, window, outputs, is_signal):
         layer = tfr.layers.CausalSelfAttention(heads, key_dim, window=window)
         x = keras.layers.Add()([x, layer(normal)])
         x = keras.layers.LayerNormalization()(x)
+    if is_signal:  # to act on a signal otherwise than on the memory of it
+        x = keras.layers.Dense(64, "relu")(x)
     return keras.Model(inputs, keras.layers.Dense(outputs)(x))
 
 
-schedules = keras.optimizers.schedules
-# A high entropy bonus would keep the agent in the corridor. A low one lets it always turn
-# to the same side before it has learned to remember the sign, so it grows at update 100.
-exploration = schedules.PiecewiseConstantDecay([100], [0.03, 0.15])
+decay = keras.optimizers.schedules.PolynomialDecay
 
 TASKS = {
     "tmaze": dict(
         env=TMaze,
         policy=dict(window=202, outputs=4, is_signal=True),
-        agent=dict(gamma=0.99, entropy_coef=exploration),
+        agent=dict(gamma=0.97, entropy_coef=0.03),
         optimizer=dict(learning_rate=2e-3, beta_2=0.99),
         episodes=128,
-        updates=300,
+        updates=200,
         targets=[0.98],  # training stops when the mean return of an update reaches it
     ),
     "cartpole": dict(
         env=CartPole,
         policy=dict(window=16, outputs=2, is_signal=False),
         agent=dict(gamma=0.99, normalize_observations=True),
-        optimizer=dict(learning_rate=schedules.PolynomialDecay(3e-3, 250, 0.0)),
+        optimizer=dict(learning_rate=decay(3e-3, 250, 0.0)),
         episodes=16,
         updates=250,
         targets=[],

@@ -38,7 +38,7 @@ class ExportReport(NamedTuple):
 
     def __str__(self) -> str:
         source = "played" if self.played else "random"
-        lines = [f"{name:28}{value:.1e}\n" for name, value in self.differences.items()]
+        lines = [f"{name:28} {value:.1e}\n" for name, value in self.differences.items()]
         ties = f", {self.ties} ties" if self.ties else ""
         return (
             f"{''.join(lines)}maximal difference {self.difference:.1e} on "
