@@ -374,6 +374,22 @@ def test_legality_of_a_table_whose_choice_has_a_table():
     assert head.is_legal(one_each, masks[None]).all()
 
 
+def test_each_choice_of_a_part_needs_a_legal_value_in_the_row_of_a_table():
+    leaves = heads.Categorical(2), heads.MultiCategorical([2, 3])
+    rules = {"action_1": "action_0"}
+    head = ready(heads.Autoregressive(leaves, masks=rules, dtype="float64"))
+    masks = np.int8(list(itertools.product([0, 1], repeat=12)))
+    first, rows = masks[:, :2], masks[:, 2:].reshape(-1, 2, 5)
+    is_complete = rows[..., :2].any(2) & rows[..., 2:].any(2)
+    expected = first.any(1) & (is_complete | (first == 0)).all(1)
+    np.testing.assert_array_equal(head.has_legal_action(masks), expected)
+    masks = masks[first.sum(1) == 1]  # so the first choice is known
+    outputs = head.mask_outputs(tf.constant(numbers(head, len(masks))), masks)
+    log_probs = head.distribution(outputs).log_prob(head.mode(outputs))
+    expected = expected[first.sum(1) == 1]
+    np.testing.assert_array_equal(np.isfinite(log_probs), expected)
+
+
 WRONG_MASKS = {
     "transposed": ({"unit": None, "target": np.ones((3, 2))}, r"the shape \(2, 3\)"),
     "flat": ({"unit": None, "target": np.ones(6)}, r"the shape \(2, 3\)"),
@@ -611,6 +627,8 @@ def test_for_env_makes_a_head_of_the_parts_of_the_space(name):
     assert one.head.order == ("target", "unit") and one.head.hidden == 64
     for ours, theirs in zip(weights(one.head, "unit"), weights(two.head, "unit")):
         np.testing.assert_array_equal(ours, theirs)
+    outputs = one.policy(np.ones((1, *Hopeless.observation_space.shape), "float32"))
+    assert (outputs.numpy() != 0).all()  # also those that join the parts
     with pytest.raises(ValueError, match="an action of several parts. .*Discrete"):
         tfr.Reinforce.for_env("CartPole-v1", head=name)
     with pytest.raises(ValueError, match="invalid key 'hiden'.*hidden"):

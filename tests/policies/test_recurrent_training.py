@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sweeps
 import tensorflow as tf
+import toy_envs
 import toys
 from recurrent_agents import policy
 from recurrent_agents import ready
@@ -242,6 +243,18 @@ def test_fit_raises_if_the_critic_is_bidirectional():
     agent.compile()
     with pytest.raises(ValueError, match="is Bidirectional"):
         agent.fit(toys.Clock, epochs=1, verbose=0)
+
+
+def test_collected_episodes_begin_with_the_learned_initial_state():
+    agent = tfr.Reinforce(toys.with_learned_start(2, 1))
+    agent.compile()
+    agent.build_for_env(toy_envs.Recall())
+    with tfr.collect.open_envs(toy_envs.Recall, 2) as envs:
+        request = toys.request(6, stream="evaluation", deterministic=True)
+        episodes = agent.trainer.play(envs, request).episodes
+    for b, length in enumerate(episodes.lengths):
+        expected = agent.policy(episodes.observations[None, :length, b])[0]
+        np.testing.assert_allclose(episodes.actions[:length, b], expected, atol=1e-5)
 
 
 def test_act_uses_the_current_learned_initial_state():

@@ -2,6 +2,7 @@
 
 import itertools
 
+import gymnasium as gym
 import keras
 import numpy as np
 import pytest
@@ -106,6 +107,23 @@ def test_parts_of_a_sampled_composite_action_differ(tmp_path):
     noise = actor.sample_noise(tf.constant(3, tf.int64), 50)
     for first, second in (acted, noise, [answer["action_0"], answer["action_1"]]):
         assert len(np.unique([first, second])) == 200
+    # Engines on the host draw the noise with NumPy.
+    agent.build_for_spaces(Pairs.observation_space, Pairs.action_space)
+    first, second = agent.collect(Pairs, episodes=50).actions
+    assert len(np.unique([first, second])) == 200
+
+
+class Pairs(gym.Env):
+    """Actions of two parts, `[2]` each; episodes have one step."""
+
+    observation_space = gym.spaces.Box(0.0, 0.0, (1,), np.float32)
+    action_space = gym.spaces.Tuple([gym.spaces.Box(-np.inf, np.inf, (2,))] * 2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, "float32"), {}
+
+    def step(self, action):
+        return np.zeros(1, "float32"), 0.0, True, False, {}
 
 
 def requested_streams(monkeypatch, run):

@@ -163,11 +163,12 @@ class Observing(gym.Env):
 class Recall(gym.Env):
     """Random observations; the reward is the action plus a random number.
 
-    Episodes have 1 to 9 steps, chosen by the seed. The odd ones are truncated.
+    Episodes have 1 to 9 steps, chosen by the seed. The odd ones are truncated. Most raw
+    actions are clipped.
     """
 
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    action_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gym.spaces.Box(-0.1, 0.1, (1,), np.float32)
 
     def __init__(self, longest=9):
         self.longest = longest

@@ -95,11 +95,11 @@ class Lucky(envs.Bandit):
 class Echo(envs.TensorEnv):
     """Random observations; the reward is the action plus the first of them.
 
-    Each step ends an episode with a probability of a fifth.
+    Each step ends an episode with a probability of a fifth. Most raw actions are clipped.
     """
 
     observation_space = gym.spaces.Box(-10, 10, (2,))
-    action_space = gym.spaces.Box(-100, 100, (1,))
+    action_space = gym.spaces.Box(-0.1, 0.1, (1,))
     max_episode_steps = 9
     initial_noise = transition_noise = envs.NoiseSpec("uniform", (2,))
 
