@@ -570,9 +570,16 @@ WRONG = {
         lambda: built(rounded(), context_inputs=PAIR),
         "input 'actions' of .* would round its numbers",
     ),
+    "value model of another kind": (
+        lambda: built(
+            sequence(attention()),
+            baseline=tfr.baselines.Value(model("dense", context=3), "sgd"),
+        ),
+        "The value model does not take the observations",
+    ),
     "inputs without a memory": (
         lambda: built(keras.Sequential([layers.Dense(1)]), context_inputs=PAIR),
-        "`context_inputs` needs a policy with recurrent layers, or `context`",
+        "With `context_inputs`, .* need recurrent layers or .*, or windows",
     ),
     "attention over all steps": (
         lambda: built(attended(False)),

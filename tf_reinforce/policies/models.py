@@ -174,7 +174,8 @@ def make_memory(model, observation_spec, options, head, dtype):
     if not recurrent.is_recurrent(model, memories.input_spec(*inputs[1:])):
         if len(options.context_inputs) > 1:
             raise ValueError(
-                "`context_inputs` needs a policy with recurrent layers, or `context`. "
+                "With `context_inputs`, policy and value model need recurrent layers or "
+                "tfr.layers.CausalSelfAttention, or windows (`context`). "
                 f"Received: context_inputs={options.context_inputs} and {model!r}"
             )
         return None
@@ -233,8 +234,10 @@ def check_layers(keras_models, observation_spec, model_memories):
     Raises:
         ValueError: If a model returns other outputs when it is called again.
     """
-    for model, memory in zip(keras_models, model_memories):
-        pair = [call_on_examples(model, observation_spec, memory) for _ in range(2)]
+    names = "policy", "value model"
+    for model, memory, name in zip(keras_models, model_memories, names):
+        inputs = model, observation_spec, memory, name
+        pair = [call_on_examples(*inputs) for _ in range(2)]
         pairs = zip(*map(keras.tree.flatten, pair), strict=True)
         if not all(np.allclose(x, y, 1e-3, 1e-5, equal_nan=True) for x, y in pairs):
             raise ValueError(

@@ -231,9 +231,9 @@ class RecurrentPolicy:
         except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError) as error:
             shapes = records.shapes_with_axes(self._observation_spec, None, None)
             raise ValueError(
-                "The policy does not take the observations of this environment. Expected:"
-                f" an input of shape {shapes}, for any length. Received: "
-                f"{self._policy!r}, which raises: {error}"
+                "The policy or value model does not take the observations of this "
+                f"environment. Expected: an input of shape {shapes}, for any length. "
+                f"Received: {self._policy!r}, which raises: {error}"
             ) from error
         return step.layers
 
