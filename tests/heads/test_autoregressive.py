@@ -55,6 +55,11 @@ def two_entries(earlier):
     return tf.ones([*earlier["unit"].shape, 2], tf.bool)
 
 
+@keras.saving.register_keras_serializable("test_autoregressive")
+def three_entries(earlier):
+    return tf.ones([*earlier["unit"].shape, 3], tf.bool)
+
+
 def unregistered(earlier):
     return reachable(earlier)
 
@@ -408,6 +413,24 @@ def test_table_of_another_shape_raises_and_names_the_part(name):
         head.flatten_mask(mask)
     rows = {"unit": np.int8([1, 0]), "target": [[1, 0, 1], [0, 0, 0]]}
     assert head.flatten_mask(rows).tolist() == [1, 0, 1, 0, 0, 0, 1, 0]
+
+
+def test_part_with_a_function_has_no_mask_of_its_own():
+    leaves = {"unit": heads.Categorical(2), "target": heads.Categorical(3)}
+    rules = dict(order=("unit", "target"), masks={"target": three_entries})
+    head = heads.Autoregressive(leaves, **rules)
+    assert head.flatten_mask({"unit": [1, 0], "target": None}).tolist() == [1, 0]
+    with pytest.raises(
+        ValueError, match="'target' of the mask, .* must be None, because"
+    ):
+        head.flatten_mask({"unit": [1, 0], "target": [1, 1, 1]})
+
+
+def test_tables_without_a_source_of_masks_raise_before_training():
+    """Else the rules would be ignored, and illegal actions played."""
+    agent = tfr.Reinforce(keras.Sequential([keras.layers.Dense(7)]), pair())
+    with pytest.raises(ValueError, match='rules `masks` .*action_mask="info/action_mask'):
+        agent.build((None, 2))
 
 
 def test_recorded_actions_are_legal_under_the_row_of_their_unit():

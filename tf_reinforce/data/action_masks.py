@@ -132,9 +132,11 @@ class TableLayout(MaskLayout):
 
     def flatten(self, mask):
         if mask is not None and np.asarray(mask, object).shape != (self.shape or (0,)):
+            expected = "None, because a function decides what is legal"
+            if self.shape:
+                expected = f"a table of the shape {self.shape}, a row for each choice"
             raise ValueError(
-                f"an action mask of {self.owner} must be a table of the shape "
-                f"{self.shape}, a row for each choice. Received: {mask!r}"
+                f"an action mask of {self.owner} must be {expected}. Received: {mask!r}"
             )
         return super().flatten(mask if mask is None else np.asanyarray(mask))
 

@@ -155,6 +155,11 @@ def build(agent, observations_shape):
         flags = [agent.normalizer is not None] * len(keras.tree.flatten(spec))
     if agent._mask_source is not None:
         agent._mask_source.expect_in(spec)
+    elif head.reads_tables:
+        raise ValueError(
+            "The rules `masks` of the head are for tables of masks, but the agent reads "
+            'none. Say where they are, for example action_mask="info/action_mask".'
+        )
     shapes = records.shapes_with_axes(spec, None)
     seen = records.with_floats(spec, flags, float_type)
     for value_model in agent._models[1:]:

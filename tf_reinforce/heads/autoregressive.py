@@ -117,6 +117,7 @@ class Autoregressive(composite.NestedHead):
         # table of masks; `None` for a function.
         self._choosers = dict(self._check_rule(*rule) for rule in self.masks.items())
         sizes = [leaf.mask_size for leaf in self.leaves]
+        self.reads_tables = any(x is not None for x in self._choosers.values())
         rows = {i: 0 if j is None else sizes[j] for i, j in self._choosers.items()}
         self._set_sizes(rows, self.hidden)
         self._check_functions()

@@ -48,6 +48,7 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         action_dtype: Type of a raw action, or `None` for that of the policy outputs.
         mask_size: Int, `M`, the entries of an action mask; zero if all actions are always
             legal.
+        reads_tables: Bool, whether a part has a table of masks, so masks are needed.
         appended_size: Int, the entries that `mask_outputs` appends to the outputs.
         conditioned_size: Int, how many of the first outputs depend on earlier parts of an
             `Autoregressive` action, or `None` for all.
@@ -70,6 +71,7 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     action_shape: tuple
     action_dtype: str | None
     mask_size: int = 0
+    reads_tables: bool = False
     choices: tuple[int, ...] = ()
     appended_size: int = 0
     conditioned_size: int | None = None
