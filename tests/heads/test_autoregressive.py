@@ -558,6 +558,8 @@ def test_both_engines_file_and_export_choose_the_same_legal_actions(tmp_path):
     ours = agent.act(observations, action_mask=masks, seed=7)
     nested = {"unit": None, "target": np.tile(Squad.table[None], (40, 1, 1))}
     again = loaded.act(observations, action_mask=nested, seed=7)
+    with pytest.raises(ValueError, match="with 3 rows in each array"):
+        loaded.act(observations[:3], action_mask=nested)
     theirs = exported.sample(
         observation=observations, seed=tf.constant(7, tf.int64), action_mask=masks
     )

@@ -76,8 +76,12 @@ class LivePolicy:
         if not is_input and action_mask is None:
             return []
         valid = is_input and action_mask is not None
+        is_nested = valid and isinstance(action_mask, (dict, tuple))
+        if is_nested:
+            arrays = [x for x in spaces.flatten(action_mask) if x is not None]
+            valid = all(np.shape(x)[:1] == (count,) for x in arrays)
         if valid:
-            if isinstance(action_mask, (dict, tuple)):  # of N masks for each part
+            if is_nested:  # N masks for each part
                 rows = (spaces.row_of_leaves(action_mask, i) for i in range(count))
                 action_mask = np.stack([*map(actor.head.flatten_mask, rows)])
             spec = tf.TensorSpec((actor.mask_size,), tf.int8)
@@ -95,7 +99,8 @@ class LivePolicy:
         if not valid:
             raise ValueError(
                 "`action_mask` must be None or, for an agent with action_mask='info/…', "
-                f"masks of shape {(count, actor.mask_size)}, or nested like the actions. "
+                f"masks of shape {(count, actor.mask_size)}, or nested like the actions, "
+                f"with {count} rows in each array. "
                 f"Received: action_mask={action_mask!r}"
             )
         return [action_mask]
