@@ -152,7 +152,9 @@ class Baseline(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
 class Zero(Baseline):
     """No baseline: unbiased, but the gradient has a large variance."""
 
-    def estimate(self, returns: tf.Tensor, valid: tf.Tensor, values: Any) -> tf.Tensor:
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
         return tf.zeros_like(returns)
 
 
@@ -201,14 +203,17 @@ class LeaveOneOut(Baseline):
         self.group_size = group_size
         self.reset_group_size = group_size or 1
 
-    def estimate(self, returns: tf.Tensor, valid: tf.Tensor, values: Any) -> tf.Tensor:
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
         steps, episodes = tf.unstack(tf.shape(returns))
         size = self.group_size or episodes
-        text = (
+        tf.debugging.assert_equal(
+            episodes % size,
+            0,
             "The number of episodes must be a multiple of the `group_size` "
-            f"{self.group_size} of the baseline"
+            f"{self.group_size} of the baseline",
         )
-        tf.debugging.assert_equal(episodes % size, 0, text)
         grouped = tf.reshape(returns, [steps, -1, size])
         active = tf.reshape(tf.cast(valid, returns.dtype), [steps, -1, size])
         others = tf.reduce_sum(active, axis=2, keepdims=True) - 1.0
@@ -235,7 +240,9 @@ class Mean(Baseline):
     [[3.0, 3.0, 3.0]]
     """
 
-    def estimate(self, returns: tf.Tensor, valid: tf.Tensor, values: Any) -> tf.Tensor:
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
         steps = tf.reduce_sum(tf.cast(valid, returns.dtype))
         return tf.where(valid, tf.reduce_sum(returns) / steps, 0.0)
 
@@ -284,11 +291,15 @@ class MovingAverage(Baseline):
         self.sums = self.add_weight(name="sums", initializer="zeros", **options)
         self.shares = self.add_weight(name="shares", initializer="zeros", **options)
 
-    def estimate(self, returns: tf.Tensor, valid: tf.Tensor, values: Any) -> tf.Tensor:
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
         average = tf.math.divide_no_nan(self.sums.value, self.shares.value)
         return tf.where(valid, tf.cast(average, returns.dtype), 0.0)
 
-    def apply_gradients(self, gradients: list, baseline_batch: BaselineBatch) -> None:
+    def apply_gradients(
+        self, gradients: list[tf.Tensor], baseline_batch: BaselineBatch
+    ) -> None:
         self._add_means(tf.reduce_mean(baseline_batch.returns), 1.0)
 
     def _add_means(self, means: tf.Tensor, weights: tf.Tensor) -> None:
@@ -338,13 +349,17 @@ class TimeStep(MovingAverage):
     def build(self, observations_shape: Any) -> None:
         self._build_averages((self.horizon,))
 
-    def estimate(self, returns: tf.Tensor, valid: tf.Tensor, values: Any) -> tf.Tensor:
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
         averages = tf.math.divide_no_nan(self.sums.value, self.shares.value)
         indices = tf.minimum(tf.range(tf.shape(returns)[0]), self.horizon - 1)
         column = tf.cast(tf.gather(averages, indices), returns.dtype)[:, None]
         return tf.where(valid, column, 0.0)
 
-    def apply_gradients(self, gradients: list, baseline_batch: BaselineBatch) -> None:
+    def apply_gradients(
+        self, gradients: list[tf.Tensor], baseline_batch: BaselineBatch
+    ) -> None:
         returns = baseline_batch.returns
         indices = tf.minimum(baseline_batch.time_steps, self.horizon - 1)
         counts = tf.math.bincount(indices, minlength=self.horizon, dtype=tf.float64)

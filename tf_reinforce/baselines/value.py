@@ -69,11 +69,13 @@ class Value(base.Baseline):
     ) -> None:
         super().__init__(**kwargs)
         self.passes = validation.positive_int("passes", passes)
-        positive = validation.positive_int_or_none
-        self.minibatch_size = positive("minibatch_size", minibatch_size)
+        self.minibatch_size = validation.positive_int_or_none(
+            "minibatch_size", minibatch_size
+        )
         limits = np.finfo("float32")
-        least, most = float(limits.tiny), float(limits.max)
-        self.scale = validation.within("scale", scale, least, most)
+        self.scale = validation.within(
+            "scale", scale, float(limits.tiny), float(limits.max)
+        )
         if model is not None:
             validation.instance("model", model, keras.Model)
         elif (optimizer, minibatch_size, passes, scale) != (None, None, 1, 1):
@@ -87,8 +89,9 @@ class Value(base.Baseline):
         if model is not None:
             optimizer = keras.optimizers.get("adam" if optimizer is None else optimizer)
         self.optimizer: Any = optimizer
-        is_scaled = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
-        if is_scaled or getattr(self.optimizer, "loss_scale_factor", None) is not None:
+        if getattr(self.optimizer, "loss_scale_factor", None) is not None or isinstance(
+            self.optimizer, keras.optimizers.LossScaleOptimizer
+        ):
             raise ValueError(
                 "The `optimizer` of a `Value` baseline must have no loss scale, because "
                 f"the value loss is not scaled. Received: optimizer={optimizer!r}"
@@ -122,7 +125,9 @@ class Value(base.Baseline):
             values = tf.cast(values, tf.float32)
         return self.scale * values[:, 0]
 
-    def estimate(self, returns: tf.Tensor, valid: tf.Tensor, values: Any) -> tf.Tensor:
+    def estimate(
+        self, returns: tf.Tensor, valid: tf.Tensor, values: tf.Tensor | None
+    ) -> tf.Tensor:
         return tf.where(valid, values, 0.0)
 
     def gradients(self, baseline_batch: base.BaselineBatch) -> Any:
@@ -138,12 +143,15 @@ class Value(base.Baseline):
 
         def gradients_of_share(replica: tf.Tensor, num_replicas: int) -> Any:
             steps = tf.range(tf.size(baseline_batch.returns))
-            count = tf.constant(num_replicas, tf.int64)
-            shares = minibatches.Minibatches(steps, count, tf.size(steps, tf.int64))
+            shares = minibatches.Minibatches(
+                steps, tf.constant(num_replicas, tf.int64), tf.size(steps, tf.int64)
+            )
             own = shares.minibatch(replica)
             loss, gradients = self._gradients(baseline_batch.minibatch(own))
-            sizes = (tf.cast(tf.size(x), tf.float64) for x in (own, steps))
-            return tf.math.divide_no_nan(*sizes), [loss, *gradients]
+            fraction = tf.math.divide_no_nan(
+                *(tf.cast(tf.size(x), tf.float64) for x in (own, steps))
+            )
+            return fraction, [loss, *gradients]
 
         loss, *gradients = optimizers.sum_over_replicas(strategy, gradients_of_share)
         return loss, gradients
@@ -168,16 +176,20 @@ class Value(base.Baseline):
             total = tf.add_n([loss / self.scale**2, *penalties])
         return loss, losses.gradients(tape, total, self.model.trainable_variables)
 
-    def apply_gradients(self, gradients: list, baseline_batch: Any) -> None:
+    def apply_gradients(
+        self, gradients: list[tf.Tensor], baseline_batch: base.BaselineBatch
+    ) -> None:
         if self.model is None:
             return
         if self.minibatch_size is None:
             self._step(gradients)
-            more = self.passes - 1
-            minibatches.call_repeatedly(more, lambda _: self._step_from(baseline_batch))
+            minibatches.call_repeatedly(
+                self.passes - 1, lambda _: self._step_from(baseline_batch)
+            )
             return
-        permutation, size = baseline_batch.permutation, self.minibatch_size
-        batches = minibatches.Minibatches.split(permutation, size)
+        batches = minibatches.Minibatches.split(
+            baseline_batch.permutation, self.minibatch_size
+        )
         is_checked = not self._gradients_follow(baseline_batch)
         steps = functools.partial(self._minibatch_steps, is_checked)
         if baseline_batch.jit_compile:
