@@ -676,8 +676,12 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             `Episodes`, for `update`.
         """
         settings = config.EnvSettings(reset_options, env_attrs)
-        counts: Any = dict(episodes_per_epoch=episodes, steps_per_epoch=steps)
-        options = config.FitOptions(epochs=1, env_settings=settings, **counts)
+        options = config.FitOptions(
+            epochs=1,
+            episodes_per_epoch=episodes,
+            steps_per_epoch=steps,
+            env_settings=settings,
+        )
         seed = validation.check_seed(seed)
         limits = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
         with self._open(env, num_envs, workers, **limits) as envs:
@@ -773,8 +777,9 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         validation.path("filepath", filepath)
         self._require_built()
         layers = [self.policy, self.head, self.normalizer]
-        parts = self.trainer.live_policy(), layers, self.observation_space
-        formats.write(format, filepath, *parts)
+        formats.write(
+            format, filepath, self.trainer.live_policy(), layers, self.observation_space
+        )
 
     # Keras life cycle
 

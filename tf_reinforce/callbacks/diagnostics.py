@@ -138,11 +138,12 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
     def on_train_end(self, logs: Any = None) -> None:
         if self.verbose and self.history:
             updates = {finding.update for finding in self.findings}
-            text = f"found nothing in {len(self.history)} reports"
-            if updates:
-                text = f"{len(updates)} of {len(self.history)} reports found something; "
-                text += f"the first finding was {self.findings[0].cause}"
-            self._print(f"Diagnostics: {text}.")
+            self._print(
+                f"Diagnostics: {len(updates)} of {len(self.history)} reports found "
+                f"something; the first finding was {self.findings[0].cause}."
+                if updates
+                else f"Diagnostics: found nothing in {len(self.history)} reports."
+            )
 
     def _start_report(self, episodes, logs):
         """Stores what a report must compute before the update."""
@@ -150,15 +151,17 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         steps = agent.step_statistics(episodes)
         if not len(steps.returns):
             return  # the update uses no step
+        group_size = agent.baseline.reset_group_size
         gradients = agent.per_episode_gradients(episodes)
         unbaselined = agent.per_episode_gradients(episodes, baseline=False)
-        batch = steps, gradients, unbaselined, agent.baseline.reset_group_size
         coefficient = agent.entropy_coef
         if callable(coefficient):
             coefficient = coefficient(logs["update"])
         report = {
             "update": logs["update"],
-            **training_statistics.batch_statistics(*batch),
+            **training_statistics.batch_statistics(
+                steps, gradients, unbaselined, group_size
+            ),
             "entropy_coef": float(coefficient),
             "value_scale": float(getattr(agent.baseline, "scale", math.nan)),
         }
@@ -169,9 +172,9 @@ class Diagnostics(episode_callbacks.EpisodeCallback):
         """Completes the report after the update, and prints the findings."""
         episodes, log_probs, normalization, report = self._before_update
         self._before_update = None
-        after = self._log_probs(episodes, normalization)
-        change = training_statistics.policy_change(log_probs, after)
-        report["kl"], report["effective_sample_size"] = change
+        report["kl"], report["effective_sample_size"] = training_statistics.policy_change(
+            log_probs, self._log_probs(episodes, normalization)
+        )
         report |= {name: logs[name] for name in ("gradient_steps", "learning_rate")}
         self.history.append(report)
         findings = advice.diagnose(self.history)

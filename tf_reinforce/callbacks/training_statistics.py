@@ -159,9 +159,7 @@ def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
         signal, noise = signal_and_noise(gradients, group_size)
         _, unbaselined_noise = signal_and_noise(unbaselined_gradients, group_size)
     baselines = steps.unbaselined_advantages - steps.advantages
-    explained = explained_variance(steps.unbaselined_advantages, baselines)
     max_entropy = np.mean(steps.max_entropies)
-    share = np.mean(steps.entropies) / max_entropy if max_entropy > 0 else np.nan
     return {
         "episodes": float(len(gradients[0])),
         "signal": signal,
@@ -169,11 +167,15 @@ def batch_statistics(steps, gradients, unbaselined_gradients, group_size):
         "signal_to_noise": signal / noise if noise > 0 else np.nan,
         "independent": float(len(sizes)),
         "gradient_variance_removed": _removed_share(noise, unbaselined_noise),
-        "return_variance_removed": explained,
+        "return_variance_removed": explained_variance(
+            steps.unbaselined_advantages, baselines
+        ),
         "explained_variance": explained_variance(steps.returns, steps.values),
         "return_size": _root_mean_square(steps.returns),
         "advantage_size": _root_mean_square(steps.advantages),
-        "entropy_share": float(share),
+        "entropy_share": float(np.mean(steps.entropies) / max_entropy)
+        if max_entropy > 0
+        else np.nan,
         "spread": _mean(steps.relative_scales),
         "at_bounds": _mean(steps.at_bounds),
     }

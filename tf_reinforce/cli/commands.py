@@ -161,7 +161,7 @@ def export(
     if not check:
         more = dict(env=env, env_arg=env_arg, observations=observations)
         cli_options.expect_none("without --check", **more)
-    env, count = env and plans.find_env(env), observations or 1000
+    env = env and plans.find_env(env)
     files.expect_replaceable_folder(out)
     if agent is not None:
         own_code.load("--agent", agent)
@@ -174,9 +174,14 @@ def export(
     from tf_reinforce.testing import export_report
 
     in_file, options = run_config.read_env(run, dict(env_arg))
-    parts = trained, out, env or (in_file and plans.find_env(in_file))
-    more = dict(observations=count, env_kwargs=options["env_kwargs"])
-    report = export_report.check_export(*parts, **more)
+    env = env or (in_file and plans.find_env(in_file))
+    report = export_report.check_export(
+        trained,
+        out,
+        env,
+        observations=observations or 1000,
+        env_kwargs=options["env_kwargs"],
+    )
     print(report)
     return int(not report.passed)
 
@@ -362,8 +367,10 @@ def presets(name: str | None = None, *, python: bool = False):
     if name is not None:
         preset = toml_files.read(name)  # raises an error if it is invalid
         if python:
-            settings = preset["agent"].items()
-            arguments = "\n".join(f"        {key}={value!r}," for key, value in settings)
+            lines = [
+                f"        {key}={value!r}," for key, value in preset["agent"].items()
+            ]
+            arguments = "\n".join(lines)
             print(_MAKE_AGENT.format(name=name, env=preset["env"], arguments=arguments))
             return 0
         text = toml_files.path_of(name).read_text("utf-8").rstrip()

@@ -42,8 +42,9 @@ class Parser(argparse.ArgumentParser):
 
 def make_parser():
     """Builds the parser of `tf-reinforce` and its commands."""
-    text = "REINFORCE for people who think in Keras."
-    parser = Parser(prog="tf-reinforce", description=text)
+    parser = Parser(
+        prog="tf-reinforce", description="REINFORCE for people who think in Keras."
+    )
     parser.add_argument("--version", action="version", version=version.VERSION)
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for run in (

@@ -65,8 +65,9 @@ def action_space(env, env_kwargs):
 
     with batched_envs.explain_errors(env, env_kwargs):
         # As for training, the time limit is no argument of the environment.
-        options = dict(max_episode_steps=None, disable_env_checker=True)
-        made = gymnasium.make(env, **options, **env_kwargs)
+        made = gymnasium.make(
+            env, max_episode_steps=None, disable_env_checker=True, **env_kwargs
+        )
     made.close()
     return made.action_space
 
@@ -200,8 +201,10 @@ def _new(options):
         else:
             plan.add_budget(not _has_budget(options, explicit))
             result = toml_files.read(name)["result"]
-            result = f"{name}, which reached {result}" if result else name
-            print(f"training with the preset {result} (--no-preset: default settings)")
+            result = result and f", which reached {result}"
+            print(
+                f"training with the preset {name}{result} (--no-preset: default settings)"
+            )
             return plan
     options.preset = options.preset or None
     plan = _planned(options, env, explicit, own)
@@ -346,8 +349,9 @@ def _resumed(options):
     explicit = cli_options.explicit_settings(options)
     env_kwargs = dict(options.env_arg)
     own, agent_kwargs = own_names(options), dict(options.agent_arg)
-    received = env_kwargs, explicit["fit"], agent_kwargs, own
-    content = run_config.read_training(options.resume, *received)
+    content = run_config.read_training(
+        options.resume, env_kwargs, explicit["fit"], agent_kwargs, own
+    )
     env = content["env"]
     if options.env is None and ":" in env:
         raise unknown_module(env, run_config.resume_command(options.resume, content))

@@ -148,8 +148,11 @@ def _train_agent(options, plan, strategy, twin, cluster):
 
     settings, env, is_chief = plan.settings, plan.env, not (cluster and cluster[1])
     own, resumed = plan.own, options.resume and pathlib.Path(options.resume)
-    directory, processes = None, learner_processes.get(strategy)
-    with processes.explain_lost(), learner_processes.scope(strategy):
+    directory = None
+    with (
+        learner_processes.get(strategy).explain_lost(),
+        learner_processes.scope(strategy),
+    ):
         maker, size = own.get("make_agent"), options.max_bytes or saving.MAX_BYTES
         agent = runs.make_agent(env, settings, plan.seed, maker, resumed, size)
     tables = {name: settings[name] for name in ("env_kwargs", "evaluation")}

@@ -117,9 +117,9 @@ def _optimizer_steps(agent):
 
 def _has_ended(agent, processes, record, callbacks):
     """Returns whether a callback or a signal of any process has ended the training."""
-    own = agent.stop_training, record.signal
-    agreed = processes.agree_on_end(*own, lambda: callbacks.facts)
-    agent.stop_training, signal = agreed
+    agent.stop_training, signal = processes.agree_on_end(
+        agent.stop_training, record.signal, lambda: callbacks.facts
+    )
     record.interrupt(signal)
     return agent.stop_training or record.signal != 0
 

@@ -45,7 +45,9 @@ __all__ = [
 __dir__ = __all__.copy  # what tab completion shows
 
 
-TWINS: dict[str, type[TensorEnv]] = {k: globals()[x] for k, x in config.TWINS.items()}
+TWINS: dict[str, type[TensorEnv]] = {
+    id: globals()[name] for id, name in config.TWINS.items()
+}
 
 # The arguments with which Gymnasium registers a task, and the folders of its tasks.
 _KWARGS = {
@@ -93,7 +95,11 @@ def twin_of(id: str) -> TensorEnv | None:
     twin, spec = make(id), gym.spec(id)
     kwargs = _KWARGS.get(id, {})
     expected: tuple = twin.max_episode_steps, twin.reward_threshold, kwargs, ()
-    limits = spec.max_episode_steps, spec.reward_threshold
-    registered = *limits, spec.kwargs, spec.additional_wrappers
+    registered = (
+        spec.max_episode_steps,
+        spec.reward_threshold,
+        spec.kwargs,
+        spec.additional_wrappers,
+    )
     is_gymnasium = str(spec.entry_point).startswith(_FOLDERS)
     return twin if is_gymnasium and registered == expected else None

@@ -25,7 +25,9 @@ class Blackjack(base.TensorEnv):
         Sutton & Barto (2018), Reinforcement learning: an introduction, example 5.1.
     """
 
-    observation_space = gym.spaces.Tuple([*map(gym.spaces.Discrete, (32, 11, 2))])
+    observation_space = gym.spaces.Tuple(
+        (gym.spaces.Discrete(32), gym.spaces.Discrete(11), gym.spaces.Discrete(2))
+    )
     action_space = gym.spaces.Discrete(2)
     initial_noise = seeding.NoiseSpec("uniform", (4,))
     transition_noise = seeding.NoiseSpec("uniform", (MAX_DEALER_DRAWS,))

@@ -238,8 +238,9 @@ class Pendulum(base.TensorEnv):
         acceleration = 1.5 * PENDULUM_GRAVITY * tf.sin(angle) + 3.0 * self._torque(action)
         velocity += acceleration * PENDULUM_TIME_STEP
         velocity = tf.clip_by_value(velocity, -MAX_TURN_SPEED, MAX_TURN_SPEED)
-        angle = _wrap_angle(angle + velocity * PENDULUM_TIME_STEP)
-        return tf.stack([angle, velocity], axis=-1)
+        return tf.stack(
+            [_wrap_angle(angle + velocity * PENDULUM_TIME_STEP), velocity], axis=-1
+        )
 
     def reward(self, state, action, next_state):
         angle, velocity = tf.unstack(state, axis=-1)

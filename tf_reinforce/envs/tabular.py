@@ -53,8 +53,9 @@ class Tabular(base.TensorEnv):
         super().__init__(**kwargs)
         probs, next_states, rewards, terminated = _outcomes(transitions)
         num_states, num_actions, num_outcomes = probs.shape
-        positive = validation.positive_int_or_none
-        self.max_episode_steps = positive("max_episode_steps", max_episode_steps)
+        self.max_episode_steps = validation.positive_int_or_none(
+            "max_episode_steps", max_episode_steps
+        )
         self.observation_space = gym.spaces.Discrete(num_states)
         self.action_space = gym.spaces.Discrete(num_actions)
         self.transition_noise = None

@@ -122,8 +122,9 @@ class Catch(base.TensorEnv):
 
     def observation(self, state):
         ball = self._is_cell(state["row"], state["column"])
-        lowest = tf.zeros_like(state["row"]) + self.CELLS - 1
-        paddle = self._is_cell(lowest, state["paddle"])
+        paddle = self._is_cell(
+            tf.zeros_like(state["row"]) + self.CELLS - 1, state["paddle"]
+        )
         cells = tf.where(ball, 255, tf.where(paddle, 128, 0))
         pixels = tf.repeat(tf.repeat(cells, self.CELL, axis=1), self.CELL, axis=2)
         return tf.cast(pixels[..., None], tf.uint8)

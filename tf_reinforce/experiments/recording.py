@@ -65,13 +65,20 @@ def record(
     if isinstance(env, str):  # worker processes may not have registered it
         env = gym.registry.get(env.rpartition(":")[2], env)
     with contextlib.ExitStack() as stack:
-        opened = map(files.atomic_write, video_paths(path, episodes))
-        paths = [*map(stack.enter_context, opened)]
+        paths = [
+            stack.enter_context(files.atomic_write(x))
+            for x in video_paths(path, episodes)
+        ]
         by_seed = {seeds.reset_seed(i): x for i, x in enumerate(paths)}
-        limit, num_envs = max_episode_steps, validation.positive_int("workers", workers)
-        make = functools.partial(_make, env, env_kwargs or {}, limit, by_seed)
-        options = dict(num_envs=num_envs, workers=workers, max_episode_steps=limit)
-        return agent.evaluate(make, episodes, deterministic, seed, **options)
+        return agent.evaluate(
+            functools.partial(_make, env, env_kwargs or {}, max_episode_steps, by_seed),
+            episodes,
+            deterministic,
+            seed,
+            num_envs=validation.positive_int("workers", workers),
+            workers=workers,
+            max_episode_steps=max_episode_steps,
+        )
 
 
 def video_paths(path, episodes):

@@ -183,8 +183,8 @@ def default_ranges(settings):
     """
     rates = {path: _value_at(settings, path) for path in _RATES}
     rates = {path: x for path, x in rates.items() if x and not isinstance(x, dict)}
-    has_steps = settings["fit"].get("steps_per_epoch")
-    key = "steps_per_epoch" if has_steps else "episodes_per_epoch"
+    key = "steps_per_epoch"
+    key = key if settings["fit"].get(key) else "episodes_per_epoch"
     count = _value_at(settings, ("fit", key))
     agent = {**settings["agent"], "hidden": list(settings["agent"]["hidden"])}
     choices = {

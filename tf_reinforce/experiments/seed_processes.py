@@ -90,8 +90,9 @@ def run(commands, folders, jobs, report):
                 for process in running.values():
                     process.send_signal(number)
             time.sleep(_POLL_SECONDS)
-            ended = [x for x, process in running.items() if process.poll() is not None]
-            for seed in ended:
+            for seed in [
+                x for x, process in running.items() if process.poll() is not None
+            ]:
                 code = running.pop(seed).returncode
                 result = result or code
                 report(f"seed {seed}: {_outcome(code, folders[seed])}")

@@ -112,9 +112,10 @@ class Search:
         self.config = config
         # Optuna logs each trial; the command prints its own lines.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        path = directory.absolute() / JOURNAL
-        counts = _NUM_UNPRUNED, config.budget // _WARMUP
-        median = optuna.pruners.MedianPruner(*counts, n_min_trials=_NUM_UNPRUNED)
+        path, count = directory.absolute() / JOURNAL, _NUM_UNPRUNED
+        median = optuna.pruners.MedianPruner(
+            count, config.budget // _WARMUP, n_min_trials=count
+        )
         storage = journal.JournalStorage(journal.JournalFileBackend(str(path)))
         self.study = optuna.create_study(
             study_name=(*optuna.get_all_study_names(storage), config.env)[0],

@@ -386,8 +386,10 @@ def clipped_gaussian(
         Fujita & Maeda (2018), Clipped action policy gradient. arXiv:1802.07564
     """
     mean, std, actions = _floats(mean=mean, std=std, actions=actions)
-    low = tf.cast(_numbers("`low`", low), mean.dtype)
-    high = tf.cast(_numbers("`high`", high), mean.dtype)
+    low, high = (
+        tf.cast(_numbers(f"`{name}`", bound), mean.dtype)
+        for name, bound in (("low", low), ("high", high))
+    )
     _same_shape(mean, std, low, high, actions)
     _raise_if(~(low < high), "`low` must be below `high`", low)
     out_of_bounds = (actions < low) | (actions > high)
@@ -468,8 +470,9 @@ def beta(
     >>> [round(float(x), 4) for x in beta(1.0, 1.0, 0.5)]
     [0.3069, 0.3069]
     """
-    parameters = dict(concentration1=concentration1, concentration0=concentration0)
-    alpha, beta_, samples = _floats(**parameters, samples=samples)
+    alpha, beta_, samples = _floats(
+        concentration1=concentration1, concentration0=concentration0, samples=samples
+    )
     _same_shape(alpha, beta_, samples)
     _raise_if(alpha <= 0, "`concentration1` must be above zero", alpha)
     _raise_if(beta_ <= 0, "`concentration0` must be above zero", beta_)

@@ -195,8 +195,9 @@ class Reinforce(keras.losses.Loss):
         name: str = "reinforce",
     ) -> None:
         super().__init__(name=name, reduction=reduction)
-        spec = None if head is None else head.action_spec("float32")
-        if spec is not None and not isinstance(spec, tf.TensorSpec):
+        if head is not None and not isinstance(
+            head.action_spec("float32"), tf.TensorSpec
+        ):
             raise ValueError(
                 "Keras passes one array of actions to a loss. For nested actions, train "
                 f"with `tfr.Reinforce(policy, head)`. Received: head={head!r}"

@@ -417,8 +417,8 @@ def _check_shapes(policy, observation_spec):
     """Raises an error unless a policy maps sequences of any length to rows of numbers."""
 
     def fits(shapes, expected):
-        ranks = (sorted(map(len, x)) for x in (shapes, expected))
-        return next(ranks) == next(ranks) and all(x[1] is None for x in shapes)
+        has_ranks = sorted(map(len, shapes)) == sorted(map(len, expected))
+        return has_ranks and all(shape[1] is None for shape in shapes)
 
     expect_inputs(policy, observation_spec, None, fits)
     shapes = [tuple(x.shape) for x in policy.outputs]

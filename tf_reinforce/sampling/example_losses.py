@@ -32,12 +32,15 @@ def example_losses(loss, targets, outputs, sample_weight=None):
             f"a list or dict, where None means no loss. Received: loss={loss!r}, outputs "
             f"{outputs!r} and targets {targets!r}"
         )
-
-    def mean(name):
-        weight = sample_weight[name] if nested else sample_weight
-        return _mean_of_elements(used[name], targets[name], outputs[name], weight)
-
-    parts = [*map(mean, used)]
+    parts = [
+        _mean_of_elements(
+            each,
+            targets[name],
+            outputs[name],
+            sample_weight[name] if nested else sample_weight,
+        )
+        for name, each in used.items()
+    ]
     return tf.add_n([tf.cast(part, parts[0].dtype) for part in parts])
 
 
@@ -68,8 +71,9 @@ def _mean_of_elements(loss, targets, outputs, sample_weight):
             weights = weights[..., 0]
         elements *= _append_axes(weights, rank)
     axes = list(range(1, rank))
-    sums = (tf.reduce_sum(x, axes) for x in (elements, counts))
-    return tf.math.divide_no_nan(*sums)
+    return tf.math.divide_no_nan(
+        tf.reduce_sum(elements, axes), tf.reduce_sum(counts, axes)
+    )
 
 
 def _finite_padding(targets, mask):

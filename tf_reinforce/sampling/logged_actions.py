@@ -147,8 +147,9 @@ def _scores(model, batch, options, training):
     if options.estimator != "dr":
         return Scores(*sums, *[tf.zeros_like(sums[0])] * 3)
     log_probs = tf.math.log_softmax(recorder.samples[0].outputs)
-    rewards = options.reward_model(batch.contexts, training=False)
-    rewards = tf.stop_gradient(tf.cast(rewards, log_probs.dtype))
+    rewards = tf.stop_gradient(
+        tf.cast(options.reward_model(batch.contexts, training=False), log_probs.dtype)
+    )
     if rewards.shape[-1] != log_probs.shape[-1] or rewards.shape.rank != 2:
         raise ValueError(
             "`reward_model` must return the rewards of all actions, shape (batch, "
@@ -174,8 +175,9 @@ def _terms(scored, batch, options):
     prediction, and `"ips"` is the same as `"dr"` with predictions of zero.
     """
     log_probs = scored.log_probs
-    rewards = tf.cast(batch.rewards, log_probs.dtype)
-    propensities = tf.cast(batch.propensities, log_probs.dtype)
+    rewards, propensities = (
+        tf.cast(x, log_probs.dtype) for x in (batch.rewards, batch.propensities)
+    )
     weights = off_policy.importance_weights(log_probs, propensities, options.clip)
     if options.estimator == "snips":
         values = off_policy.snips(weights, rewards)

@@ -318,8 +318,10 @@ class ScoreFunction(resumed_fit.TrainingModel):
                 "instead of a loss in `compile`"
             )
         if self.reward is None:
-            arrays = rows.targets, outputs, rows.sample_weight
-            return example_losses.example_losses(self.example_loss, *arrays), None
+            costs = example_losses.example_losses(
+                self.example_loss, rows.targets, outputs, rows.sample_weight
+            )
+            return costs, None
         arguments = rows.inputs, outputs, rows.targets
         rewards = self._rewards([x for x in arguments if x is not None])
         if rows.sample_weight is None:
@@ -370,9 +372,13 @@ class ScoreFunction(resumed_fit.TrainingModel):
         rows, gradients, loss, outputs, costs, rewards, _, entropies = estimate
         size = tf.size(costs)
         # `fit` has shuffled the examples, so their order is a random permutation.
-        returns, times = tf.stop_gradient(-costs), tf.zeros_like(costs, tf.int32)
-        columns = rows.inputs, returns, times, size, tf.range(size)
-        batch = baselines.BaselineBatch(*columns)
+        batch = baselines.BaselineBatch(
+            rows.inputs,
+            tf.stop_gradient(-costs),
+            tf.zeros_like(costs, tf.int32),
+            size,
+            tf.range(size),
+        )
         _, others = self.baseline.gradients(batch)
         update = functools.partial(self.baseline.apply_gradients, others, batch)
         self._apply_if_finite(gradients, states, [costs, *others], update)
@@ -393,8 +399,10 @@ class ScoreFunction(resumed_fit.TrainingModel):
         value.update_state(values)
         entropy.update_state(entropies)
         weights = tf.cast(weights, tf.float64)  # float32 has no larger squares
-        squares = tf.reduce_mean(weights) ** 2, tf.reduce_mean(weights**2)
-        sizes.update_state(tf.math.divide_no_nan(*squares), tf.size(weights))
+        share = tf.math.divide_no_nan(
+            tf.reduce_mean(weights) ** 2, tf.reduce_mean(weights**2)
+        )
+        sizes.update_state(share, tf.size(weights))
         return self.get_metrics_result()
 
     def _updated_metrics(self, rows, loss, outputs, costs, rewards):
@@ -402,8 +410,9 @@ class ScoreFunction(resumed_fit.TrainingModel):
         self._loss_tracker.update_state(loss, tf.size(costs))
         if rewards is not None:
             self._reward_tracker.update_state(rewards)
-        inputs, targets, weights = rows
-        return self.compute_metrics(inputs, targets, outputs, weights)
+        return self.compute_metrics(
+            rows.inputs, rows.targets, outputs, rows.sample_weight
+        )
 
     def _apply_if_finite(self, gradients, states, others, update=lambda: None):
         """Applies gradients if all values of a step are finite; else restores `states`.
@@ -660,8 +669,10 @@ class ScoreFunction(resumed_fit.TrainingModel):
         contexts = keras.tree.map_structure(keras.ops.convert_to_tensor, contexts)
         with sample.recording(draws=True) as recorder:
             self.model(contexts, training=False)
-        to_numpy, actions = keras.ops.convert_to_numpy, recorder.samples[0].actions
-        return keras.tree.map_structure(to_numpy, actions), np.exp(recorder.sums()[0])
+        actions = keras.tree.map_structure(
+            keras.ops.convert_to_numpy, recorder.samples[0].actions
+        )
+        return actions, np.exp(recorder.sums()[0])
 
     def test_step(self, data: Any) -> dict[str, Any]:
         rows = Rows(*keras.utils.unpack_x_y_sample_weight(data))

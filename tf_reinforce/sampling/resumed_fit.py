@@ -75,8 +75,9 @@ class RecordedCallbacks(keras.callbacks.CallbackList):
         verbose = 1 if verbose == "auto" else verbose
         super().__init__(callbacks, **options, verbose=verbose, epochs=epochs, steps=None)
         every = self.callbacks
-        functions = self._describe, model.variables_of_training
-        self.record = recorder.Recorder(directory, every, *functions)
+        self.record = recorder.Recorder(
+            directory, every, self._describe, model.variables_of_training
+        )
         self.now = self.target = None  # each a `Progress`
         self._settings = settings
         self._metrics = metrics
@@ -231,8 +232,9 @@ def fit(model, resume, *args, **kwargs):
         return data
 
     listed = {name: options.pop(name) for name in ("callbacks", "verbose", "epochs")}
-    has_split = bool(options["validation_split"])
-    validates = has_split or options["validation_data"] is not None
+    validates = options["validation_data"] is not None or bool(
+        options["validation_split"]
+    )
     metrics = model.get_metrics_result
     return run(model, resume, settings, metrics, prepare, validates, **listed)
 
@@ -288,11 +290,10 @@ def _as_dataset(options, seed):
     steps, shuffle = options["steps_per_epoch"], options["shuffle"]
     size = options.pop("batch_size") or (math.ceil(count / steps) if steps else 32)
     options["validation_batch_size"] = options["validation_batch_size"] or size
-
-    def generator(number):
-        return np.random.default_rng([seed, number])
-
-    batches = index_batches(count, size, generator if shuffle else None)
+    generator = (
+        (lambda number: np.random.default_rng([seed, number])) if shuffle else None
+    )
+    batches = index_batches(count, size, generator)
     batches = batches.map(lambda rows: _map(lambda x: tf.gather(x, rows), data))
     return {**options, "x": batches.prefetch(tf.data.AUTOTUNE)}
 

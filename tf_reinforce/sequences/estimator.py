@@ -241,8 +241,9 @@ class SequenceEstimator:
         count = tf.size(batch.kl)
 
         def terms(rows):
-            arguments = count, uses_ratios, self.optimizer.scale_loss
-            gradients, metrics = self.policy_gradients(batch.rows(rows), *arguments)
+            gradients, metrics = self.policy_gradients(
+                batch.rows(rows), count, uses_ratios, self.optimizer.scale_loss
+            )
             return [*gradients, *metrics]
 
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.variables]

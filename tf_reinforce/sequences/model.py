@@ -161,8 +161,9 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         self.causal_lm = causal_lm
         self.rewards = text_rewards.TextRewards(rewards, reward_weights)
         self.reply = reply
-        limits = max_completion_length, stop_token_ids
-        self.encoding = conversation.Encoding(causal_lm, *limits)
+        self.encoding = conversation.Encoding(
+            causal_lm, max_completion_length, stop_token_ids
+        )
         seed = random.randrange(2**31) if seed is None else seed
         self.seed = validation.check_seed(seed)
         self.policy = language_model.TokenPolicy(causal_lm, temperature, self.encoding)
@@ -175,8 +176,9 @@ class SequenceReinforce(resumed_fit.TrainingModel):
         self._trained_names = [variable.path for variable in self.trainable_variables]
         # Keras reads this attribute after `causal_lm`.
         self.trained_adapters = language_model.AdapterWeights(causal_lm)
-        parts = self.policy, self.reference_weights, self.options
-        self.estimator = estimator.SequenceEstimator(*parts)
+        self.estimator = estimator.SequenceEstimator(
+            self.policy, self.reference_weights, self.options
+        )
         self.built = True
 
     def _add_fixed(self, name, value):
@@ -226,8 +228,12 @@ class SequenceReinforce(resumed_fit.TrainingModel):
                 "XLA cannot compile updates with minibatches, microbatches or several "
                 "passes. Received: jit_compile=True"
             )
-        own: Any = dict(run_eagerly=run_eagerly, jit_compile=jit_compile)
-        super().compile(optimizer, auto_scale_loss=auto_scale_loss, **own)
+        super().compile(
+            optimizer,
+            run_eagerly=run_eagerly,
+            jit_compile=jit_compile,
+            auto_scale_loss=auto_scale_loss,
+        )
         optimizers.build(self.optimizer, self.trainable_variables)
         self.estimator.optimizer = self.optimizer
         self._sample, self._update = self.policy.sample, self.estimator.update
@@ -321,9 +327,13 @@ class SequenceReinforce(resumed_fit.TrainingModel):
                 f"Received: validation_freq={validation_freq}"
             )
         self._initial_epoch = None  # that of an earlier training with BackupAndRestore
-        order = self.seed if shuffle else None
-        parts = self._read(prompts), batch_size, steps_per_epoch, order
-        batches = training.Batches(*parts, lambda: self._initial_epoch or initial_epoch)
+        batches = training.Batches(
+            self._read(prompts),
+            batch_size,
+            steps_per_epoch,
+            self.seed if shuffle else None,
+            lambda: self._initial_epoch or initial_epoch,
+        )
 
         def validate(epoch):
             if held_out is None or (epoch + 1) % validation_freq:

@@ -92,9 +92,10 @@ class Batches:
 
         if not isinstance(prompts, tf.data.Dataset):
             self.table = read(prompts)
-            counts = len(self.table["prompts"]), batch_size
-            orders = None if seed is None else generator
-            self.dataset = resumed_fit.index_batches(*counts, orders)
+            count = len(self.table["prompts"])
+            self.dataset = resumed_fit.index_batches(
+                count, batch_size, None if seed is None else generator
+            )
         if steps is not None:
             self.dataset = self.dataset.repeat().skip(steps * first_epoch())
         elif self.dataset.cardinality() in (0, tf.data.INFINITE_CARDINALITY):

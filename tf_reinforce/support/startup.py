@@ -43,7 +43,11 @@ def import_tensorflow():
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules:
-        with locks.kept(at_once=False), quiet_first_import(), _without_packages(_UNUSED):
+        with (
+            locks.kept(at_once=False),
+            quiet_first_import(),
+            _without_packages(_UNUSED),
+        ):
             importlib.import_module("tensorflow")
             importlib.import_module("tensorflow_probability")
 

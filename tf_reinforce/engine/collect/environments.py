@@ -541,8 +541,10 @@ def example_inputs(actor, observation_space, deterministic):
         states and noise.
     """
     rng = seeding.generator(0, "engine_comparison")
-    options = actor.dtype, _EXAMPLES, rng, (0.0, 1.0, 300.0)
-    drawn = spaces.sample_observations(observation_space, *options)
+    scales = 0.0, 1.0, 300.0
+    drawn = spaces.sample_observations(
+        observation_space, actor.dtype, _EXAMPLES, rng, scales
+    )
     specs = keras.tree.flatten(actor.observation_spec)
     pairs = zip(specs, keras.tree.flatten(drawn), strict=True)
     columns = [array.astype(spec.dtype.as_numpy_dtype) for spec, array in pairs]

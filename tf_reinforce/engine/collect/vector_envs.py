@@ -96,8 +96,10 @@ class VectorEnvAdapter(batched_envs.BatchedEnvs):
         has_ended = (terminations | truncations) & ~was_reset
         ended = np.flatnonzero(has_ended).tolist()
         keys = self._settings.info_keys
-        results = [(i, terminations[i], _last_info(infos, i)) for i in ended]
-        ends = [batched_envs.episode_end(*result, keys) for result in results]
+        ends = [
+            batched_envs.episode_end(i, terminations[i], _last_info(infos, i), keys)
+            for i in ended
+        ]
         # In the mode SAME_STEP, these are masks of the next episodes.
         needs_mask = ~has_ended | (self._mode is _MODES.SAME_STEP)
         self._write_masks(observations, infos, out, np.flatnonzero(needs_mask))

@@ -146,8 +146,9 @@ class EpisodeWorker:
         while self._numbers:
             specs, act, states, key, group_size, deterministic = self._collection
             seeds = seeding.EpisodeSeeds(*key, group_size)
-            parts = self._envs, specs, self, seeds, states
-            self._loop = host_loop.CollectionLoop(*parts, deterministic)
+            self._loop = host_loop.CollectionLoop(
+                self._envs, specs, self, seeds, states, deterministic
+            )
             self._delivered = time.monotonic()
             try:
                 self._loop.play(act)
