@@ -109,8 +109,9 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         on_truncation: `"bootstrap"` values the rest of a truncated episode with the value
             baseline, or as zero if there is none. `"terminal"` always values it as zero.
             `"drop"` ignores truncated episodes, which is biased.
-        minibatch_size: Int, the approximate number of random time steps in a gradient
-            step, or `None` for all of the batch.
+        minibatch_size: Int, the approximate number of time steps in a gradient step, or
+            `None` for all of the batch. The steps are random. Only those of a model that
+            reads whole episodes are consecutive steps of random episodes.
         passes: Int, the passes over the batch in each update.
         ratio_clip: Float ≥ 1, the largest likelihood ratio ρ = π(aₜ|sₜ) / μ(aₜ|sₜ) of the
             current policy π and the policy μ that acted. After the first gradient step of

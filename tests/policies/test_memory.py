@@ -435,9 +435,9 @@ def assert_equal(actual, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12 * size)
 
 
-@pytest.mark.parametrize("seed", sweeps.some(range(70), always=[5, 9, 27]))
+@pytest.mark.parametrize("seed", sweeps.some(range(70), always=[9, 18, 20]))
 def test_gradient_and_updates_equal_a_loop_over_episodes_and_steps(seed):
-    """The value models have memories, and minibatches cut through episodes."""
+    """The value models have memories, and minibatches consist of parts of episodes."""
     agent, shapes = random_agent(seed)
     truth = memory_agents.Oracle(random_agent(seed)[0].trainer.estimator)
     for number in range(2):
@@ -454,6 +454,33 @@ def test_gradient_and_updates_equal_a_loop_over_episodes_and_steps(seed):
         assert_equal(agent.policy_variables, truth.variables())
         if truth.critic is not None:
             assert_equal(agent.baseline.model.weights, truth.critic.weights)
+
+
+@pytest.mark.parametrize("kind", ["gru", "attention"])
+def test_gradient_step_reads_no_other_episodes_and_no_later_steps(kind):
+    """NaN in what is not read has no effect; a weight of zero would not hide it."""
+    critic = model(kind, names=ALL)
+    agent = memory_agents.agent(kind, baseline=baselines.Value(critic, "sgd"))
+    rule, episodes = agent.trainer.estimator, play(agent)
+    batch = rule.batch(tensors(episodes))
+    longest = np.argsort(-episodes.lengths)[:2]
+    steps = [[1, longest[0]], [0, longest[1]]]
+    assert np.all(episodes.lengths[longest] > 2)
+    table = batch.steps.indices.numpy().tolist()
+    indices = tf.constant([table.index(step) for step in steps])
+    read = np.zeros(episodes.rewards.shape, bool)
+    read[:2, longest] = True
+    read = np.pad(read, [(0, 1), (0, 0)])[..., None]
+    hidden = tf.where(read, batch.episodes.observations, np.nan)
+    results = []
+    for observations in (batch.episodes.observations, hidden):
+        seen = batch._replace(episodes=batch.episodes._replace(observations=observations))
+        gradients, _ = rule.policy_gradients(seen, indices)
+        part = rule.baseline_step(seen).baseline_batch.minibatch(indices)
+        results.append([*gradients, *rule.baseline.gradients(part)[1]])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert any(np.any(x) for x in results[0])
 
 
 @pytest.mark.parametrize("name", ["dense", *map(sweeps.rare, ["gru", "attention"])])
@@ -685,7 +712,7 @@ def test_one_of_several_episodes_can_begin_anew():
 
 
 def test_value_network_for_a_policy_of_sequences_learns_from_whole_batches():
-    """A minibatch would read all episodes again for each gradient step."""
+    """A small minibatch takes as long as its longest episode."""
     agent = tfr.Reinforce.for_env("CartPole-v1", memory="gru", baseline="value")
     assert any(isinstance(x, layers.GRU) for x in agent.baseline.model.layers)
     parts = agent, agent.baseline

@@ -172,10 +172,12 @@ def outputs(agent, episodes, b):
 class Oracle(oracle.Oracle):
     """The documented update, with models that read earlier steps."""
 
+    def reads_episodes(self, model):
+        return not self.options.context and any(map(is_memory, model.layers))
+
     def run(self, model, record, e):
         rows = keras.tree.map_structure(np.asarray, self.rows(record, e))
-        reads_all = self.options.context or any(map(is_memory, model.layers))
-        if not reads_all:
+        if not self.options.context and not self.reads_episodes(model):
             return model(rows)
         parts = history(rows, self.options.context_inputs, record, e)
         return call(model, parts, self.options.context)

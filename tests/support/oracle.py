@@ -59,10 +59,13 @@ class Oracle:
             rows, [normalized(x, np.stack(history)) for x, history in parts]
         )
 
+    def reads_episodes(self, model):
+        return any(isinstance(x, keras.layers.RNN) for x in model.layers)
+
     def run(self, model, record, e):
         """Returns the results of a model for the rows of an episode."""
         inputs = self.rows(record, e)
-        if not any(isinstance(x, keras.layers.RNN) for x in model.layers):
+        if not self.reads_episodes(model):
             return model(inputs)
         result = model(keras.tree.map_structure(lambda x: x[None], inputs))
         return keras.tree.map_structure(lambda x: x[0], result)
@@ -247,10 +250,14 @@ class Oracle:
             acting = self.log_probs(record, steps)
         critic_steps = []
         for _ in range(self.baseline.passes if self.critic is not None else 0):
-            order = permutations[0] if critic_size else range(len(steps))
+            order = range(len(steps))
+            if critic_size:
+                order = self.order(self.critic, permutations[0], steps)
             critic_steps += split(order, critic_size)
         for number in range(a.passes if steps else 0):
-            order = permutations[number] if acting else range(len(steps))
+            order = range(len(steps))
+            if acting:
+                order = self.order(self.policy, permutations[number], steps)
             for indices in split(order, a.minibatch_size):
                 part = [steps[i] for i in indices]
                 share = divisor * len(part) / len(steps)
@@ -270,6 +277,19 @@ class Oracle:
             gradient = self.critic_gradient(record, part, share)
             descend(self.critic.trainable_variables, gradient, critic_rate)
         self.remember(record, steps, samples)
+
+    def order(self, model, permutation, steps):
+        """Returns the order in which minibatches of a model take their steps.
+
+        That of a recurrent model goes around a circle of episodes, ordered by the places
+        of their first steps in the permutation, and starts at its first step.
+        """
+        if not self.reads_episodes(model) or not steps:
+            return permutation
+        episodes = [steps[i].episode for i in permutation if steps[i].time == 0]
+        circle = [i for e in episodes for i, x in enumerate(steps) if x.episode == e]
+        start = circle.index(permutation[0])
+        return circle[start:] + circle[:start]
 
     def remember(self, record, steps, samples):
         """Adds an update to averages, scales and statistics of observations."""

@@ -90,7 +90,8 @@ class Baseline(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
             same reset seed.
         minibatch_size: Int, the steps of a minibatch, or `None` if the baseline does not
             learn from minibatches. With an int, `BaselineBatch.permutation` is a random
-            permutation of the steps.
+            permutation of the steps, in which those of an episode stay together for a
+            value model that reads whole episodes.
     """
 
     # Not that of `FixedArguments`: Keras' own finds the arguments of a user's baseline.

@@ -38,9 +38,9 @@ class Value(base.Baseline):
             `LossScaleOptimizer` is refused.
         passes: Int, the number of passes over the batch in each update, all with the same
             returns. Some tasks, such as `Pendulum-v1`, need several passes.
-        minibatch_size: Int, the approximate number of time steps per gradient step, from
-            a new random permutation in each update. With `None`, each gradient step uses
-            the whole batch.
+        minibatch_size: Int, the approximate number of time steps per gradient step, which
+            are chosen as those of `Reinforce`, anew in each update. With `None`, each
+            gradient step uses the whole batch.
         scale: Float above zero, the size of a typical return. The value is `scale` times
             the model's output, and the value loss is divided by `scale`². Because a new
             network returns small numbers, returns in the hundreds need a `scale` of about

@@ -70,6 +70,40 @@ class Minibatches(NamedTuple):
         return self._replace(permutation=tf.pad(self.permutation, padding))
 
 
+def in_episodes(permutation, steps):
+    """Makes a random order of steps into one in which episodes stay together.
+
+    Minibatches for a model that reads whole episodes are cut from it. The episodes stand
+    on a circle in random order, and the result goes around it once, from a random step
+    on. Every step is therefore in a minibatch with the same probability as in the given
+    order, and the gradient of a minibatch remains unbiased.
+
+    Args:
+        permutation: `[N]` int32, a random permutation of the N steps, which determines
+            the order of the episodes and the first step.
+        steps: `records.ValidSteps` of the N steps.
+
+    Returns:
+        `[N]` int32, a permutation of the N steps.
+
+    Example:
+
+    >>> from tf_reinforce.data.episodes import valid_steps
+    >>> steps = valid_steps([2, 3], 3)  # the episodes have steps 0, 2 and 1, 3, 4
+    >>> in_episodes(tf.constant([3, 0, 4, 2, 1]), steps).numpy().tolist()
+    [3, 4, 0, 2, 1]
+    """
+    rows, columns = tf.unstack(steps.indices, axis=1)
+    # The place of an episode's first step in the permutation, N for all other steps.
+    places = tf.where(rows == 0, tf.argsort(permutation), tf.size(rows))
+    places = tf.math.unsorted_segment_min(places, columns, steps.shape[1])
+    places = tf.cast(tf.gather(places, columns), tf.int64)
+    length = tf.cast(steps.shape[0], tf.int64)
+    order = tf.argsort(places * length + tf.cast(rows, tf.int64))
+    first = tf.reduce_sum(tf.where(tf.equal(order, permutation[:1])))  # 0 if N is 0
+    return tf.roll(order, -first, axis=0)
+
+
 def call_repeatedly(times, body):
     """Calls `body(index)` for the indices 0 to `times - 1` in order."""
 

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_reinforce.data import episodes as records
+from tf_reinforce.data import minibatches
 from tf_reinforce.data import seeding
 from tf_reinforce.policies import attention
 
@@ -172,8 +173,10 @@ class RecurrentPolicy:
         Args:
             inputs: Structure of arrays.
             steps: `records.ValidSteps`, the N steps.
-            every_step: `records.ValidSteps`, all valid steps, which the policy reads.
+            every_step: `records.ValidSteps`, all valid steps. The policy reads those of
+                the episodes that contain one of the N steps, up to the last row of these.
         """
+        inputs, steps, every_step = _only_read(inputs, steps, every_step)
         # Zeros instead of padding, through which no gradient passes.
         sequences = _swap_axes(every_step.zero_padding(inputs))
         return steps.gather(_swap_axes(self.sequence_model(sequences, training=False)))
@@ -245,6 +248,24 @@ class RecurrentPolicy:
         finally:
             _STEP.reset(token)
         return keras.tree.map_structure(lambda x: x[:, 0], outputs), step.new_states
+
+
+def _only_read(inputs, steps, every_step):
+    """Removes what `RecurrentPolicy.outputs_at` need not read from its arguments."""
+    # Not all layers can read a batch of zero episodes.
+    is_empty = tf.cast(tf.equal(tf.size(steps.indices), 0), tf.int32)
+    rows, columns = tf.unstack(minibatches.pad_rows(steps.indices, 0, is_empty), axis=1)
+    rows = tf.minimum(tf.reduce_max(rows) + 1, every_step.shape[0])
+    columns = tf.sort(tf.unique(columns)[0])
+    lengths = tf.math.bincount(every_step.indices[:, 1], minlength=every_step.shape[1])
+    lengths = tf.minimum(tf.gather(lengths, columns), rows)
+    inputs = keras.tree.map_structure(
+        lambda x: tf.gather(x[:rows], columns, axis=1), inputs
+    )
+    numbers = tf.searchsorted(columns, steps.indices[:, 1])
+    indices = tf.stack([steps.indices[:, 0], numbers], axis=1)
+    every_step = records.valid_steps(lengths, rows)
+    return inputs, steps._replace(indices=indices, shape=every_step.shape), every_step
 
 
 class _StepStates:

@@ -128,7 +128,7 @@ def merge(preset, arguments, envs, has_quantities):
         if arguments.get("returns") == "whole":
             agent["gae_lambda"] = 1  # the only value that whole returns allow
         if isinstance(arguments.get("memory"), str):
-            # A gradient step of a minibatch would read whole episodes.
+            # A step of a small minibatch takes as long as its longest episode.
             agent |= WHOLE_BATCH
             arguments["baseline"] = config.VALUE_NETWORK | WHOLE_BATCH
     elif preset is toml_files.EMPTY_PRESET and arguments.get("memory") == "attention":

@@ -142,13 +142,15 @@ class Batch(NamedTuple):
         Returns:
             The `Batch`, and `[n]` int, the indices of its n steps among the N.
         """
-        lengths = tf.cast(self.episodes.lengths, tf.int64)
+        columns = self.steps.indices[:, 1]
+        lengths = tf.math.bincount(
+            columns, minlength=tf.size(self.episodes.lengths), dtype=tf.int64
+        )
         middles = 2 * tf.cumsum(lengths, exclusive=True) + lengths
         total = tf.maximum(2 * tf.reduce_sum(lengths), 1)
         owners = tf.cast(count * middles // total, number.dtype)
         begin = tf.math.count_nonzero(owners < number, dtype=tf.int32)
         end = tf.math.count_nonzero(owners <= number, dtype=tf.int32)
-        columns = self.steps.indices[:, 1]
         own = tf.where((begin <= columns) & (columns < end))[:, 0]
         # A share without episodes gets one without steps, because not all layers of a
         # recurrent policy can read a batch of zero sequences.
@@ -383,6 +385,9 @@ class PolicyGradientEstimator:
         """
         observations = self._normalized(batch.steps.gather(batch.episodes.observations))
         call_model = None
+        if permutation is not None:
+            order = permutation[None], batch, self.value_memory
+            permutation = self.minibatch_orders(*order)[0]
         if self.value_memory is not None:
             every_step = valid_steps(batch.episodes)
             inputs = batch.steps, batch.episodes, every_step
@@ -400,6 +405,18 @@ class PolicyGradientEstimator:
             return BaselineStep(baseline_batch, [], {})
         value_loss, gradients = self.baseline.gradients(baseline_batch)
         return BaselineStep(baseline_batch, gradients, {"value_loss": value_loss})
+
+    def minibatch_orders(self, permutations, batch, memory):
+        """Returns the orders of steps from which minibatches of a model are cut.
+
+        Args:
+            permutations: `[P, N]` int32, random permutations of the N steps.
+            batch: `Batch`.
+            memory: `memory.Memory` of the model, or `None`.
+        """
+        if memory is None or memory.is_windowed:
+            return permutations
+        return tf.map_fn(lambda x: minibatches.in_episodes(x, batch.steps), permutations)
 
     def policy_gradients(
         self, batch, indices=None, behavior_log_probs=None, scale_loss=tf.identity

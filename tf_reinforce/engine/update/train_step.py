@@ -194,6 +194,8 @@ class TrainStep:
         outputs, _ = self.estimator.outputs(batch, False)
         scores = self.estimator.head.log_prob_and_entropy(outputs, batch.actions)
         behavior_log_probs, entropy = scores[0], tf.reduce_mean(scores[1])
+        memory = self.estimator.memory
+        permutations = self.estimator.minibatch_orders(permutations, batch, memory)
         parts = minibatches.Minibatches.split(permutations[0], self.minibatch_size)
         sums = tf.zeros([len(_MEAN_METRICS)], tf.float64)
         run = self._compiled_steps if self.jit_compile else self._gradient_steps
