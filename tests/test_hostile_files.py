@@ -61,7 +61,7 @@ CODE = {
     "load_model": "not a modeling function",
     "get_file": "not a modeling function",
     "private module of Keras": "not a KerasSaveable",
-    "keras_hub": "cannot be built",
+    "keras_hub": "import what registers your functions",
     "tensorflow function": "Could not locate",
     "vocabulary file": "loading of a vocabulary file",
     "dotted name of a layer": "cannot contain character `/`",

@@ -196,8 +196,8 @@ def _build(path, custom_objects):
         text = re.split("If you trust|Make sure|Full object|config=", text)[0][:300]
         raise ValueError(
             f"The agent cannot be built ({type(cause).__name__}: {text}). Load it with "
-            "the versions that saved it, and pass your own classes: "
-            "tfr.load(path, custom_objects={name: …}), or `--agent MODULE:FUNCTION`."
+            "the versions that saved it, and import what registers your functions and "
+            "classes, or pass `custom_objects={name: …}` or `--agent MODULE:FUNCTION`."
         ) from error
     if remaining < 0:  # Keras may have ignored the error
         raise ValueError(_TOO_LARGE)

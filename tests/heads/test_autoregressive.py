@@ -56,6 +56,11 @@ def two_entries(earlier):
 
 
 @keras.saving.register_keras_serializable("test_autoregressive")
+def one_axis_too_few(earlier):
+    return earlier["unit"] != tf.range(3, dtype=tf.int64)
+
+
+@keras.saving.register_keras_serializable("test_autoregressive")
 def three_entries(earlier):
     return tf.ones([*earlier["unit"].shape, 3], tf.bool)
 
@@ -690,6 +695,10 @@ REFUSED = {
     "size": (
         dict(masks={"target": two_entries}, order=("unit", "target", "real")),
         "'target' must return 3 entries for each action",
+    ),
+    "axes": (
+        dict(masks={"target": one_axis_too_few}, order=("unit", "target", "real")),
+        r"for each action, an array of 2 axes. Received: shape \(3,\)",
     ),
     "twice": (dict(parts=(TWICE, TWICE)), "Each of `parts` must be a different object"),
     "nested": (dict(parts=(heads.Composite((TWICE,)),)), "nest its heads"),

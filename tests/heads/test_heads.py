@@ -125,7 +125,10 @@ def test_check_actions_error_names_step_of_an_impossible_action(name, wrong):
 def test_check_outputs_error_names_the_shape_and_the_expected_width(name, shape):
     head = parts.head(name)
     head.check_outputs((None, head.outputs_size))
-    with pytest.raises(ValueError, match=f"Dense.{head.outputs_size}.") as error:
+    layer = (
+        f"Dense.{head.outputs_size}." if name != "Pointer" else "Concatenate of a query"
+    )
+    with pytest.raises(ValueError, match=layer) as error:
         head.check_outputs(shape)
     assert str(shape) in str(error.value)
 

@@ -168,7 +168,7 @@ def test_agent_learns_to_choose_among_a_changing_number_of_entities():
         ),
         (
             lambda: heads.Pointer(3, 2).check_outputs((None, 3)),
-            "returns 8 numbers per observation",
+            r"returns 8 numbers .*a query \[2\] and the flattened keys \[3, 2\]",
         ),
     ],
 )

@@ -255,10 +255,12 @@ class Autoregressive(composite.NestedHead):
         earlier = self._earlier(index)
         row = rule({self.names[j]: tf.convert_to_tensor(actions[j]) for j in earlier})
         row = tf.convert_to_tensor(row)
-        if row.shape.rank == 0 or row.shape[-1] != size:
+        first, leaf = actions[earlier[0]], self.leaves[earlier[0]]
+        rank = len(first.shape) - len(leaf.action_shape) + 1
+        if row.shape.rank != rank or row.shape[-1] != size:
             raise ValueError(
                 f"The mask function of the part {name!r} must return {size} entries for "
-                f"each action. Received: shape {row.shape}"
+                f"each action, an array of {rank} axes. Received: shape {row.shape}"
             )
         return tf.cast(row, tf.int32)
 

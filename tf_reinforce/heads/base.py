@@ -298,6 +298,11 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
         """
         return np.ones(mask.shape[:-1], bool)
 
+    @property
+    def _last_layer(self) -> str:
+        """Returns the layer that the error of `check_outputs` proposes."""
+        return f"keras.layers.Dense({self.outputs_size})"
+
     def check_outputs(self, shape: Sequence[int | None]) -> None:
         """Raises `ValueError` unless the policy returns `(batch, P)` outputs.
 
@@ -305,7 +310,7 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
             shape: Shape of the policy outputs, batch axis first.
         """
         if len(shape) != 2 or shape[-1] != self.outputs_size:
-            remedy = f"End the policy with keras.layers.Dense({self.outputs_size})."
+            remedy = f"End the policy with {self._last_layer}."
             if len(shape) > 2:
                 remedy += (
                     " Before it, reduce the axes between with Flatten, pooling or, for a "

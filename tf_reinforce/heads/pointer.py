@@ -59,6 +59,13 @@ class Pointer(categorical.ChoiceHead):
         self.appended_size = self.size
         self.conditioned_size = self.key_dim  # the query; keys keep the order of rows
 
+    @property
+    def _last_layer(self) -> str:
+        return (
+            f"keras.layers.Concatenate of a query [{self.key_dim}] and the flattened "
+            f"keys [{self.size}, {self.key_dim}]"
+        )
+
     def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         _, keys, _ = self._split(outputs)
         one_hot = tf.one_hot(actions, self.size, dtype=outputs.dtype)
