@@ -147,8 +147,9 @@ def build(agent, observations_shape):
     _build_model(agent, agent.policy, observations_shape, "policy", flags, head)
     float_type = actor.float_type(agent.policy)
     if agent.observation_space is not None:
-        inputs = agent.observation_space, float_type, agent.normalize_observations
-        spec = records.observation_spec(*inputs)
+        spec = records.observation_spec(
+            agent.observation_space, float_type, agent.normalize_observations
+        )
     else:
         spec = records.specs_from_shapes(observations_shape, float_type)
         spec = recurrent.remove_time_axis(spec, agent.policy)
@@ -164,8 +165,10 @@ def build(agent, observations_shape):
     seen = records.with_floats(spec, flags, float_type)
     for value_model in agent._models[1:]:
         _build_model(agent, value_model, shapes, "value model", flags, head)
-    inputs = seen, agent._options, head, float_type
-    memories = [models.make_memory(model, *inputs) for model in agent._models]
+    memories = [
+        models.make_memory(model, seen, agent._options, head, float_type)
+        for model in agent._models
+    ]
     models.check_model_shapes(agent.policy, head, agent.baseline, seen, memories[0])
     updating_layers = models.check_layers(agent._models, seen, memories)
     optimizer = getattr(agent.baseline, "optimizer", None)
@@ -185,8 +188,9 @@ def _normalized_arrays(agent):
         return []
     if agent.normalizer is None:
         return [False] * len(keras.tree.flatten(spaces.to_nest(agent.observation_space)))
-    inputs = agent.observation_space, agent._models, agent._normalizes_integers
-    return models.normalized_arrays(*inputs)
+    return models.normalized_arrays(
+        agent.observation_space, agent._models, agent._normalizes_integers
+    )
 
 
 def _build_model(agent, model, observations_shape, name, flags, head):
@@ -198,8 +202,9 @@ def _build_model(agent, model, observations_shape, name, flags, head):
             spec = records.with_floats(spec, flags, "float32")
         options = agent._options
         if options.context is not None:
-            inputs = spec, options, head.action_spec("float32"), "float32"
-            spec = records.with_axes(memory.input_spec(*inputs), options.context)
+            action_spec = head.action_spec("float32")
+            spec = memory.input_spec(spec, options, action_spec, "float32")
+            spec = records.with_axes(spec, options.context)
             observations_shape = records.shapes_with_axes(spec, None)
         with learner_processes.scope(agent._distribute_strategy):
             models.build(model, observations_shape, spec, name)

@@ -168,10 +168,9 @@ def make_memory(model, observation_spec, options, head, dtype):
         ValueError: If the model does not take such inputs, or mixes time steps otherwise
             than through recurrent layers.
     """
-    inputs = model, observation_spec, options, head.action_spec(dtype), dtype
-    if options.context is not None:
-        return memories.Memory(*inputs)
-    if not recurrent.is_recurrent(model, memories.input_spec(*inputs[1:])):
+    action_spec = head.action_spec(dtype)
+    spec = memories.input_spec(observation_spec, options, action_spec, dtype)
+    if options.context is None and not recurrent.is_recurrent(model, spec):
         if len(options.context_inputs) > 1:
             raise ValueError(
                 "With `context_inputs`, policy and value model need recurrent layers or "
@@ -179,8 +178,9 @@ def make_memory(model, observation_spec, options, head, dtype):
                 f"Received: context_inputs={options.context_inputs} and {model!r}"
             )
         return None
-    memory = memories.Memory(*inputs)
-    memory.runner.check()
+    memory = memories.Memory(model, observation_spec, options, action_spec, dtype)
+    if options.context is None:
+        memory.runner.check()
     return memory
 
 
@@ -236,8 +236,7 @@ def check_layers(keras_models, observation_spec, model_memories):
     """
     names = "policy", "value model"
     for model, memory, name in zip(keras_models, model_memories, names):
-        inputs = model, observation_spec, memory, name
-        pair = [call_on_examples(*inputs) for _ in range(2)]
+        pair = [call_on_examples(model, observation_spec, memory, name) for _ in range(2)]
         pairs = zip(*map(keras.tree.flatten, pair), strict=True)
         if not all(np.allclose(x, y, 1e-3, 1e-5, equal_nan=True) for x, y in pairs):
             raise ValueError(

@@ -299,9 +299,14 @@ class PolicyGradientEstimator:
         terminated = episodes.terminated
         if self.options.on_truncation == "terminal":
             terminated = tf.ones_like(terminated)
-        ends = valid, episodes.lengths, terminated
-        rates = self.options.gamma, self.options.gae_lambda, rewards.dtype
-        discounts, lambdas = return_functions.coefficients(*ends, *rates)
+        discounts, lambdas = return_functions.coefficients(
+            valid,
+            episodes.lengths,
+            terminated,
+            self.options.gamma,
+            self.options.gae_lambda,
+            rewards.dtype,
+        )
         samples = {}
         if "rewards" in self.scales:
             samples["rewards"] = return_functions.discounted_returns(rewards, discounts)
@@ -322,8 +327,8 @@ class PolicyGradientEstimator:
         if self.baseline.shares_policy:
             _, values = self.outputs_at(steps, episodes, steps, has_gradient=False)
         elif self.value_memory is not None:
-            inputs = self._value_inputs(steps, episodes, steps, has_gradient=False)
-            values = self.baseline.values(*inputs)
+            indices, call_model = self._value_inputs(steps, episodes, steps, False)
+            values = self.baseline.values(indices, call_model)
         else:
             values = self.baseline_values(steps.gather(episodes.observations))
         return steps.scatter(tf.stop_gradient(tf.cast(values, dtype)))
@@ -338,8 +343,9 @@ class PolicyGradientEstimator:
 
         def call_model(indices):
             own = steps._replace(indices=indices)
-            inputs = own, observations, episodes, every_step, has_gradient
-            return self.value_memory.outputs_at(*inputs)
+            return self.value_memory.outputs_at(
+                own, observations, episodes, every_step, has_gradient
+            )
 
         return steps.indices, call_model
 
@@ -386,12 +392,13 @@ class PolicyGradientEstimator:
         observations = self._normalized(batch.steps.gather(batch.episodes.observations))
         call_model = None
         if permutation is not None:
-            order = permutation[None], batch, self.value_memory
-            permutation = self.minibatch_orders(*order)[0]
+            orders = self.minibatch_orders(permutation[None], batch, self.value_memory)
+            permutation = orders[0]
         if self.value_memory is not None:
             every_step = valid_steps(batch.episodes)
-            inputs = batch.steps, batch.episodes, every_step
-            observations, call_model = self._value_inputs(*inputs)
+            observations, call_model = self._value_inputs(
+                batch.steps, batch.episodes, every_step
+            )
         baseline_batch = baselines.BaselineBatch(
             observations,
             batch.returns,
@@ -503,8 +510,8 @@ class PolicyGradientEstimator:
         The values are `None` if the policy returns none.
         """
         episodes = batch.episodes
-        inputs = batch.steps, episodes, valid_steps(episodes), has_gradient
-        outputs, values = self.outputs_at(*inputs)
+        every_step = valid_steps(episodes)
+        outputs, values = self.outputs_at(batch.steps, episodes, every_step, has_gradient)
         return self.mask_outputs(outputs, batch.steps, episodes.masks), values
 
     def outputs_at(self, steps, episodes, every_step, has_gradient=True):
@@ -521,8 +528,10 @@ class PolicyGradientEstimator:
             observations = steps.gather(episodes.observations)
             return minibatches.call_on_rows(self.forward, observations)
         observations = self._normalized(episodes.observations)
-        inputs = steps, observations, episodes, every_step, has_gradient
-        return self.split_outputs(self.memory.outputs_at(*inputs))
+        outputs = self.memory.outputs_at(
+            steps, observations, episodes, every_step, has_gradient
+        )
+        return self.split_outputs(outputs)
 
     def distribution(self, batch):
         """Returns the TFP distribution over actions at the N steps of a batch."""

@@ -108,8 +108,9 @@ class TrainStep:
             `BaselineStep`.
         """
         permutation = permutations[0] if self.num_permutations else None
-        inputs = episodes, permutation, self.gradients_by_replicas
-        gradients, metrics, batch, baseline_step = self.estimator.gradients(*inputs)
+        gradients, metrics, batch, baseline_step = self.estimator.gradients(
+            episodes, permutation, self.gradients_by_replicas
+        )
         empty = tf.equal(tf.size(batch.returns), 0)
         finite = self._step_finite(metrics["loss"], gradients) | empty
         _run_if(finite & ~empty, lambda: self._apply(gradients))
@@ -154,16 +155,19 @@ class TrainStep:
         """
         scale_loss = self.optimizer.scale_loss
         if self.microbatch_size is None or behavior_log_probs is not None:
-            arguments = batch, indices, behavior_log_probs
-            return self.estimator.policy_gradients(*arguments, scale_loss)
+            return self.estimator.policy_gradients(
+                batch, indices, behavior_log_probs, scale_loss
+            )
         steps = tf.range(tf.size(batch.returns))
         microbatches = minibatches.Minibatches.split(steps, self.microbatch_size)
 
         def add(number, sums):
             microbatch = microbatches.minibatch(number)
             share = tf.size(microbatch) / tf.size(steps)
-            arguments = batch, microbatch, None, scale_loss
-            terms = _terms(*self.estimator.policy_gradients(*arguments))
+            gradients, metrics = self.estimator.policy_gradients(
+                batch, microbatch, None, scale_loss
+            )
+            terms = _terms(gradients, metrics)
             pairs = zip(sums, terms, strict=True)
             return number + 1, [x + tf.cast(share, x.dtype) * y for x, y in pairs]
 
@@ -233,8 +237,9 @@ class TrainStep:
             permutation = tf.gather(permutations, number // parts.count)
             own = parts._replace(permutation=permutation)
             indices = own.minibatch(number % parts.count, offsets)
-            inputs = batch, indices, behavior_log_probs
-            gradients, metrics = self.gradients_by_replicas(*inputs)
+            gradients, metrics = self.gradients_by_replicas(
+                batch, indices, behavior_log_probs
+            )
             finite = self._step_finite(metrics["loss"], gradients)
             _run_if(finite, lambda: self._apply(gradients))
             scalars = [tf.cast(metrics[name], tf.float64) for name in _MEAN_METRICS]
@@ -289,8 +294,10 @@ class TrainStep:
         permutations = tf.pad(permutations, [[0, 0], [0, padding]])
         program = compilation.compiled(self._gradient_steps)
         parts = parts._replace(permutation=permutations[0])
-        inputs = batch.padded(rows), behavior_log_probs, permutations, parts, sums
-        return program(*inputs, parts.offsets())
+        batch = batch.padded(rows)
+        return program(
+            batch, behavior_log_probs, permutations, parts, sums, parts.offsets()
+        )
 
     def _step_finite(self, loss, gradients):
         return shapes.all_finite([loss] if self._skips_overflow else [loss, *gradients])
