@@ -732,7 +732,7 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             seed: Int. The same seed draws the same actions, also in the exported
                 SavedModel. With `None`, every call draws other actions.
             action_mask: N masks if `info` contains the masks: `[N, M]`, or nested like
-                those of `info`, with N rows in each array.
+                those of `info` with N rows in each array, or a list of nested masks.
             state: What the previous call returned, for a policy with a memory. With
                 `None`, new episodes start. To start one in row i only, set row i of each
                 array to that of `state=None`, which is zero for the layers of Keras. If
@@ -745,7 +745,8 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             state)`, where the state is a dict of arrays with N rows.
 
         Raises:
-            ValueError: If the agent is not built, or an argument has a wrong shape.
+            ValueError: If the agent is not built, an argument has a wrong shape, or a
+                mask has no legal action.
             FloatingPointError: If the outputs of the policy are not finite.
         """
         self._require_built()

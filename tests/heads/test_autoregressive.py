@@ -563,14 +563,18 @@ def test_both_engines_file_and_export_choose_the_same_legal_actions(tmp_path):
     ours = agent.act(observations, action_mask=masks, seed=7)
     nested = {"unit": None, "target": np.tile(Squad.table[None], (40, 1, 1))}
     again = loaded.act(observations, action_mask=nested, seed=7)
-    with pytest.raises(ValueError, match="with 3 rows in each array"):
-        loaded.act(observations[:3], action_mask=nested)
+    listed = [{"unit": None, "target": Squad.table}] * 40
+    listed = loaded.act(observations, action_mask=listed, seed=7)
+    for wrong in (nested, {"unit": None, "target": Squad.table}):
+        with pytest.raises(ValueError, match="with 2 rows in each array"):
+            loaded.act(observations[:2], action_mask=wrong)
     theirs = exported.sample(
         observation=observations, seed=tf.constant(7, tf.int64), action_mask=masks
     )
     for name in ("unit", "target"):
         np.testing.assert_array_equal(ours[name], theirs[f"action_{name}"])
         np.testing.assert_array_equal(ours[name], again[name])
+        np.testing.assert_array_equal(ours[name], listed[name])
     assert Squad.table[ours["unit"], ours["target"] - 1].all()
 
 
@@ -704,6 +708,19 @@ REFUSED = {
     "nested": (dict(parts=(heads.Composite((TWICE,)),)), "nest its heads"),
     "list": (dict(parts=[TWICE]), "`parts` must be a tuple or a dict"),
 }
+
+
+@keras.saving.register_keras_serializable("test_autoregressive")
+def of_a_later_part(earlier):
+    return earlier["target"][..., None] != tf.range(3, dtype=tf.int64)
+
+
+def test_error_of_a_mask_function_names_its_part():
+    leaves = {name: heads.Categorical(3) for name in ("unit", "target", "real")}
+    order, masks = ("real", "unit", "target"), {"unit": of_a_later_part}
+    with pytest.raises(KeyError) as error:
+        heads.Autoregressive(leaves, order=order, masks=masks)
+    assert "part 'unit'" in error.value.__notes__[0]
 
 
 @pytest.mark.parametrize("name", REFUSED)

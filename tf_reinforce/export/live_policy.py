@@ -54,7 +54,8 @@ class LivePolicy:
                 "All parts of `observations` must have the same number of rows. "
                 f"Received: {[count, *others]} rows"
             )
-        inputs = [*self._mask(count, action_mask), *self._state(count, state)]
+        inputs = self._mask(observations, count, action_mask)
+        inputs += self._state(count, state)
         if not deterministic:
             if seed is None:
                 seed = np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1
@@ -70,40 +71,53 @@ class LivePolicy:
             )
         return self._actions(results)
 
-    def _mask(self, count, action_mask):
+    def _mask(self, observations, count, action_mask):
         """Returns `[action_mask]`, or `[]` if the exported functions take no mask."""
-        actor, is_input = self.actor, self.policy_functions.mask_is_input
-        if not is_input and action_mask is None:
-            return []
-        valid = is_input and action_mask is not None
-        is_nested = valid and isinstance(action_mask, (dict, tuple))
-        if is_nested:
-            arrays = [x for x in spaces.flatten(action_mask) if x is not None]
-            valid = all(np.shape(x)[:1] == (count,) for x in arrays)
-        if valid:
-            if is_nested:  # N masks for each part
-                rows = (spaces.row_of_leaves(action_mask, i) for i in range(count))
-                action_mask = np.stack([*map(actor.head.flatten_mask, rows)])
-            spec = tf.TensorSpec((actor.mask_size,), tf.int8)
-            action_mask = _batch("action_mask", spec, action_mask)
-            legal = actor.head.has_legal_action(action_mask.numpy())
-            valid = len(legal) == count
-            if valid and not legal.all():
-                row = int(np.argmin(legal))
-                mask = action_mask.numpy()[row]
-                place = actor.head.mask_layout.illegal_part(mask)
-                raise ValueError(
-                    f"Mask {row} of `action_mask` has no legal action{place}. Received: "
-                    f"{mask.tolist()}"
-                )
-        if not valid:
+        source, head = self.actor.mask_source, self.actor.head
+        if self.policy_functions.mask_is_input:
+            masks = self._flat_masks(count, action_mask)
+        elif action_mask is not None:
             raise ValueError(
-                "`action_mask` must be None or, for an agent with action_mask='info/…', "
-                f"masks of shape {(count, actor.mask_size)}, or nested like the actions, "
-                f"with {count} rows in each array. "
-                f"Received: action_mask={action_mask!r}"
+                "`action_mask` must be None, because the agent does not read masks from "
+                f"`info`. Received: action_mask={action_mask!r}"
             )
-        return [action_mask]
+        elif source is None:
+            return []
+        else:
+            masks = policy_functions.masks_in_batch(source, observations)
+        legal = head.has_legal_action(masks.numpy())
+        if not legal.all():
+            row = int(np.argmin(legal))
+            mask = masks.numpy()[row]
+            place = head.mask_layout.illegal_part(mask)
+            raise ValueError(
+                f"The action mask of observation {row} has no legal action{place}. "
+                f"Received: {mask.tolist()}"
+            )
+        return [masks] if self.policy_functions.mask_is_input else []
+
+    def _flat_masks(self, count, action_mask):
+        """Returns `[count, M]` int8, from flat or nested masks, or a list of them."""
+        masks, flatten, rows = action_mask, self.actor.head.flatten_mask, None
+        if isinstance(masks, list) and any(isinstance(x, (dict, tuple)) for x in masks):
+            rows = masks
+        elif isinstance(masks, (dict, tuple)):
+            arrays = [x for x in spaces.flatten(masks) if x is not None]
+            if all(np.shape(x)[:1] == (count,) for x in arrays):
+                rows = [spaces.row_of_leaves(masks, i) for i in range(count)]
+        if rows is not None:
+            masks = np.stack([*map(flatten, rows)])
+        if rows is not None or not isinstance(masks, (dict, tuple, type(None))):
+            spec = tf.TensorSpec((self.actor.mask_size,), tf.int8)
+            masks = _batch("action_mask", spec, masks)
+            if len(masks) == count:
+                return masks
+        raise ValueError(
+            "The agent reads masks from `info`, so `action_mask` must be masks of shape "
+            f"{(count, self.actor.mask_size)}, or nested like the actions, with {count} "
+            "rows in each array, or a list of nested masks, such as `[mask]`. Received: "
+            f"action_mask={action_mask!r}"
+        )
 
     def _state(self, count, state):
         """Returns `[state]`, or `[]` for a policy without a memory."""

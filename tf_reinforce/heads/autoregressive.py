@@ -253,7 +253,11 @@ class Autoregressive(composite.NestedHead):
             return tf.cast(tf.round(row), tf.int32)
         rule: Any = self.masks[name]
         earlier = self._earlier(index)
-        row = rule({self.names[j]: tf.convert_to_tensor(actions[j]) for j in earlier})
+        try:
+            row = rule({self.names[j]: tf.convert_to_tensor(actions[j]) for j in earlier})
+        except Exception as error:  # of any type, since the function is the user's
+            error.add_note(f"The mask function of the part {name!r} raised this error.")
+            raise
         row = tf.convert_to_tensor(row)
         first, leaf = actions[earlier[0]], self.leaves[earlier[0]]
         rank = len(first.shape) - len(leaf.action_shape) + 1

@@ -62,6 +62,25 @@ def test_deterministic_action_is_the_legal_action_with_the_largest_logit():
 # Invalid and missing masks
 
 
+@pytest.mark.parametrize("place", ["info/action_mask", "observation/action_mask"])
+def test_act_names_the_first_observation_without_a_legal_action(place):
+    agent = built_learner(place)
+    masks = np.array([[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], "int8")
+    zeros = np.zeros((3, 1), "float32")
+    inputs = [zeros, masks]
+    if place.startswith("observation/"):
+        inputs = [{"x": zeros, "action_mask": masks}, None]
+    with pytest.raises(
+        ValueError, match=r"of observation 1 has no legal.*\[0, 0, 0, 0\]"
+    ):
+        agent.act(inputs[0], action_mask=inputs[1])
+
+
+def test_act_says_that_the_agent_reads_masks():
+    with pytest.raises(ValueError, match="reads masks from `info`.*Received: .*None"):
+        built_learner().act(np.zeros((1, 1), "float32"))
+
+
 def at(number, wrong):
     """Returns a function that changes the mask of one step."""
     return lambda now, legal: wrong if now == number else legal
