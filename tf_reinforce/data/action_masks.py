@@ -72,7 +72,7 @@ class MaskLayout:
             marks = "0, 1 or 2 for a flag" if self.is_flags else "0 or 1"
             split = f" in parts of the sizes {self.sizes}" if len(self.sizes) > 1 else ""
             hint = ""
-            if len(parts) == 1 and np.ndim(mask) == 2:
+            if any(np.ndim(part) == 2 for part in _split(mask)):
                 hint = (
                     ". For a table, with a row for each choice of another part, pass "
                     'head={"kind": "autoregressive", "masks": …}'

@@ -253,11 +253,16 @@ class Autoregressive(composite.NestedHead):
             return tf.cast(tf.round(row), tf.int32)
         rule: Any = self.masks[name]
         earlier = self._earlier(index)
+        chosen = {self.names[j]: tf.convert_to_tensor(actions[j]) for j in earlier}
         try:
-            row = rule({self.names[j]: tf.convert_to_tensor(actions[j]) for j in earlier})
+            row = rule(chosen)
         except Exception as error:  # of any type, since the function is the user's
-            error.add_note(f"The mask function of the part {name!r} raised this error.")
-            raise
+            types = {part: x.dtype.name for part, x in chosen.items()}
+            raise ValueError(
+                f"The mask function of the part {name!r} must take earlier actions of "
+                f"the types {types}. It raised {type(error).__name__}: "
+                f"{validation.one_line(error)}"
+            ) from error
         row = tf.convert_to_tensor(row)
         first, leaf = actions[earlier[0]], self.leaves[earlier[0]]
         rank = len(first.shape) - len(leaf.action_shape) + 1
@@ -366,6 +371,14 @@ class Autoregressive(composite.NestedHead):
         if self.shape is None:
             return result
         return tf.reshape(tf.stack(keras.tree.flatten(result), 1), [-1, *self.shape])
+
+    def check_space(self, space: gym.Space) -> None:
+        if isinstance(space, gym.spaces.MultiDiscrete) and self.shape is None:
+            raise ValueError(
+                f"A head for arrays of actions needs their shape. Received: {self!r} and "
+                f"the space {space!r}. Pass shape={space.shape} to the head."
+            )
+        super().check_space(space)
 
     def matches_space(self, space: gym.Space) -> bool:
         if self.shape is None:
