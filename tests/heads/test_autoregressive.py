@@ -631,7 +631,8 @@ def test_error_of_a_mask_without_legal_value_names_the_part():
     settings = {"kind": "autoregressive", "order": ["unit", "target"]}
     settings["masks"] = {"target": "unit"}
     agent = tfr.Reinforce.for_env(Hopeless, head=settings, action_mask="info/action_mask")
-    with pytest.raises(tfr.collect.EnvironmentFault, match="action in the part 'target'"):
+    text = r"in the part 'target', row 1 of its table\. Received"
+    with pytest.raises(tfr.collect.EnvironmentFault, match=text):
         agent.fit(Hopeless, epochs=1, verbose=0)
 
 
@@ -652,6 +653,9 @@ def test_numbers_of_a_multi_discrete_are_parts_of_one_array():
     assert head.matches_space(space) and not head.matches_space(gym.spaces.Discrete(2))
     with pytest.raises(ValueError, match=r"Pass shape=\(2, 2\) to the head"):
         heads.Autoregressive(tuple(map(copy.deepcopy, leaves))).check_space(space)
+    leaves = [*map(copy.deepcopy, leaves[:3]), heads.Categorical(4, start=9)]
+    with pytest.raises(ValueError, match=r"part 'action_3', .*start=9.*space Discrete"):
+        heads.Autoregressive(tuple(leaves), shape=(2, 2)).check_space(space)
     outputs = tf.constant(numbers(head, 999).astype("float32"))
     sent = head.to_environment(head.sample(outputs, parts.noise_of(head, 999, "float32")))
     assert sent.shape == (999, 2, 2) and all(map(space.contains, sent.numpy()))
@@ -687,16 +691,20 @@ REFUSED = {
     "text": (dict(order="unit"), "`order` must name each part"),
     "hidden": (dict(hidden=0), "`hidden` must be"),
     "fraction": (dict(hidden=1.5), "`hidden` must be"),
-    "later": (dict(masks={"target": "unit"}), "the name of an earlier part.*'target'"),
-    "itself": (dict(masks={"target": "target"}), "the name of an earlier part"),
-    "unmasked": (dict(masks={"unit": "real"}), "the name of an earlier part"),
-    "no_mask": (dict(masks={"real": "unit"}), "rules for parts that take a mask.*'real'"),
+    "later": (dict(masks={"target": "unit"}), "but 'unit' is not chosen before 'target'"),
+    "itself": (dict(masks={"target": "target"}), "not chosen before 'target'"),
+    "unmasked": (dict(masks={"unit": "real"}), "'real' is not one choice"),
+    "no_mask": (dict(masks={"real": "unit"}), "but the part 'real' takes no mask"),
     "first": (
-        dict(masks={"real": reachable}, order=("real", "unit", "target")),
-        "are not the first: .*'real'",
+        dict(masks={"unit": reachable}, order=("unit", "real", "target")),
+        "but the part 'unit' is the first",
     ),
-    "stranger": (dict(masks={"units": "target"}), "part 'units' in masks={'units'"),
-    "lambda": (dict(masks={"unit": unregistered}), "or a function registered with"),
+    "nothing": (dict(masks={"unit": "reel"}), "rule of 'unit' is 'reel', which is no"),
+    "stranger": (dict(masks={"units": "target"}), "but there is no part 'units'"),
+    "lambda": (
+        dict(masks={"unit": unregistered}),
+        "of 'unit' needs the decorator keras.saving.register",
+    ),
     "masks": (dict(masks=["unit"]), "`masks` must be"),
     "shape": (dict(shape=(2,)), "does not hold 3 numbers"),
     "size": (

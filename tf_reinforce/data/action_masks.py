@@ -72,7 +72,7 @@ class MaskLayout:
             marks = "0, 1 or 2 for a flag" if self.is_flags else "0 or 1"
             split = f" in parts of the sizes {self.sizes}" if len(self.sizes) > 1 else ""
             hint = ""
-            if any(np.ndim(part) == 2 for part in _split(mask)):
+            if any(np.ndim(part) == 2 for part in _split(mask)) and self.shape is None:
                 hint = (
                     ". For a table, with a row for each choice of another part, pass "
                     'head={"kind": "autoregressive", "masks": …}'
@@ -157,11 +157,12 @@ class NestedLayout(MaskLayout):
         self._starts = np.cumsum([0, *(part.size for part in self.parts)]).tolist()
         self.size, self.groups, self._owners = self._starts[-1], [], []
         for i, part in enumerate(self.parts):
-            self._owners += [self._names[i]] * len(part.groups)
+            self._owners += [repr(self._names[i])] * len(part.groups)
             for number, group in enumerate(part.groups):
                 paths = None
                 if part.shape:
                     row = number * part.shape[0] // len(part.groups)
+                    self._owners[number - len(part.groups)] += f", row {row} of its table"
                     paths = self._paths(self._choosers[i], row)
                 self.groups.append((*group[:3], paths))
 
@@ -180,7 +181,7 @@ class NestedLayout(MaskLayout):
         ]
 
     def illegal_part(self, mask):
-        return f" in the part {self._owners[np.argmin(self._allows(mask))]!r}"
+        return f" in the part {self._owners[np.argmin(self._allows(mask))]}"
 
     def flatten(self, mask):
         """Returns nested masks, of which `None` allows all actions, as `[M]` int8."""

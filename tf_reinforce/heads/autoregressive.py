@@ -130,23 +130,38 @@ class Autoregressive(composite.NestedHead):
 
     def _check_rule(self, name: Any, rule: Any) -> tuple[int, int | None]:
         """Returns the entry of `_choosers` for a rule, or raises `ValueError`."""
-        if name in self.names:
-            index = self.names.index(name)
-            chooser = self.names.index(rule) if rule in self.names else None
-            if chooser is None:
-                known = keras.saving.get_registered_name(rule) if callable(rule) else ""
-                is_rule = known and rule is keras.saving.get_registered_object(known)
-            else:
-                is_choice = isinstance(self.leaves[chooser], categorical.ChoiceHead)
-                is_rule = is_choice and chooser in self._earlier(index)
-            if is_rule and self._earlier(index) and self.leaves[index].mask_size:
-                return index, chooser
-        raise ValueError(
-            "`masks` must be rules for parts that take a mask and are not the first: the "
-            "name of an earlier part that is one choice, or a function registered with "
-            "keras.saving.register_keras_serializable. Received: the rule of the part "
-            f"{name!r} in masks={dict(self.masks)}, for the order {self.order}"
-        )
+        problem = self._problem_of_rule(name, rule)
+        if problem:
+            raise ValueError(
+                "`masks` must be rules for parts that take a mask and are not the first: "
+                "the name of an earlier part that is one choice, or a function. "
+                f"Received: masks={dict(self.masks)} for the order {self.order}, but "
+                f"{problem}"
+            )
+        is_name = rule in self.names
+        return self.names.index(name), self.names.index(rule) if is_name else None
+
+    def _problem_of_rule(self, name: Any, rule: Any) -> str:
+        """Returns what is wrong with the rule of a part, or ""."""
+        if name not in self.names:
+            return f"there is no part {name!r}"
+        index = self.names.index(name)
+        if not self.leaves[index].mask_size:
+            return f"the part {name!r} takes no mask"
+        if not self._earlier(index):
+            return f"the part {name!r} is the first"
+        if callable(rule):
+            known = keras.saving.get_registered_name(rule)
+            is_known = rule is keras.saving.get_registered_object(known)
+            text = "needs the decorator keras.saving.register_keras_serializable"
+            return "" if is_known else f"the function of {name!r} {text}"
+        if rule not in self.names:
+            return f"the rule of {name!r} is {rule!r}, which is no part"
+        chooser = self.names.index(rule)
+        if chooser not in self._earlier(index):
+            return f"{rule!r} is not chosen before {name!r}"
+        is_choice = isinstance(self.leaves[chooser], categorical.ChoiceHead)
+        return "" if is_choice else f"{rule!r} is not one choice"
 
     def _check_functions(self) -> None:
         """Raises `ValueError` if a mask function leaves no value, in any finite case."""
@@ -380,12 +395,19 @@ class Autoregressive(composite.NestedHead):
             )
         super().check_space(space)
 
-    def matches_space(self, space: gym.Space) -> bool:
+    def _spaces(self, space: gym.Space) -> list | None:
         if self.shape is None:
-            return super().matches_space(space)
+            return super()._spaces(space)
         is_array = isinstance(space, gym.spaces.MultiDiscrete)
         is_same = is_array and space.shape == self.shape
-        return is_same and super().matches_space(choices_of(space))
+        return super()._spaces(choices_of(space)) if is_same else None
+
+    @property
+    def _last_layer(self) -> str:
+        names = (*self.names, "`hidden`")
+        sizes = (*(leaf.outputs_size for leaf in self.leaves), self.hidden)
+        parts = ", ".join(f"{n} of {x}" for x, n in zip(names, sizes, strict=True))
+        return f"{super()._last_layer}, or concatenate the outputs of its parts: {parts}"
 
     def get_config(self) -> dict[str, Any]:
         rules = keras.saving.serialize_keras_object(dict(self.masks))

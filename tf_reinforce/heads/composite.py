@@ -175,14 +175,31 @@ class NestedHead(base.Head):
             except ValueError as error:
                 raise ValueError(f"In the part {name!r} of the action: {error}") from None
 
+    def check_space(self, space: gym.Space) -> None:
+        parts = self._spaces(space)
+        if parts is None:
+            super().check_space(space)
+        for name, leaf, part in zip(self.names, self.leaves, parts or (), strict=True):
+            try:
+                leaf.check_space(part)
+            except ValueError as error:
+                raise ValueError(f"In the part {name!r}, {error}") from None
+
     def matches_space(self, space: gym.Space) -> bool:
+        parts = self._spaces(space)
+        if parts is None:
+            return False
+        pairs = zip(self.leaves, parts, strict=True)
+        return all(leaf.matches_space(part) for leaf, part in pairs)
+
+    def _spaces(self, space: gym.Space) -> list | None:
+        """Returns the space of each part, or `None` if the parts are others."""
         nested = spaces.to_nest(space)
         try:
             keras.tree.assert_same_structure(self.heads, nested)
         except ValueError:
-            return False
-        parts = zip(self.leaves, keras.tree.flatten(nested), strict=True)
-        return all(leaf.matches_space(part) for leaf, part in parts)
+            return None
+        return keras.tree.flatten(nested)
 
     def is_valid(self, actions: Any) -> Any:
         return self._pack(self._each("is_valid", nested=actions))

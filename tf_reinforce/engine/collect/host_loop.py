@@ -326,13 +326,13 @@ class CollectionLoop:
         has_legal_action = self.mask_layout.has_legal_action(masks)
         for env_index in [*self.active] if not has_legal_action.all() else ():
             if not has_legal_action[env_index]:
+                mask = masks[env_index]
+                cause = "" if mask.any() else ", or there is no action mask"
                 fault = batched_envs.IndexedFault(
                     env_index,
                     "the action mask has no legal action"
-                    f"{self.mask_layout.illegal_part(masks[env_index])}, or there is no "
-                    "action mask. "
-                    f"Received: {masks[env_index].tolist()}. End the episode if no "
-                    "action is legal",
+                    f"{self.mask_layout.illegal_part(mask)}{cause}. "
+                    f"Received: {mask.tolist()}. End the episode if no action is legal",
                 )
                 self.envs.recover(fault)
                 self._start(env_index, self._drop(fault), observations)
