@@ -378,7 +378,7 @@ def test_value_optimizer_with_loss_scaling_raises(kind):
 def test_value_model_with_wrong_output_shape_raises(model):
     """Values of shape [N] minus outputs of shape [N, 1] would broadcast to [N, N]."""
     observations = tf.zeros((2, *model.input_shape[1:]))
-    with pytest.raises(ValueError, match=r"one number per observation.*Dense\(1\)"):
+    with pytest.raises(ValueError, match=r"one number per obs.*Dense\(1\).*windows"):
         baselines.Value(model).values(observations)
 
 

@@ -583,7 +583,7 @@ WRONG = {
     ),
     "one input of two": (
         lambda: built(model("dense", context=3), context=3, context_inputs=PAIR),
-        r"shapes \{'observations': .*\(None, 3, 1\)\}.*and one for each other name",
+        r"shapes \{'observations': .*\(None, 3, 1\)\}.*a dict .* for each name",
     ),
     "sequences instead of windows": (
         lambda: built(sequence(layers.GRU(3, return_sequences=True)), context=4),
@@ -602,7 +602,7 @@ WRONG = {
             sequence(attention()),
             baseline=tfr.baselines.Value(model("dense", context=3), "sgd"),
         ),
-        "The value model does not take the observations",
+        "The value model has a time axis, but no layer that remembers steps",
     ),
     "inputs without a memory": (
         lambda: built(keras.Sequential([layers.Dense(1)]), context_inputs=PAIR),
@@ -610,7 +610,7 @@ WRONG = {
     ),
     "attention over all steps": (
         lambda: built(attended(False)),
-        "CausalSelfAttention, or pass `context=K` for windows of K steps",
+        r"CausalSelfAttention, or pass `context=K` .* of shape \[\(None, None, 2\)\]$",
     ),
     "causal attention without a cache": (
         lambda: built(attended(True)),
@@ -676,6 +676,8 @@ def test_window_longer_than_the_time_limit_raises_before_the_agent_is_built():
     with pytest.raises(ValueError, match="at most the time limit of 20.*context=30"):
         agent.fit("Pendulum-v1", max_episode_steps=20, epochs=1, verbose=0)
     assert agent.head is None and not agent.built
+    with pytest.raises(ValueError, match="at most the time limit of 29.*context=30"):
+        agent.fit(lambda: gym.wrappers.TimeLimit(toys.Clock(), 29), epochs=1, verbose=0)
     agent.fit("Pendulum-v1", max_episode_steps=30, epochs=1, verbose=0)
 
 

@@ -119,7 +119,8 @@ class Value(base.Baseline):
             raise ValueError(
                 "The model of a `Value` baseline must return one number per observation. "
                 f"Received: shape {values.shape}. End the model with "
-                "keras.layers.Dense(1)."
+                "keras.layers.Dense(1), and for a policy of windows, `context=K`, begin "
+                "it with keras.Input((K, …)) like the policy."
             )
         if values.dtype in (tf.float16, tf.bfloat16):
             values = tf.cast(values, tf.float32)

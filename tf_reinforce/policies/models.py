@@ -68,16 +68,17 @@ def call_on_examples(policy, observation_spec, memory=None, name="policy"):
         shapes = records.shapes_with_axes(observation_spec, None)
         received = [tuple(x.shape) for x in getattr(policy, "inputs", None) or ()]
         ranks = [leaf.shape.rank + 2 for leaf in keras.tree.flatten(observation_spec)]
-        hint = ""
         if memory is None and sorted(map(len, received)) == sorted(ranks):
-            hint = (
-                ". For a policy that reads earlier steps, use recurrent layers or tfr."
-                "layers.CausalSelfAttention, or pass `context=K` for windows of K steps"
-            )
+            raise ValueError(
+                f"The {name} has a time axis, but no layer that remembers steps. Use "
+                "recurrent layers or tfr.layers.CausalSelfAttention, or pass `context=K` "
+                f"for windows of K steps. Received: {policy!r} with inputs of shape "
+                f"{received}"
+            ) from error
         raise ValueError(
             f"The {name} does not take the observations of this environment. Expected: "
             f"an input of shape {shapes}. Received: {policy!r} with inputs of shape "
-            f"{received}, which raises: {validation.one_line(error)}{hint}"
+            f"{received}, which raises: {validation.one_line(error)}"
         ) from error
 
 

@@ -423,14 +423,16 @@ def expect_inputs(model, spec, size, fits):
     if inputs:
         given = getattr(model, "input", model.inputs)  # a Sequential has only the latter
         received = keras.tree.map_structure(lambda x: tuple(x.shape), given)
-    more = " and one for each other name" if len(expected) > 1 else ""
+    start = f"Start it with keras.Input({expected[0][1:]})"
+    if len(expected) > 1:
+        start = "Start it with a dict that holds a keras.Input for each name"
     if len(inputs) > len(expected):
-        more += ", or pass `context_inputs` for a model that reads actions or rewards"
+        start += ", or pass `context_inputs` for a model that reads actions or rewards"
     steps = "sequences of any length" if size is None else f"windows of {size} steps"
     raise ValueError(
         f"A policy or value model of {steps} must be a Functional or Sequential model "
         f"with inputs of the shapes {nested}. Received: {model!r} with inputs of "
-        f"{received}. Start it with keras.Input({expected[0][1:]}){more}."
+        f"{received}. {start}."
     )
 
 

@@ -553,6 +553,8 @@ class SyncEnvs(BatchedEnvs):
         super().__init__(len(envs), *env_spaces, first.spec)
         self._envs = envs
         limit = max_episode_steps or (first.spec and first.spec.max_episode_steps)
+        if not limit and first.has_wrapper_attr("_max_episode_steps"):
+            limit = first.get_wrapper_attr("_max_episode_steps")  # of gym's `TimeLimit`
         self._warn_at_limit = not limit
         self.max_episode_steps = limit or config.DEFAULT_MAX_EPISODE_STEPS
         self._owned = owned
