@@ -4,7 +4,7 @@
     python docs/draw_memory.py --run {attention | gru} SEED …
 
 The first command draws docs/memory.json. The second one trains the agents of
-examples/memory.py first, which takes about a minute per seed on two cores, and adds their
+examples/memory.py first, which takes one to two minutes per seed on two cores, and adds their
 results to this file.
 """
 
@@ -30,14 +30,15 @@ def run(memory_name, seed):
     agent, env, history = memory.train("tmaze", memory_name, seed)
     seconds = round(time.time() - start)
     returns = agent.evaluate(env, 200, per_episode=True)["episode_return"]
-    curve = np.reshape(history.history["episode_return"], [-1, EVERY]).mean(axis=1)
+    means = history.history["episode_return"]
+    curve = [np.mean(means[i : i + EVERY]) for i in range(0, len(means), EVERY)]
     row = {
         "memory": memory_name,
         "seed": seed,
         "success": float(np.mean(returns == 1.0)),
         "updates": agent.updates,
         "seconds": seconds,
-        "curve": curve.round(2).tolist(),
+        "curve": np.round(curve, 2).tolist(),
     }
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     rows = [x for x in rows if (x["memory"], x["seed"]) != (memory_name, seed)] + [row]

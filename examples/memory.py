@@ -13,6 +13,7 @@ All of them are tensor environments, so collecting and learning run in one XLA p
 """
 
 import argparse
+import functools
 import time
 
 import gymnasium as gym
@@ -128,10 +129,13 @@ def make_policy(env, memory, window, outputs, is_signal):
     """Returns a policy of sequences, `[B, T, D]`, to outputs, `[B, T, outputs]`."""
     inputs = keras.Input((None, *env.observation_space.shape))
     if is_signal:
-        # One-hot signals become orthogonal vectors, large enough to tell steps apart
-        # that attend to the same. From scaled inputs, the softmax of some heads is sharp
-        # from the start, so one step does not vanish in the mean over all others.
-        orthogonal = keras.initializers.Orthogonal(gain=2.0)
+        # One-hot signals become orthogonal vectors. With attention, they are at first
+        # larger than the memory that is added to them. Otherwise the junction looks like
+        # the corridor, and the policy would go straight on there before it has ever been
+        # there. From scaled inputs, the softmax of some heads is sharp from the start, so
+        # one step does not vanish in the mean over all others.
+        gain = 2.0 if memory == "gru" else 16.0
+        orthogonal = keras.initializers.Orthogonal(gain)
         x = keras.layers.Dense(32, kernel_initializer=orthogonal)(inputs)
         heads, key_dim, scale = 8, 16, 2.0
     else:
@@ -148,9 +152,13 @@ def make_policy(env, memory, window, outputs, is_signal):
         layer = tfr.layers.CausalSelfAttention(heads, key_dim, window=window)
         x = keras.layers.Add()([x, layer(normal)])
         x = keras.layers.LayerNormalization()(x)
-    if is_signal:  # to act on a signal otherwise than on the memory of it
+    last = "glorot_uniform"
+    if is_signal and memory == "attention":
+        x = keras.layers.Dense(64, "tanh")(x)  # to act otherwise on a memory of a signal
+        last = keras.initializers.Orthogonal(0.01)  # all actions begin equally likely
+    elif is_signal:
         x = keras.layers.Dense(64, "relu")(x)
-    return keras.Model(inputs, keras.layers.Dense(outputs)(x))
+    return keras.Model(inputs, keras.layers.Dense(outputs, kernel_initializer=last)(x))
 
 
 decay = keras.optimizers.schedules.PolynomialDecay
@@ -159,11 +167,15 @@ TASKS = {
     "tmaze": dict(
         env=TMaze,
         policy=dict(window=202, outputs=4, is_signal=True),
-        agent=dict(gamma=0.97, entropy_coef=0.03),
+        agent=dict(gamma=0.97, entropy_coef=0.05),
+        # 16 episodes with one goal are compared with each other. With a baseline over
+        # both goals, a policy that always turns up would have positive advantages at the
+        # one goal and negative ones at the other, and their noise keeps it from learning.
+        group_size=16,
         optimizer=dict(learning_rate=2e-3, beta_2=0.99),
         episodes=128,
         updates=200,
-        targets=[0.98],  # training stops when the mean return of an update reaches it
+        targets=[0.98],  # training stops when an update and a validation reach it
     ),
     "cartpole": dict(
         env=CartPole,
@@ -200,7 +212,9 @@ def make_agent(name, env, memory, seed):
     keras.utils.set_random_seed(seed)
     task = TASKS[name]
     policy = make_policy(env, memory, **task["policy"])
-    kwargs = {"baseline": "time_step", "scale_advantages": "running", **task["agent"]}
+    size = task.get("group_size")
+    baseline = tfr.baselines.LeaveOneOut(size) if size else "time_step"
+    kwargs = {"baseline": baseline, "scale_advantages": "running", **task["agent"]}
     agent = tfr.Reinforce(policy, **kwargs)
     optimizer = keras.optimizers.Adam(**task["optimizer"], global_clipnorm=1.0)
     agent.compile(optimizer, steps_per_execution=10)
@@ -212,13 +226,17 @@ def train(name, memory, seed, updates=None, **env_kwargs):
     task = TASKS[name]
     env = task["env"](**env_kwargs)
     agent = make_agent(name, env, memory, seed)
-    callbacks = [tfr.callbacks.StopAtReturn(x) for x in task["targets"]]
+    updates = updates or task["updates"]
+    stop = functools.partial(tfr.callbacks.StopAtReturn, monitor="val_episode_return")
     history = agent.fit(
         env,
-        epochs=updates or task["updates"],
+        epochs=updates,
         episodes_per_epoch=task["episodes"],
         seed=seed,
-        callbacks=callbacks,
+        validation_env=env,
+        validation_freq=updates,
+        validation_episodes=100,
+        callbacks=[stop(x) for x in task["targets"]],
         verbose=0,
     )
     return agent, env, history
