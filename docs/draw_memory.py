@@ -4,8 +4,8 @@
     python docs/draw_memory.py --run {attention | gru} SEED …
 
 The first command draws docs/memory.json. The second one trains the agents of
-examples/memory.py first, which takes one to two minutes per seed on two cores, and adds their
-results to this file.
+examples/memory.py first, which takes up to two minutes per seed on two cores, and adds
+their results to this file.
 """
 
 import json
