@@ -136,8 +136,8 @@ def test_every_folder_has_a_floor():
 
 
 PUBLIC = [
-    "baselines", "callbacks", "collect", "eligibility", "envs", "heads", "layers",
-    "losses", "normalization", "presets", "returns", "sequences", "testing",
+    "baselines", "callbacks", "collect", "eligibility", "envs", "estimators", "heads",
+    "layers", "losses", "normalization", "presets", "returns", "sequences", "testing",
 ]  # fmt: skip
 CONSTANTS = {"TWINS"}
 TWINS = {"blackjack", "classic_control", "tabular", "toys"}

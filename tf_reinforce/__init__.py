@@ -28,6 +28,7 @@ _PATHS = {
     "collect": "engine.collect",
     "eligibility": "functional.eligibility",
     "envs": "envs",
+    "estimators": "sampling.estimators",
     "heads": "heads",
     "layers": "sampling.layers",
     "losses": "functional.losses",

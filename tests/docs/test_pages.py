@@ -13,7 +13,7 @@ from gymnasium.envs import registration
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-OTHERS = "README", "ecosystem", "eligibility", "export", "pictures"
+OTHERS = "README", "ecosystem", "eligibility", "estimator_choice", "export", "pictures"
 OTHERS = *OTHERS, "replicated_learners", "spaces", "your_tensor_env"
 PREFIXES = "tutorial_", "concept_", "howto_", "coming_from", "index"
 FOUND = {p.stem for p in DOCS.glob("*.md") if p.stem.startswith(PREFIXES)}

@@ -68,6 +68,7 @@ def test_repeat_previous_asks_for_an_earlier_card(example):
     np.testing.assert_allclose(rewards.sum(axis=1), [1, -1, 1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_attention_solves_a_short_tmaze(example):
     agent, env, _ = example.train("tmaze", "attention", seed=0, length=8)
     returns = agent.evaluate(env, 200, per_episode=True)["episode_return"]

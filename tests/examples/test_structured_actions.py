@@ -113,6 +113,7 @@ def test_operations_wait_for_their_job_and_their_machine(tasks):
     np.testing.assert_array_equal(state["machine_free"], [[4, 5]])
 
 
+@pytest.mark.slow
 def test_pointer_learns_from_few_jobs_and_schedules_twelve(tasks):
     agent = tasks.make_jobs_agent()
     agent.fit(tasks.Jobs(3, 5), epochs=30, episodes_per_epoch=64, verbose=0)

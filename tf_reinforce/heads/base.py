@@ -197,6 +197,26 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     def to_environment(self, actions: Any) -> Any:
         """Converts `N` raw actions `[N, …]` to what the environment receives."""
 
+    def category_log_probs(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the log-probabilities of D independent choices, `[N, D, K]`.
+
+        K is the largest number of categories, and missing ones have probability zero.
+
+        Args:
+            outputs: `[N, P]` float tensor.
+
+        Raises:
+            ValueError: If an action does not consist of such choices.
+        """
+        raise ValueError(
+            "This estimator needs a head of independent choices: Categorical, Bernoulli, "
+            f"MultiCategorical or Pointer. Received: {self!r}"
+        )
+
+    def from_vectors(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Converts one-hot vectors `[N, D, K]`, or relaxed ones, to `[N, F]` floats."""
+        return vectors[:, 0]
+
     def relative_scale(self, outputs: tf.Tensor) -> tf.Tensor:
         """Returns the standard deviation of each real number of an action.
 

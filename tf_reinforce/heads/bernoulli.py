@@ -66,6 +66,12 @@ class Bernoulli(base.Head):
         each = tfp.distributions.Bernoulli(logits=outputs, dtype=tf.int64)
         return tfp.distributions.Independent(each, 1)
 
+    def category_log_probs(self, outputs: tf.Tensor) -> tf.Tensor:
+        return tf.math.log_sigmoid(tf.stack([-outputs, outputs], axis=-1))
+
+    def from_vectors(self, vectors: tf.Tensor) -> tf.Tensor:
+        return vectors[..., 1]
+
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         return eligibility.bernoulli_logits(outputs, actions)
 

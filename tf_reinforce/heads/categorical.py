@@ -62,6 +62,9 @@ class ChoiceHead(LogitsHead):
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         return tfp.distributions.Categorical(logits=self.logits(outputs))
 
+    def category_log_probs(self, outputs: tf.Tensor) -> tf.Tensor:
+        return tf.nn.log_softmax(self.logits(outputs))[:, None]
+
     def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
         # By the Gumbel-max trick, the argmax of logits plus -log(-log u) is a sample.
         return tf.argmax(center_logits(self.logits(outputs)) + gumbel(noise), axis=-1)

@@ -135,6 +135,10 @@ class GaussianHead(box.BoxHead):
         scale = self._scale(outputs) * tf.ones_like(mean)
         return {"mean": tf.identity(mean), "scale": scale}
 
+    def normal_parameters(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns mean and standard deviation of each number, `[N, A, 2]`."""
+        return tf.stack([*self.parameters(outputs).values()], axis=-1)
+
     def chain_rule(self, outputs: Any, slopes: Any) -> Any:
         """Converts eligibilities of mean and log σ to those of the policy outputs.
 

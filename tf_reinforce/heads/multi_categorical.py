@@ -77,6 +77,12 @@ class MultiCategorical(categorical.LogitsHead):
         choices = tfp.distributions.Categorical(logits=self._to_block(outputs))
         return tfp.distributions.Independent(choices, 1)
 
+    def category_log_probs(self, outputs: tf.Tensor) -> tf.Tensor:
+        return tf.nn.log_softmax(self._to_block(outputs))
+
+    def from_vectors(self, vectors: tf.Tensor) -> tf.Tensor:
+        return self._from_block(vectors)
+
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         slopes = eligibility.categorical_logits(self._to_block(outputs), actions)
         return self._from_block(slopes)

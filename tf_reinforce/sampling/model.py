@@ -17,8 +17,10 @@ from tf_reinforce import baselines
 from tf_reinforce.engine import agent_state
 from tf_reinforce.functional import losses
 from tf_reinforce.functional import shapes
+from tf_reinforce.sampling import estimators
 from tf_reinforce.sampling import example_losses
 from tf_reinforce.sampling import logged_actions
+from tf_reinforce.sampling import nested_rows
 from tf_reinforce.sampling import resumed_fit
 from tf_reinforce.sampling import reward_functions
 from tf_reinforce.sampling import sample
@@ -47,6 +49,9 @@ class Estimate(NamedTuple):
     rewards: Any  # [R] float, the rewards without sample weights, or `None`
     log_probs: tf.Tensor  # [R] float, of all samples of a row
     entropies: tf.Tensor  # [R] float, in nats, of all samples of a row
+    # With an estimator that draws T samples, the model's rows are T times the rows of the
+    # costs and entropies, and this is the weight of each, `[R·T]`. `log_probs` is `None`.
+    weights: Any = None
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -89,6 +94,11 @@ class ScoreFunction(resumed_fit.TrainingModel):
             `samples=1`, over the other examples of the batch. Other choices are
             `"moving_average"`, `None`, a `tfr.baselines.Baseline`, or a Keras model that
             predicts one number `[N, 1]` from the inputs.
+        estimator: Name or `tfr.estimators.Estimator`, for all `Sample` layers without
+            one. `"score_function"` draws one sample in each of the K rows of an example;
+            `"leave_one_out"` is the same with `samples` ≥ 2 and the default baseline.
+            `"vimco"` maximizes log 1/K Σ exp(-L) over the K rows. Others draw several
+            samples for each row, so the model computes more rows.
         entropy_coef: Float ≥ 0, the weight of an entropy bonus. The bonus is the sum of
             the entropies of an example's samples, averaged over examples.
         **kwargs: Keyword arguments of `keras.Model`.
@@ -127,6 +137,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
         samples: int = 4,
         baseline: Any = "leave_one_out",
         entropy_coef: float = 0.0,
+        estimator: Any = "score_function",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -153,6 +164,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
             self.supports_jit = self._is_compiled  # XLA cannot call Python
         self.samples = validation.positive_int("samples", samples)
         self.baseline = _get_baseline(baseline, self.samples)
+        self.estimator = _get_estimator(estimator, self.baseline, self.samples, found)
         self.entropy_coef = validation.within("entropy_coef", entropy_coef, 0, math.inf)
         self._entropy_tracker = keras.metrics.Mean(name="entropy")
         # XLA cannot raise an error, so a step notes here whether its values are finite.
@@ -279,22 +291,23 @@ class ScoreFunction(resumed_fit.TrainingModel):
             return array if is_single else tf.repeat(array, self.samples, axis=0)
 
         rows = keras.tree.map_structure(repeat, Rows(inputs, targets, sample_weight))
+        if self.is_nested:
+            return self._nested_gradients(rows, replayed, scale_loss)
         with tf.GradientTape(persistent=True) as tape:
             with sample.recording(replayed, tape=tape) as recorder:
                 outputs = self.model(rows.inputs, training=True)
             log_probs, entropies = recorder.sums(sample.sample_layers(self.model))
             costs, rewards = self.costs(rows, outputs)
-            # In float64, returns that are equal have advantages of exactly zero.
-            returns = -tf.cast(costs, tf.float64)
-            values = tf.zeros_like(returns)
-            if self.baseline.is_value_function:
-                values = tf.cast(self.baseline.values(rows.inputs), returns.dtype)
-            # A row is an episode of one step.
-            one_step = returns[None], tf.ones_like(returns, tf.bool)[None], values[None]
-            advantages = returns - self.baseline.estimate(*one_step)[0]
+            advantages = self._advantages(-costs, rows.inputs)
             costs = tf.cast(costs, log_probs.dtype)
             count = tf.size(costs)
-            loss = tf.reduce_mean(costs) + self.penalties(costs.dtype)
+            loss = tf.reduce_mean(costs)
+            if isinstance(self.estimator, estimators.Vimco):
+                groups = tf.reshape(costs, [-1, self.samples])
+                objective, factors = self.estimator.objective(groups)
+                loss = -tf.reduce_mean(objective)
+                advantages = self.samples * tf.reshape(factors, [-1])
+            loss += self.penalties(costs.dtype)
             surrogate = loss + losses.policy_gradient(log_probs, advantages, count)
             if self.entropy_coef:
                 surrogate += self.entropy_coef * losses.entropy(entropies, count)
@@ -303,6 +316,55 @@ class ScoreFunction(resumed_fit.TrainingModel):
             recorder.expect_differentiable()
         result = losses.gradients(tape, scaled, self.model.trainable_variables)
         return Estimate(rows, result, loss, outputs, costs, rewards, log_probs, entropies)
+
+    @property
+    def is_nested(self) -> bool:
+        """Returns whether a layer has another estimator than the score function."""
+        layers = sample.sample_layers(self.model)
+        return any(
+            not isinstance(layer.estimator or self.estimator, estimators.Score)
+            for layer in layers
+        )
+
+    def _nested_gradients(self, rows, noise, scale_loss):
+        """Returns what `gradients` does, with several samples for each row."""
+        layers = sample.sample_layers(self.model)
+        inputs = rows.inputs
+        with tf.GradientTape(persistent=True) as tape:
+            nested = nested_rows.NestedRows(layers, self.estimator, tape, noise)
+            rows = keras.tree.map_structure(
+                lambda x: None if x is None else tf.repeat(x, nested.size, axis=0), rows
+            )
+            with sample.recording(nested=nested, tape=tape):
+                outputs = self.model(rows.inputs, training=True)
+            costs, rewards = self.costs(rows, outputs)
+            costs = tf.cast(costs, nested.calls[0].parameters.dtype)
+
+            def level(values):
+                return values + tf.cast(self._advantages(-values, inputs), values.dtype)
+
+            total, values, entropies, weights = nested.surrogate(costs, level)
+            count = tf.cast(tf.size(values), costs.dtype)
+            loss = tf.reduce_sum(tf.stop_gradient(weights) * costs) / count
+            loss += self.penalties(costs.dtype)
+            surrogate = loss + total / count
+            if self.entropy_coef:
+                surrogate += self.entropy_coef * losses.entropy(entropies, count)
+            scaled = scale_loss(surrogate)
+        result = losses.gradients(tape, scaled, self.model.trainable_variables)
+        estimate = rows, result, loss, outputs, values, rewards, None, entropies
+        return Estimate(*estimate, tf.stop_gradient(weights))
+
+    def _advantages(self, returns, inputs):
+        """Returns the returns `[R]` of rows minus their baseline, in float64."""
+        # In float64, returns that are equal have advantages of exactly zero.
+        returns = tf.cast(returns, tf.float64)
+        values = tf.zeros_like(returns)
+        if self.baseline.is_value_function:
+            values = tf.cast(self.baseline.values(inputs), returns.dtype)
+        # A row is an episode of one step.
+        one_step = returns[None], tf.ones_like(returns, tf.bool)[None], values[None]
+        return returns - self.baseline.estimate(*one_step)[0]
 
     def penalties(self, dtype: Any) -> tf.Tensor:
         """Returns the sum of the model's own losses (regularizers, `add_loss`)."""
@@ -369,11 +431,14 @@ class ScoreFunction(resumed_fit.TrainingModel):
     def _step(self, data, states):
         """Makes a step with examples; returns the logs."""
         estimate = self.gradients(*data, scale_loss=self.optimizer.scale_loss)
-        rows, gradients, loss, outputs, costs, rewards, _, entropies = estimate
-        size = tf.size(costs)
+        rows, gradients, loss, outputs, costs, rewards, _, entropies, weights = estimate
+        size, inputs = tf.size(costs), rows.inputs
+        if weights is not None:
+            copies = tf.size(weights) // size
+            inputs = keras.tree.map_structure(lambda x: x[::copies], inputs)
         # `fit` has shuffled the examples, so their order is a random permutation.
         batch = baselines.BaselineBatch(
-            rows.inputs,
+            inputs,
             tf.stop_gradient(-costs),
             tf.zeros_like(costs, tf.int32),
             size,
@@ -383,7 +448,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
         update = functools.partial(self.baseline.apply_gradients, others, batch)
         self._apply_if_finite(gradients, states, [costs, *others], update)
         self._entropy_tracker.update_state(entropies)
-        return self._updated_metrics(rows, loss, outputs, costs, rewards)
+        return self._updated_metrics(rows, loss, outputs, costs, rewards, weights)
 
     def _logged_step(self, data, states):
         """Makes a step with logged decisions; returns the logs."""
@@ -405,11 +470,18 @@ class ScoreFunction(resumed_fit.TrainingModel):
         sizes.update_state(share, tf.size(weights))
         return self.get_metrics_result()
 
-    def _updated_metrics(self, rows, loss, outputs, costs, rewards):
-        """Adds a batch to the metrics; returns the logs."""
+    def _updated_metrics(self, rows, loss, outputs, costs, rewards, weights=None):
+        """Adds a batch to the metrics, with `[R]` weights of rows; returns the logs."""
         self._loss_tracker.update_state(loss, tf.size(costs))
         if rewards is not None:
-            self._reward_tracker.update_state(rewards)
+            self._reward_tracker.update_state(rewards, weights)
+        if weights is not None:  # metrics see the row of each example that counts most
+            weights = tf.reshape(weights, [tf.size(costs), -1])
+            first = tf.range(tf.size(weights, tf.int64), delta=tf.size(weights[0]))
+            chosen = first + tf.argmax(weights, axis=1)
+            rows, outputs = keras.tree.map_structure(
+                lambda x: x if x is None else tf.gather(x, chosen), (rows, outputs)
+            )
         return self.compute_metrics(
             rows.inputs, rows.targets, outputs, rows.sample_weight
         )
@@ -523,6 +595,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
         return {
             "samples": self.samples,
             "entropy_coef": self.entropy_coef,
+            **self._estimator_config(),
             "reward": self.reward,
             "loss": keras.tree.map_structure(
                 keras.saving.serialize_keras_object, self.example_loss
@@ -702,8 +775,15 @@ class ScoreFunction(resumed_fit.TrainingModel):
             "samples": self.samples,
             "baseline": serialize(self.baseline),
             "entropy_coef": self.entropy_coef,
+            **self._estimator_config(),
             **version.stamp(),
         }
+
+    def _estimator_config(self):
+        """Returns the estimator, unless it is the default, which old files lack."""
+        if type(self.estimator) is estimators.Score:
+            return {}
+        return {"estimator": keras.saving.serialize_keras_object(self.estimator)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "ScoreFunction":
@@ -711,7 +791,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
         config = version.unstamped(name, f"The {name}", config)
         parts = {
             name: keras.saving.deserialize_keras_object(config[name])
-            for name in config.keys() & {"model", "loss", "baseline"}
+            for name in config.keys() & {"model", "loss", "baseline", "estimator"}
         }
         if config.get("reward") is not None:
             parts["reward"] = reward_functions.find(config["reward"])
@@ -731,3 +811,27 @@ def _get_baseline(baseline, samples):
             "Value(model)"
         )
     return baseline
+
+
+def _get_estimator(estimator, baseline, samples, layers):
+    """Returns the `Estimator` for the argument `estimator` of `ScoreFunction`."""
+    is_leave_one_out = isinstance(estimator, str) and estimator == "leave_one_out"
+    result = estimators.get("score_function" if is_leave_one_out else estimator)
+    is_vimco = isinstance(result, estimators.Vimco)
+    is_own = getattr(baseline, "group_size", None) == samples > 1
+    if (is_leave_one_out or is_vimco) and not is_own:
+        raise ValueError(
+            f"The estimator {estimator!r} compares at least two samples of an example, "
+            f"and has its own baseline. Received: samples={samples} and {baseline!r}. "
+            "Pass `samples=K`, and leave out `baseline`."
+        )
+    own = [layer.name for layer in layers if layer.estimator is not None]
+    if is_vimco and own:
+        raise ValueError(
+            f"'vimco' is the objective of all layers. Received: {own} with estimators"
+        )
+    if isinstance(result, estimators.Relax):
+        raise ValueError(
+            "Pass `Relax` to the layer: Sample(head, estimator=Relax(model))"
+        )
+    return result

@@ -5,14 +5,18 @@ training step therefore calls the model inside the context `recording`.
 """
 
 import contextlib
+import math
 import threading
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_reinforce import heads
+from tf_reinforce.data import seeding
 from tf_reinforce.data import tensor_noise
+from tf_reinforce.sampling import estimators
 from tf_reinforce.support import validation
 
 
@@ -33,12 +37,14 @@ class Recorder:
     Args:
         replayed: List of raw actions, one entry for each call of a `Sample` layer, which
             the layers return instead of drawing samples; or `None`.
+        nested: `NestedRows` if an estimator evaluates several copies, or `None`.
         tape: Persistent `tf.GradientTape` around the context, or `None`.
         draws: Bool, whether the layers draw samples also in inference.
     """
 
-    def __init__(self, replayed=None, tape=None, draws=False):
+    def __init__(self, replayed=None, tape=None, draws=False, nested=None):
         self.samples = []
+        self.nested = nested
         self.called = set()  # ids of all layers that were called, also in inference
         self.replayed = replayed
         self.tape = tape
@@ -142,6 +148,10 @@ class Sample(keras.layers.Layer):
         head: `tfr.heads.Head`, which makes the distribution from P numbers per sample.
         seed: Int, or `None` for a seed from Keras' global generator, which
             `keras.utils.set_random_seed` sets.
+        one_hot: Bool, whether samples are float one-hot vectors instead of integers; for
+            `Bernoulli`, floats 0 and 1. Relaxed samples need it.
+        estimator: Name or `tfr.estimators.Estimator`, which `ScoreFunction` uses for this
+            layer in place of its own.
 
     Call arguments:
         outputs: `[N, …, P]` float tensor, the parameters of the distributions, for
@@ -171,9 +181,19 @@ class Sample(keras.layers.Layer):
     """
 
     def __init__(
-        self, head: heads.Head, *, seed: int | None = None, **kwargs: Any
+        self,
+        head: heads.Head,
+        *,
+        seed: int | None = None,
+        one_hot: bool = False,
+        estimator: Any = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**{"autocast": False, **kwargs})
+        self.one_hot = validation.boolean("one_hot", one_hot)
+        self.estimator = None if estimator is None else estimators.get(estimator)
+        if isinstance(self.estimator, estimators.Vimco):
+            raise ValueError("'vimco' is an objective: ScoreFunction(estimator='vimco')")
         self.head = validation.instance("head", head, heads.Head)
         self.seed = seed if seed is None else validation.check_seed(seed)
         self.seed_generator = keras.random.SeedGenerator(self.seed)
@@ -185,6 +205,7 @@ class Sample(keras.layers.Layer):
                 f"{self.head!r} needs inputs of shape (batch, …, "
                 f"{self.head.outputs_size}). Received: shape {tuple(outputs_shape)}"
             )
+        self.samples_shape = tuple(outputs_shape[1:-1])
         if not self.head.built:
             self.head.set_float_type(_float_type(self.compute_dtype).name)
             self.head.build((None, self.head.outputs_size))
@@ -207,22 +228,92 @@ class Sample(keras.layers.Layer):
                 )
             legal = tf.reshape(tf.cast(action_mask, tf.int8), [-1, self.head.mask_size])
             rows = self.head.mask_outputs(rows, legal)
-        recorder = _active_recorder()
-        if recorder is not None:
-            recorder.called.add(id(self))
-        if recorder is None or not (training or recorder.in_inference):
-            actions = self._draw(rows, training, _call_number(self, training))
-        else:
-            if mask is None:
-                mask = getattr(outputs, "_keras_mask", None)
-            actions = self._draw_recorded(recorder, rows, shape, mask)
+        if mask is None:
+            mask = getattr(outputs, "_keras_mask", None)
+        samples = self._samples(rows, shape, mask, training)
 
         def unflatten(rows):  # the axes of the outputs
             result = tf.reshape(rows, tf.concat([shape, tf.shape(rows)[1:]], axis=0))
             result.set_shape([*outputs.shape[:-1], *rows.shape[1:]])
             return result
 
-        return keras.tree.map_structure(unflatten, self.head.to_environment(actions))
+        return keras.tree.map_structure(unflatten, samples)
+
+    def _samples(self, rows, shape, mask, training):
+        """Returns a sample for each row of outputs `[R, P]`."""
+        recorder = _active_recorder()
+        if recorder is not None:
+            recorder.called.add(id(self))
+        if recorder is None or not (training or recorder.in_inference):
+            actions = self._draw(rows, training, _call_number(self, training))
+        elif recorder.nested is None:
+            actions = self._draw_recorded(recorder, rows, shape, mask)
+        else:
+            vectors = self._draw_nested(recorder.nested, rows, mask)
+            if self.one_hot:
+                return self.head.from_vectors(vectors)
+            if vectors.shape[-1] == 1:
+                return self.head.to_environment(vectors[..., 0])
+            indices = tf.argmax(vectors, axis=-1, output_type=self.head.action_dtype)
+            actions = tf.reshape(indices, [-1, *self.head.action_shape])
+        if not self.one_hot:
+            return self.head.to_environment(actions)
+        sites, size = self.head.category_log_probs(rows[:1]).shape[1:]
+        indices = tf.reshape(actions, [-1, sites])
+        return self.head.from_vectors(tf.one_hot(indices, size, dtype=rows.dtype))
+
+    def copies(self, estimator: estimators.Estimator) -> int:
+        """Returns how many samples an estimator draws for an example."""
+        if not self.built or None in self.samples_shape:
+            raise ValueError(
+                f"The estimator of {self.name!r} needs inputs of a fixed shape. "
+                f"Received: {self.samples_shape} between the first and the last axis"
+            )
+        outputs = tf.zeros([1, self.head.outputs_size], self.head.compute_dtype)
+        sites, size = self._parameters(outputs, estimator).shape[1:]
+        return estimator.copies(math.prod(self.samples_shape) * sites, size)
+
+    def _parameters(self, rows, estimator):
+        """Returns the parameters of the sites of a sample, `[R, D, K]`."""
+        if not estimator.is_normal:
+            return self.head.category_log_probs(rows)
+        if not hasattr(self.head, "normal_parameters"):
+            raise ValueError(
+                f"The estimator {type(estimator).__name__} needs a head of normal "
+                "numbers: Gaussian, ClippedGaussian or TanhGaussian. Received: "
+                f"{self.head!r}"
+            )
+        return self.head.normal_parameters(rows)
+
+    def _draw_nested(self, nested, rows, mask):
+        """Returns the samples that an estimator draws for the rows, `[R, D, K]`."""
+        estimator = nested.estimator_of(self)
+        parameters = self._parameters(rows, estimator)
+        sites, size = parameters.shape[1:]
+        if mask is not None:  # padding has no choice, and no gradient
+            certain = tf.one_hot(0, size, 0.0, rows.dtype.min / 2, dtype=rows.dtype)
+            if estimator.is_normal:
+                certain = tf.constant([0.0, 1.0], rows.dtype)
+            parameters = tf.where(tf.reshape(mask, [-1, 1, 1]), parameters, certain)
+        places = math.prod(self.samples_shape)
+        vectors = nested.draw(
+            self, estimator, tf.reshape(parameters, [-1, places * sites, size])
+        )
+        return tf.reshape(vectors, [-1, sites, vectors.shape[-1]])
+
+    def uniform_noise(self, count: tf.Tensor, dtype: Any) -> Any:
+        """Returns a function that draws new uniform numbers `[count, *shape]`."""
+
+        def draw(shape: tuple, cuts: Any, is_step: bool) -> tf.Tensor:
+            key = tf.cast(self.seed_generator.next(), tf.uint32)
+            spec = seeding.NoiseSpec("uniform", shape)
+            numbers = tensor_noise.counter_noise(key, [spec], tf.range(count), 0, dtype)[
+                0
+            ]
+            limits = np.finfo(tf.as_dtype(dtype).as_numpy_dtype)  # never exactly 0
+            return tf.clip_by_value(numbers, limits.tiny, 1.0 - limits.epsneg)
+
+        return draw
 
     def _draw(self, rows, training, call):
         """Returns raw actions for outputs `[R, P]`: samples, or modes in inference.
@@ -282,12 +373,20 @@ class Sample(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         head = keras.saving.serialize_keras_object(self.head)
-        return {**super().get_config(), "head": head, "seed": self.seed}
+        config = {**super().get_config(), "head": head, "seed": self.seed}
+        if self.one_hot:  # old files lack both
+            config["one_hot"] = True
+        if self.estimator is not None:
+            config["estimator"] = keras.saving.serialize_keras_object(self.estimator)
+        return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Sample":
-        head = keras.saving.deserialize_keras_object(config["head"])
-        return cls(**{**config, "head": head})
+        parts = {
+            name: keras.saving.deserialize_keras_object(config[name])
+            for name in config.keys() & {"head", "estimator"}
+        }
+        return cls(**{**config, **parts})
 
 
 def sample_layers(model: keras.Model) -> list:

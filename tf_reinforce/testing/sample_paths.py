@@ -1,5 +1,6 @@
 """Checks gradients of a `ScoreFunction`, from its samples and from logged decisions."""
 
+import math
 from typing import Any
 
 import keras
@@ -58,6 +59,11 @@ def check_score_function(
     )
     paths = _SamplePaths(score_function, batch)
     exact, probs = paths.exact()
+
+    if score_function.is_nested:
+        found = _expected_over_noise(score_function, batch)
+        results = found, exact, paths.is_path.shape[1]
+        return expectations.compare(*results, tolerance, "the expected loss")
 
     @tf.function(autograph=False)
     def gradient(replayed):
@@ -124,6 +130,83 @@ class _SamplePaths:
         gradient = losses.gradients(tape, loss, self.model.trainable_variables)
         probs = probs.numpy().reshape(self.num_examples, num_paths)
         return expectations.flat(gradient), probs
+
+
+# Nodes and weights on [0, 1]: of a constant, of a line (Gauss), and of a function that is
+# smooth except at the ends (tanh-sinh).
+_STEP = np.array([0.5]), np.array([1.0])
+_LINE = np.array([0.5 - 0.5 / 3**0.5, 0.5 + 0.5 / 3**0.5]), np.array([0.5, 0.5])
+
+
+def _tanh_sinh(step=0.1, count=36):
+    t = step * np.arange(-count, count + 1)
+    nodes = 0.5 + 0.5 * np.tanh(np.pi / 2 * np.sinh(t))
+    weights = np.cosh(t) / np.cosh(np.pi / 2 * np.sinh(t)) ** 2
+    is_inside = (nodes > 1e-280) & (nodes < 1.0)
+    return nodes[is_inside], weights[is_inside] / weights[is_inside].sum()
+
+
+_SMOOTH = _tanh_sinh()
+
+
+class _NoiseNodes:
+    """Replaces the noise of estimators by the nodes of a quadrature.
+
+    Args:
+        choices: `[D]` int, the index of a node for each of D numbers; or `None`.
+
+    Attributes:
+        sizes: List of D ints, how many nodes each number has.
+        weights: List of scalars, whose product is the weight of the nodes.
+    """
+
+    def __init__(self, choices=None):
+        self.choices, self.sizes, self.weights = choices, [], [tf.ones([], tf.float64)]
+
+    def __call__(self, count, dtype):
+        def draw(shape, cuts, is_step):
+            nodes, weights = _STEP if is_step else _SMOOTH if cuts is None else _LINE
+            begin, size = len(self.sizes), count * math.prod(shape)
+            cells = 1 if cuts is None else cuts.shape[-1] + 1
+            self.sizes += [cells * len(nodes)] * size
+            if self.choices is None:
+                return tf.fill([count, *shape], tf.constant(0.5, dtype))
+            chosen = self.choices[begin : begin + size]
+            cell, node = chosen // len(nodes), chosen % len(nodes)
+            edges = tf.zeros([size, 0], dtype)
+            if cuts is not None:
+                edges = tf.reshape(cuts, [size, cells - 1])
+            edges = tf.concat([tf.zeros([size, 1], dtype), edges], axis=1)
+            edges = tf.concat([edges, tf.ones([size, 1], dtype)], axis=1)
+            low, high = (tf.gather(edges, cell + i, batch_dims=1) for i in (0, 1))
+            each = (high - low) * tf.gather(tf.cast(weights, dtype), node)
+            self.weights.append(tf.cast(tf.reduce_prod(each), tf.float64))
+            numbers = low + (high - low) * tf.gather(tf.cast(nodes, dtype), node)
+            largest = 1.0 - np.finfo(tf.as_dtype(dtype).as_numpy_dtype).epsneg
+            return tf.reshape(tf.minimum(numbers, largest), [count, *shape])
+
+        return draw
+
+
+def _expected_over_noise(score_function, batch):
+    """Returns the gradient, integrated over all noise, and the number of its nodes."""
+    first = _NoiseNodes()
+    score_function.gradients(*batch, first)
+
+    @tf.function(autograph=False)
+    def weighted(choices):
+        noise = _NoiseNodes(choices)
+        gradient = score_function.gradients(*batch, noise).gradients
+        weight = tf.reduce_prod(noise.weights)
+        return [weight * tf.cast(x, weight.dtype) for x in gradient], weight
+
+    total, mass, count = 0.0, 0.0, 0
+    for _, choices in expectations.batches([range(size) for size in first.sizes]):
+        gradient, weight = weighted(tf.constant(choices, tf.int64))
+        total, mass, count = total + expectations.flat(gradient), mass + weight, count + 1
+    if abs(mass - 1.0) > 1e-9:
+        raise AssertionError(f"The weights of the noise must sum to 1. Received: {mass}")
+    return total, count
 
 
 def check_logged_gradient(

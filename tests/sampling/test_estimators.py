@@ -1,0 +1,231 @@
+"""Tests estimators in training: numbers of rows, metrics, files, and wrong arguments."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_reinforce as tfr
+from tf_reinforce import estimators
+from tf_reinforce import heads
+
+layers = keras.layers
+
+
+def model(head=None, seed=0, **kwargs):
+    keras.utils.set_random_seed(seed)
+    head = head or heads.Bernoulli(3)
+    inputs = keras.Input((4,))
+    logits = layers.Dense(head.outputs_size)(inputs)
+    kwargs = {"one_hot": True, **kwargs}
+    samples = tfr.layers.Sample(head, seed=seed, **kwargs)(logits)
+    return keras.Model(inputs, layers.Dense(1)(layers.Reshape((-1,))(samples)))
+
+
+def data(count=32):
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(count, 4)).astype("float32")
+    return inputs, np.sin(inputs[:, :1])
+
+
+NAMES = sorted({*estimators.NAMES} - {"pathwise"})
+
+
+def trained(estimator, epochs=2, make=model, **options):
+    function = tfr.ScoreFunction(
+        make(), loss="mse", samples=2, estimator=estimator, **options
+    )
+    function.compile(keras.optimizers.Adam(0.01), metrics=["mse"])
+    history = function.fit(*data(), epochs=epochs, batch_size=16, verbose=0)
+    return function, history.history
+
+
+QUICK = {"disarm", "rebar", "vimco", "straight_through"}
+CASES = [
+    pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES
+]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_estimator_trains_and_survives_a_file(name, tmp_path):
+    function, logs = trained(name)
+    assert np.isfinite([*logs["loss"], *logs["entropy"]]).all()
+    if name in ("score_function", "straight_through", "reinmax"):  # one row each
+        np.testing.assert_allclose(logs["mse"], logs["loss"], rtol=1e-5)
+    path = tmp_path / "model.keras"
+    function.save(path)
+    loaded = keras.saving.load_model(path)
+    assert type(loaded.estimator) is type(function.estimator)
+    inputs, targets = data()
+    for one in (function, loaded):  # the same noise, too
+        one.fit(inputs, targets, batch_size=16, shuffle=False, verbose=0)
+    for one, other in zip(function.weights, loaded.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(
+        *(x.predict(inputs, verbose=0) for x in (function, loaded))
+    )
+
+
+def test_relax_trains_its_own_model():
+    surrogate = keras.Sequential(
+        [keras.Input((3, 2)), layers.Flatten(), layers.Dense(8, "tanh"), layers.Dense(1)]
+    )
+    before = [x.copy() for x in surrogate.get_weights()]
+    estimator = estimators.Relax(surrogate)
+    function, _ = trained("score_function", make=lambda: model(estimator=estimator))
+    assert all((x != y).any() for x, y in zip(before, surrogate.get_weights()))
+
+
+def test_leave_one_out_has_the_bits_of_the_baseline():
+    results = []
+    for options in (
+        {"estimator": "leave_one_out"},
+        {"estimator": "score_function", "baseline": "leave_one_out"},
+    ):
+        results.append(trained(**options)[0].get_weights())
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_estimators_of_a_gaussian_train_its_mean_and_scale():
+    """Towards 0.7, where the mean squared error is least."""
+    for name in ("pathwise", "measure_valued", "score_function"):
+        head = heads.Gaussian(1, state_dependent_scale=True)
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((1,))
+        samples = tfr.layers.Sample(head, seed=3)(layers.Dense(2)(inputs))
+        function = tfr.ScoreFunction(
+            keras.Model(inputs, samples), loss="mse", samples=8, estimator=name
+        )
+        function.compile(keras.optimizers.Adam(0.05))
+        ones = np.ones((64, 1), "float32")
+        loss = function.fit(ones, 0.7 * ones, epochs=40, verbose=0).history["loss"]
+        assert loss[0] > 0.5 and loss[-1] < 0.1
+        assert abs(function.predict(ones[:1], verbose=0).item() - 0.7) < 0.1
+
+
+WRONG = {
+    "one sample": (
+        lambda: tfr.ScoreFunction(model(), loss="mse", samples=1, estimator="vimco"),
+        "at least two samples.*Received: samples=1",
+    ),
+    "leave one out of one": (
+        lambda: tfr.ScoreFunction(
+            model(), loss="mse", samples=1, estimator="leave_one_out"
+        ),
+        "at least two samples.*Received: samples=1",
+    ),
+    "another baseline": (
+        lambda: tfr.ScoreFunction(
+            model(), loss="mse", baseline=None, estimator="leave_one_out"
+        ),
+        "has its own baseline",
+    ),
+    "large support": (
+        lambda: trained("exact", make=lambda: model(heads.Bernoulli(40))),
+        r"at most limit=256 values. Received: 2\*\*40.*'disarm'",
+    ),
+    "integers": (
+        lambda: trained("rebar", make=lambda: model(one_hot=False)),
+        "differentiable in the samples.*one_hot=True",
+    ),
+    "another head": (
+        lambda: trained("disarm", make=lambda: model(heads.Gaussian(2), one_hot=False)),
+        "needs a head of independent choices.*Gaussian",
+    ),
+    "not normal": (lambda: trained("pathwise"), "needs a head of normal numbers"),
+    "surrogate of another shape": (
+        lambda: trained(
+            "score_function",
+            make=lambda: model(
+                estimator=estimators.Relax(keras.Sequential([layers.Flatten()]))
+            ),
+        ),
+        r"must return one number per example.*Dense\(1\)",
+    ),
+    "objective of a layer": (
+        lambda: tfr.layers.Sample(heads.Bernoulli(1), estimator="vimco"),
+        "is an objective",
+    ),
+    "unknown": (lambda: estimators.get("reinforce"), "`estimator` must be one of"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_estimator_raises_an_error_with_a_remedy(name):
+    make, message = WRONG[name]
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        make()
+
+
+@pytest.mark.parametrize("name", ["muprop", "rebar", "straight_through"])
+def test_reward_without_a_gradient_is_refused_before_a_weight_changes(name):
+    function = tfr.ScoreFunction(
+        model(), reward=lambda x, z: np.zeros(len(x)), estimator=name
+    )
+    function.compile("sgd")
+    before = function.get_weights()
+    with pytest.raises(ValueError, match="differentiable in the samples"):
+        function.fit(data()[0], verbose=0)
+    for one, other in zip(before, function.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_layer_that_is_called_twice_is_refused():
+    inputs = keras.Input((2,))
+    bits = tfr.layers.Sample(heads.Bernoulli(2), one_hot=True)
+    twice = keras.Model(inputs, layers.Dense(1)(bits(bits(inputs))))
+    function = tfr.ScoreFunction(twice, loss="mse", estimator="disarm")
+    function.compile("sgd")
+    with pytest.raises(ValueError, match="must be called once"):
+        function.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+
+
+def test_random_layer_before_the_samples_is_refused():
+    inputs = keras.Input((64,))
+    logits = layers.Dense(2)(layers.Dropout(0.5)(inputs))
+    bits = tfr.layers.Sample(heads.Bernoulli(2), one_hot=True)(logits)
+    function = tfr.ScoreFunction(
+        keras.Model(inputs, layers.Dense(1)(bits)), loss="mse", estimator="disarm"
+    )
+    function.compile("sgd")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Remove random layers"):
+        function.fit(np.ones((4, 64)), np.ones((4, 1)), verbose=0)
+
+
+def test_metrics_see_the_row_that_counts_most():
+    """With all values of a bit, the row of the more likely one."""
+    inputs = keras.Input((1,))
+    bits = tfr.layers.Sample(heads.Bernoulli(1), one_hot=True)(layers.Dense(1)(inputs))
+    function = tfr.ScoreFunction(
+        keras.Model(inputs, bits), loss="mse", samples=1, estimator="exact"
+    )
+    function.compile(keras.optimizers.SGD(0.0), metrics=["mse"])
+    function.model.set_weights([np.array([[2.0]]), np.array([0.0])])
+    ones = np.array([[1.0], [-1.0], [1.0], [1.0]])
+    logs = function.fit(ones, np.ones((4, 1)), batch_size=4, verbose=0).history
+    p = 1 / (1 + np.exp(-2.0))
+    np.testing.assert_allclose(logs["mse"], [0.25])  # the value 0 for the second
+    np.testing.assert_allclose(logs["loss"], [(3 * (1 - p) + p) / 4], rtol=1e-6)
+
+
+def test_baseline_lowers_the_costs_of_all_samples():
+    """A loss that is larger by a constant, and a baseline that is so too."""
+
+    def gradient(constant):
+        baseline = tfr.baselines.MovingAverage()
+        baseline.build(None)
+        baseline.sums.assign(-constant)  # of returns, which are minus the costs
+        baseline.shares.assign(1.0)
+        function = tfr.ScoreFunction(
+            model(),
+            loss=lambda y, x: (x - y) ** 2 + constant,
+            samples=1,
+            baseline=baseline,
+            estimator=estimators.Rebar(scale=0.5),
+        )
+        batch = map(tf.constant, data())
+        return function.gradients(*batch).gradients
+
+    for one, other in zip(gradient(0.0), gradient(5.0), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)

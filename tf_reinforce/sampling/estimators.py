@@ -1,0 +1,797 @@
+"""Gradient estimators for `Sample` layers, from the score function to exact sums.
+
+    ∇E[f(z)],    z ~ p(z|θ),    f the cost of an example
+
+An estimator decides for which samples a model computes the cost of an example, and how
+these costs become a gradient: `draw` returns C samples for each example, which may depend
+on each other, and `surrogate` a number for each example, whose gradient is the estimate.
+
+An example has M sites, which are drawn independently of each other: M categories, bits or
+normal numbers. A category among K is a one-hot vector, and a relaxed sample is a vector
+between them. The parameters of categories and bits are log-probabilities `[G, M, K]`, and
+those of normal numbers mean and standard deviation, `[G, M, 2]`.
+"""
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tf_reinforce.support import compilation
+from tf_reinforce.support import validation
+
+__all__ = [
+    "Arm",
+    "DisArm",
+    "Estimator",
+    "Exact",
+    "GumbelSoftmax",
+    "MeasureValued",
+    "MuProp",
+    "Noise",
+    "Pathwise",
+    "Rebar",
+    "ReinMax",
+    "Relax",
+    "Samples",
+    "Score",
+    "StraightThrough",
+    "SumAndSample",
+    "Vimco",
+    "WithoutReplacement",
+    "get",
+    "score",
+]
+
+__dir__ = __all__.copy  # what tab completion shows
+
+
+class Samples(NamedTuple):
+    """C samples of each of G examples."""
+
+    vectors: tf.Tensor  # [G, C, M, K] float; [G, C, M, 1] for normal numbers
+    weights: tf.Tensor  # [G, C] or [1, C] float; Σ weights · costs estimates E[f]
+    relaxed: int = 0  # how many of the last samples are relaxed
+    extra: Any = None  # what `surrogate` needs besides
+    passes: bool = False  # whether the gradient of the cost passes the samples
+    # The cost of each sample, minus a baseline that does not depend on the example's own
+    # samples: `[G, C]` float, without a gradient.
+    costs: Any = None
+    slopes: Any = None  # [G, C, M, K] float, ∂cost / ∂vectors
+
+
+class Noise:
+    """Uniform random numbers for the samples of G examples.
+
+    Args:
+        draw: Function of a shape, `cuts` as for `uniform`, and whether the samples are
+            constant between the cuts.
+    """
+
+    def __init__(self, draw: Any) -> None:
+        self._draw = draw
+
+    def uniform(self, shape: tuple, cuts: Any = None) -> tf.Tensor:
+        """Returns new numbers in (0, 1), `[G, *shape]`.
+
+        Args:
+            shape: Tuple of ints.
+            cuts: `[G, *shape, n]` float, increasing, the numbers at which the samples
+                jump, or `None`. `check_score_function` takes the estimate as linear
+                between them, and as smooth without cuts.
+        """
+        return self._draw(shape, cuts, False)
+
+    def choose(self, probs: tf.Tensor) -> tf.Tensor:
+        """Returns one-hot vectors, drawn with probabilities `[G, …, K]`."""
+        sums = tf.cumsum(tf.stop_gradient(probs), axis=-1)
+        # Exactly 1 before a last probability of zero, so it is never drawn.
+        cuts = sums[..., :-1] / sums[..., -1:]
+        number = self._draw(tuple(probs.shape[1:-1]), cuts, True)[..., None]
+        index = tf.reduce_sum(tf.cast(number >= cuts, tf.int32), axis=-1)
+        return tf.one_hot(index, probs.shape[-1], dtype=probs.dtype)
+
+
+class Estimator(compilation.FixedArguments, keras.layers.Layer):
+    """Base class of estimators.
+
+    A subclass implements `draw` and `surrogate`, and `copies` unless C is 1. If a layer
+    follows another one in a model, it draws for each sample of the earlier layer, but
+    behind a relaxed sample, it returns its mean.
+
+    Attributes:
+        needs_slopes: Bool, whether the cost must be differentiable in the samples.
+        is_normal: Bool, whether the sites are normal numbers.
+    """
+
+    needs_slopes = False
+    is_normal = False
+
+    def for_head(self, head: Any) -> "Estimator":
+        """Returns the variant of this estimator for the layer's head."""
+        return self
+
+    def copies(self, sites: int, size: int) -> int:
+        """Returns C, for M = `sites` of `size` = K categories."""
+        return 1
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        """Draws samples for parameters `[G, M, K]`."""
+        raise NotImplementedError
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        """Returns `[G]` floats, whose gradient is the estimate.
+
+        Args:
+            parameters: `[G, M, K]` float, as in `draw`, differentiable.
+            samples: What `draw` returned, with `costs`, and `slopes` if needed.
+        """
+        raise NotImplementedError
+
+    def mean(self, parameters: tf.Tensor) -> tf.Tensor:
+        """Returns the mean of the vectors, `[G, M, K]`."""
+        return parameters[..., :1] if self.is_normal else tf.exp(parameters)
+
+    def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
+        """Returns the entropy of all sites in nats, `[G]`."""
+        if self.is_normal:
+            each = tf.math.log(parameters[..., 1]) + 0.5 * math.log(2 * math.pi * math.e)
+            return tf.reduce_sum(each, axis=1)
+        return -tf.reduce_sum(tf.exp(parameters) * parameters, axis=[1, 2])
+
+
+def score(log_probs: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+    """Returns log p of one-hot vectors `[G, C, M, K]`, `[G, C]`."""
+    return tf.reduce_sum(tf.stop_gradient(vectors) * log_probs[:, None], axis=[2, 3])
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class Score(Estimator):
+    """One sample, and its score function (Williams, 1992).
+
+        f(z) ∇ log p(z)
+
+    The cost needs no gradient.
+    """
+
+    def for_head(self, head: Any) -> Estimator:
+        return _NormalScore() if hasattr(head, "normal_parameters") else self
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        return _single(noise.choose(tf.exp(parameters)))
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        return (samples.costs * score(parameters, samples.vectors))[:, 0]
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class Vimco(Score):
+    """For the objective log 1/K Σ exp(-f(z_k)) of K samples (Mnih & Rezende, 2016).
+
+        Σ_k (L - L₋ₖ) ∇ log p(z_k)
+
+    L₋ₖ is the objective with the mean of the other -f(z) in place of -f(z_k).
+    """
+
+    def objective(self, costs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns L, `[N]`, and the factors of the scores for costs `[N, K]`."""
+        count = costs.shape[1]
+        objective = _log_mean_exp(-costs)
+        others = (tf.reduce_sum(-costs, axis=1, keepdims=True) + costs) / (count - 1)
+        is_own = tf.eye(count, dtype=tf.bool)
+        replaced = tf.where(is_own, others[..., None], -costs[:, None])
+        return objective, objective[:, None] - _log_mean_exp(replaced)
+
+
+def _log_mean_exp(x):
+    return tf.reduce_logsumexp(x, axis=-1) - math.log(x.shape[-1])
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class Exact(Estimator):
+    """All values of all sites, without variance.
+
+        Σ_z f(z) ∇p(z)
+
+    Args:
+        limit: Int, how many values there may be.
+    """
+
+    argument_names: tuple[str, ...] = ("limit",)
+
+    def __init__(self, limit: int = 256, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.limit = validation.size("limit", limit)
+
+    def copies(self, sites: int, size: int) -> int:
+        count = size**sites
+        if count > self.limit:
+            raise ValueError(
+                f"{type(self).__name__} enumerates at most limit={self.limit} values. "
+                f"Received: {size}**{sites} values, of {sites} sites. Pass a larger "
+                "`limit`, or take another estimator, such as 'disarm'."
+            )
+        return count
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        vectors, log_probs = _all_values(parameters)
+        return Samples(vectors, tf.stop_gradient(tf.exp(log_probs)))
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        weighted = samples.weights * samples.costs * score(parameters, samples.vectors)
+        return tf.reduce_sum(weighted, axis=1)
+
+
+def _all_values(log_probs):
+    """Returns all combinations of values, `[G, Kᴹ, M, K]`, and their log p."""
+    sites, size = log_probs.shape[1:]
+    values = np.array(list(itertools.product(range(size), repeat=sites)))
+    vectors = tf.one_hot(values, size, dtype=log_probs.dtype)[None]
+    vectors = tf.repeat(vectors, tf.shape(log_probs)[0], axis=0)
+    return vectors, score(log_probs, vectors)
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class SumAndSample(Exact):
+    """The k most likely values, and one of the rest (Liang et al., 2018).
+
+        Σ_{z ∈ top} f(z) ∇p(z) + (1 - p(top)) f(z') ∇ log p(z'),    z' ~ p(z | not top)
+
+    Args:
+        k: Int, how many values are summed.
+        limit: Int, how many values there may be.
+    """
+
+    argument_names = ("k", "limit")
+
+    def __init__(self, k: int = 1, limit: int = 256, **kwargs: Any) -> None:
+        super().__init__(limit, **kwargs)
+        self.k = validation.size("k", k)
+
+    def copies(self, sites: int, size: int) -> int:
+        return min(self.k + 1, super().copies(sites, size))
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        vectors, log_probs = _all_values(parameters)
+        probs = tf.stop_gradient(tf.exp(log_probs))
+        count = vectors.shape[1]
+        if count <= self.k + 1:
+            return Samples(vectors, probs)
+        top, indices = tf.math.top_k(probs, self.k)
+        is_rest = 1.0 - tf.reduce_sum(tf.one_hot(indices, count, dtype=probs.dtype), 1)
+        rest = probs * is_rest
+        other = noise.choose(_possible(rest, is_rest))
+        indices = tf.concat([indices, tf.argmax(other, 1, tf.int32)[:, None]], axis=1)
+        weights = tf.concat([top, tf.reduce_sum(rest, 1, keepdims=True)], axis=1)
+        return Samples(tf.gather(vectors, indices, batch_dims=1), weights)
+
+
+def _possible(weights, alternative):
+    """Returns weights `[G, K]`, or the alternative ones if all are zero."""
+    is_zero = tf.reduce_sum(weights, axis=-1, keepdims=True) <= 0
+    return tf.where(is_zero, alternative, weights)
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class WithoutReplacement(Exact):
+    """k different values, the unordered-set estimator (Kool, van Hoof & Welling, 2020).
+
+        Σ_{s ∈ S} p(s) R(S, s) (f(s) - Σ_{r ∈ S} p(r) R(S, s, r) f(r)) ∇ log p(s)
+
+    p(s) R(S, s) is the probability that s was drawn first, given the set S, and
+    R(S, s, r) is the same ratio after s was removed, or 1 for r = s.
+
+    Args:
+        k: Int, how many values are drawn.
+        limit: Int, how many values there may be.
+    """
+
+    argument_names = ("k", "limit")
+
+    def __init__(self, k: int = 2, limit: int = 256, **kwargs: Any) -> None:
+        super().__init__(limit, **kwargs)
+        self.k = validation.whole_number("k", k, 1, 8)
+
+    def copies(self, sites: int, size: int) -> int:
+        return min(self.k, super().copies(sites, size))
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        vectors, log_probs = _all_values(parameters)
+        probs = tf.stop_gradient(tf.exp(log_probs))
+        left, chosen = tf.ones_like(probs), []
+        for _ in range(min(self.k, vectors.shape[1])):
+            chosen.append(noise.choose(_possible(probs * left, left)))
+            left -= chosen[-1]
+        indices = tf.argmax(tf.stack(chosen, axis=1), axis=-1)
+        p = tf.gather(probs, indices, batch_dims=1)
+        weights, shares = _first_probabilities(p, tf.reduce_sum(probs * left, axis=1))
+        return Samples(tf.gather(vectors, indices, batch_dims=1), weights, extra=shares)
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        baselines = tf.einsum("gsr,gr->gs", samples.extra, samples.costs)
+        samples = samples._replace(costs=samples.costs - baselines)
+        return super().surrogate(parameters, samples)
+
+
+def _first_probabilities(p, outside):
+    """Returns p(s) R(S, s), `[G, k]`, and p(r) R(S, s, r), `[G, k, k]`.
+
+    Args:
+        p: `[G, k]` float, the probabilities of the members of S.
+        outside: `[G]` float, the probability of all other values.
+    """
+    every, is_possible = tuple(range(p.shape[1])), p > 0
+    # The limit of small probabilities, whose products are not zero in the number type.
+    tiny = np.finfo(p.dtype.as_numpy_dtype).tiny
+    p = tf.maximum(p, float(tiny) ** (1.0 / (len(every) + 1)))
+    whole, first, shares = _set_probability(p, outside, every), [], []
+    for s in every:
+        others = tuple(i for i in every if i != s)
+        without, row = _set_probability(p, outside, others), []
+        for r in every:
+            rest = tuple(i for i in others if i != r)
+            ratio = 1.0 if r == s else _set_probability(p, outside, rest) / without
+            row.append(p[:, r] * ratio)
+        first.append(p[:, s] * without / whole)
+        shares.append(tf.stack(row, axis=1))
+    first = tf.where(is_possible, tf.stack(first, axis=1), 0.0)
+    return first, tf.stack(shares, axis=1)
+
+
+def _set_probability(p, outside, members):
+    """Returns the probability that the first draws are `members`, in any order, `[G]`.
+
+    The domain consists of the members and of what is outside the set. By recursion over
+    the last draw, P(T) = Σ_{t ∈ T} P(T without t) p(t) / (mass without T, plus p(t)).
+    """
+    table = {(): tf.ones_like(outside)}
+    for size in range(1, len(members) + 1):
+        for subset in itertools.combinations(members, size):
+            terms = []
+            for last in subset:
+                rest = tuple(i for i in subset if i != last)
+                left = outside + tf.add_n([p[:, i] for i in members if i not in rest])
+                terms.append(table[rest] * p[:, last] / left)
+            table[subset] = tf.add_n(terms)
+    return table[members]
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class Arm(Estimator):
+    """Two antithetic samples (Yin & Zhou, 2019, augment-REINFORCE-merge).
+
+        ∂/∂φ = (f(b) - f(b̃)) (1/2 - u),    b = 1[u < σ(φ)],  b̃ = 1[1 - u < σ(φ)]
+
+    A category is the first of K - 1 bits that is one, or else the last category.
+    """
+
+    def copies(self, sites: int, size: int) -> int:
+        return 2
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        logits = tf.stop_gradient(_stick_logits(parameters))
+        probs = tf.sigmoid(logits)
+        cuts = tf.sort(tf.stack([probs, 1.0 - probs], axis=-1), axis=-1)
+        u = noise.uniform(tuple(logits.shape[1:]), cuts)
+        bits = [tf.cast(x < probs, probs.dtype) for x in (u, 1.0 - u)]
+        vectors = tf.stack([_from_bits(x) for x in bits], axis=1)
+        # A bit that follows the first one of both samples affects neither of them.
+        before = [tf.math.cumprod(1.0 - x, axis=-1, exclusive=True) for x in bits]
+        factors = tf.maximum(*before) * self.factors(logits, u, *bits)
+        weights = 0.5 * tf.ones_like(vectors[:1, :, 0, 0])
+        return Samples(vectors, weights, extra=factors)
+
+    def factors(
+        self, logits: tf.Tensor, u: tf.Tensor, bits: tf.Tensor, others: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns what multiplies f(b) - f(b̃), for each bit."""
+        return 0.5 - u
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        change = tf.reduce_sum(samples.extra * _stick_logits(parameters), axis=[1, 2])
+        return (samples.costs[:, 0] - samples.costs[:, 1]) * change
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class DisArm(Arm):
+    """ARM with its noise integrated out (Dong, Mnih & Tucker, 2020; Yin et al., 2020).
+
+        ∂/∂φ = (f(b) - f(b̃)) (b - b̃) σ(|φ|) / 2
+
+    This is the expectation of the estimate of ARM, given both samples.
+    """
+
+    def factors(
+        self, logits: tf.Tensor, u: tf.Tensor, bits: tf.Tensor, others: tf.Tensor
+    ) -> tf.Tensor:
+        return 0.5 * (bits - others) * tf.sigmoid(tf.abs(logits))
+
+
+def _stick_logits(log_probs):
+    """Returns the logits of K - 1 bits, of which the first one is the category."""
+    tails = tf.math.cumulative_logsumexp(log_probs, axis=-1, exclusive=True, reverse=True)
+    return (log_probs - tails)[..., :-1]
+
+
+def _from_bits(bits):
+    left = tf.math.cumprod(1.0 - bits, axis=-1)
+    one = tf.ones_like(bits[..., :1])
+    return tf.concat([one, left], axis=-1) * tf.concat([bits, one], axis=-1)
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class MeasureValued(Estimator):
+    """The difference of two samples for each parameter (Pflug, 1989).
+
+        ∂/∂θ_k = p_k (1 - p_k) (f(z, z_m = k) - f(z, z_m ~ p(z_m | not k)))
+
+    All other sites have the same values in both.
+    """
+
+    def for_head(self, head: Any) -> Estimator:
+        return _NormalMeasureValued() if hasattr(head, "normal_parameters") else self
+
+    def copies(self, sites: int, size: int) -> int:
+        return 1 + 2 * sites * (size if size > 2 else 1)  # both bits have one difference
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        probs = tf.stop_gradient(tf.exp(parameters))
+        sites, size = probs.shape[1:]
+        sample = noise.choose(probs)
+        vectors = [sample]
+        for site, k in itertools.product(range(sites), range(size if size > 2 else 1)):
+            one = tf.one_hot(k, size, dtype=probs.dtype) + 0.0 * probs[:, site]
+            other = noise.choose(_possible(probs[:, site] * (1.0 - one), 1.0 - one))
+            vectors += [_replace(sample, site, x) for x in (one, other)]
+        return _first_counts(vectors)
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        size = parameters.shape[2]
+        probs = tf.stop_gradient(tf.exp(parameters))
+        factors, logits = probs * (1.0 - probs), parameters
+        if size == 2:
+            factors, logits = factors[..., :1], _stick_logits(parameters)
+        differences = tf.reshape(
+            samples.costs[:, 1::2] - samples.costs[:, 2::2], tf.shape(logits)
+        )
+        return tf.reduce_sum(factors * differences * logits, axis=[1, 2])
+
+
+def _replace(sample, site, vector):
+    sites = tf.unstack(sample, axis=1)
+    return tf.stack([*sites[:site], vector, *sites[site + 1 :]], axis=1)
+
+
+def _first_counts(vectors):
+    weights = tf.one_hot([0], len(vectors), dtype=vectors[0].dtype)
+    return Samples(tf.stack(vectors, axis=1), weights)
+
+
+class _NormalMeasureValued(MeasureValued):
+    """`MeasureValued` for the mean μ and the standard deviation σ of normal numbers.
+
+        ∂/∂μ = (f(μ + σ w) - f(μ - σ w)) / (σ √(2π)),    p(w) = w exp(-w² / 2)
+        ∂/∂σ = (f(μ + σ m) - f(μ + σ n)) / σ,    p(m) ∝ m² exp(-m² / 2), n = m u normal
+
+    Reference:
+        Mohamed et al. (2020), Monte Carlo gradient estimation in machine learning.
+        arXiv:1906.10652
+    """
+
+    is_normal = True
+
+    def copies(self, sites: int, size: int) -> int:
+        return 1 + 4 * sites
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        mean, scale = tf.unstack(tf.stop_gradient(parameters), axis=-1)
+        sites = mean.shape[1]
+        sample = mean + scale * _normal(noise.uniform((sites,)))
+        vectors = [sample[..., None]]
+        for site in range(sites):
+            u, v, first, second = tf.unstack(noise.uniform((4,)), axis=1)
+            rayleigh = tf.sqrt(-2.0 * tf.math.log(u))
+            # The sum of an exponential and half a squared normal is Gamma(3/2).
+            maxwell = tf.sqrt(-2.0 * tf.math.log(v) + _normal(first) ** 2)
+            maxwell *= tf.sign(second - 0.5)
+            spread = maxwell * tf.abs(2.0 * second - 1.0)
+            for x in (rayleigh, -rayleigh, maxwell, spread):
+                value = mean[:, site] + scale[:, site] * x
+                vectors.append(_replace(sample, site, value)[..., None])
+        return _first_counts(vectors)
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        shape = tf.shape(parameters)
+        differences = tf.reshape(samples.costs[:, 1::2] - samples.costs[:, 2::2], shape)
+        factors = [1.0 / math.sqrt(2.0 * math.pi), 1.0] / parameters[..., 1:]
+        factors = tf.stop_gradient(factors)
+        return tf.reduce_sum(factors * differences * parameters, axis=[1, 2])
+
+
+def _normal(uniform):
+    return math.sqrt(2.0) * tf.math.erfinv(2.0 * uniform - 1.0)
+
+
+class _NormalScore(Score):
+    """The score function of normal numbers."""
+
+    is_normal = True
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        mean, scale = tf.unstack(tf.stop_gradient(parameters), axis=-1)
+        z = mean + scale * _normal(noise.uniform((mean.shape[1],)))
+        return _single(z[..., None])
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        mean, scale = tf.unstack(parameters, axis=-1)
+        z = tf.stop_gradient(samples.vectors[:, 0, :, 0])
+        each = -0.5 * ((z - mean) / scale) ** 2 - tf.math.log(scale)
+        return samples.costs[:, 0] * tf.reduce_sum(each, axis=1)
+
+
+class _Passing(Estimator):
+    """One sample, which the gradient of the cost passes."""
+
+    needs_slopes = True
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        return _single(self.sample(parameters, noise), passes=True)
+
+    def sample(self, parameters: tf.Tensor, noise: Noise) -> tf.Tensor:
+        """Returns a differentiable sample, `[G, M, K]`."""
+        raise NotImplementedError
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        return tf.zeros_like(samples.costs[:, 0])
+
+
+def _single(sample, **options):
+    return Samples(sample[:, None], tf.ones_like(sample[:1, :1, 0]), **options)
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class Pathwise(_Passing):
+    """A reparameterized normal number (Kingma & Welling, 2014).
+
+        z = μ + σ ε,    ∂z/∂μ = 1, ∂z/∂σ = ε
+
+    The gradient of f must exist almost everywhere.
+    """
+
+    is_normal = True
+
+    def sample(self, parameters: tf.Tensor, noise: Noise) -> tf.Tensor:
+        mean, scale = tf.unstack(parameters, axis=-1)
+        return (mean + scale * _normal(noise.uniform((mean.shape[1],))))[..., None]
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class StraightThrough(_Passing):
+    """Biased: backwards, a sample is its probabilities (Bengio et al., 2013)."""
+
+    def sample(self, parameters: tf.Tensor, noise: Noise) -> tf.Tensor:
+        probs = tf.exp(parameters)
+        sample = noise.choose(probs)
+        passed = self.passed(parameters, probs, sample)
+        return sample + passed - tf.stop_gradient(passed)
+
+    def passed(
+        self, parameters: tf.Tensor, probs: tf.Tensor, sample: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns what the sample is for the gradient."""
+        return probs
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class ReinMax(StraightThrough):
+    """Biased from the second order on (Liu et al., 2023).
+
+    Backwards, a sample z is 2 softmax(log p') - p / 2 with p' = (z + p) / 2.
+    """
+
+    def passed(
+        self, parameters: tf.Tensor, probs: tf.Tensor, sample: tf.Tensor
+    ) -> tf.Tensor:
+        middle = tf.math.log((sample + probs) / 2.0)
+        logits = tf.stop_gradient(middle - parameters) + parameters
+        return 2.0 * tf.nn.softmax(logits) - 0.5 * probs
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class GumbelSoftmax(_Passing):
+    """Biased: a relaxed sample in place of a sample (Jang et al.; Maddison et al., 2017).
+
+        z = softmax((log p + g) / temperature)
+
+    Args:
+        temperature: Positive float.
+    """
+
+    argument_names = ("temperature",)
+
+    def __init__(self, temperature: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.temperature = validation.number("temperature", temperature, float, 1e-6)
+
+    def sample(self, parameters: tf.Tensor, noise: Noise) -> tf.Tensor:
+        exponential = -tf.math.log(noise.uniform(tuple(parameters.shape[1:])))
+        return tf.nn.softmax((parameters - tf.math.log(exponential)) / self.temperature)
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class MuProp(Estimator):
+    """A Taylor expansion of f at the mean μ as control variate (Gu et al., 2016).
+
+        (f(z) - f(μ) - f'(μ)·(z - μ)) ∇ log p(z) + f'(μ)·∇μ
+
+    It evaluates f twice, at z and at μ.
+    """
+
+    needs_slopes = True
+
+    def copies(self, sites: int, size: int) -> int:
+        return 2
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        probs = tf.exp(parameters)
+        return _with_relaxed(noise.choose(probs), probs)
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        slope, mean = samples.slopes[:, 1], tf.exp(parameters)
+        distance = samples.vectors[:, 0] - tf.stop_gradient(mean)
+        rest = (
+            samples.costs[:, 0]
+            - samples.costs[:, 1]
+            - tf.reduce_sum(slope * distance, axis=[1, 2])
+        )
+        scores = score(parameters, samples.vectors[:, :1])[:, 0]
+        return rest * scores + tf.reduce_sum(slope * mean, axis=[1, 2])
+
+
+def _with_relaxed(sample, relaxed, extra=None):
+    vectors = tf.stack([sample, relaxed], axis=1)
+    return Samples(vectors, tf.constant([[1.0, 0.0]], sample.dtype), 1, extra)
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class Rebar(Estimator):
+    """The cost of a relaxed sample as control variate (Tucker et al., 2017).
+
+        (f(b) - η f(s)) ∇ log p(b) + η (∇f(s(z)) - ∇f(s(z̃)))
+
+    The relaxed sample is s = softmax(z / temperature). z = log p + g has the arg max b,
+    and z̃ is the same number, as a function of b and of the noise of p(z | b). So f(s)
+    needs one evaluation only.
+
+    Args:
+        temperature: Positive float.
+        scale: Float η. With 0, the estimate is that of the score function.
+    """
+
+    needs_slopes = True
+    argument_names = ("temperature", "scale")
+
+    def __init__(
+        self, temperature: float = 0.5, scale: float = 1.0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.temperature = validation.number("temperature", temperature, float, 1e-6)
+        self.scale = validation.number("scale", scale, float)
+
+    def copies(self, sites: int, size: int) -> int:
+        return 2
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        sample = noise.choose(tf.exp(parameters))
+        numbers = _gumbels(parameters, sample, noise.uniform(tuple(parameters.shape[1:])))
+        free, given = (tf.nn.softmax(z / self.temperature) for z in numbers)
+        return _with_relaxed(sample, free, free - given)
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        rest = samples.costs[:, 0] - self.scale * samples.costs[:, 1]
+        change = tf.reduce_sum(samples.slopes[:, 1] * samples.extra, axis=[1, 2])
+        scores = score(parameters, samples.vectors[:, :1])[:, 0]
+        return rest * scores + self.scale * change
+
+
+def _gumbels(log_probs, sample, u):
+    """Returns z = log p + g with the arg max `sample`, and z as a function of both.
+
+    The values are equal, but for the gradient, the noise of the first is g, and that of
+    the second is u, from which z | sample is made.
+    """
+    exponential, probs = -tf.math.log(u), tf.exp(log_probs)
+    top = tf.reduce_sum(exponential * sample, axis=-1, keepdims=True)
+    tiny = np.finfo(probs.dtype.as_numpy_dtype).tiny
+    rest = (1.0 - sample) * exponential / tf.maximum(probs, tiny)
+    given = -tf.math.log(top + rest)
+    return tf.stop_gradient(given - log_probs) + log_probs, given
+
+
+@keras.saving.register_keras_serializable("tf_reinforce")
+class Relax(Estimator):
+    """A learned function c as control variate (Grathwohl et al., 2018).
+
+        (f(b) - c(z̃)) ∇ log p(b) + ∇c(z) - ∇c(z̃),    z and z̃ as for `Rebar`
+
+    The optimizer of the `ScoreFunction` also trains c, to make the squared gradient of
+    the logits small.
+
+    Args:
+        model: Keras model from z, `[N, M, K]`, to one number, `[N, 1]`.
+    """
+
+    def __init__(self, model: keras.Model, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.model = validation.instance("model", model, keras.Model)
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        sample = noise.choose(tf.exp(parameters))
+        return _single(sample, extra=noise.uniform(tuple(parameters.shape[1:])))
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        logits = tf.stop_gradient(parameters)
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            estimate = self._estimate(tf.nn.log_softmax(logits), samples, tf.identity)
+        square = tf.reduce_sum(tape.gradient(estimate, logits) ** 2, axis=[1, 2])
+        estimate = self._estimate(parameters, samples, tf.stop_gradient)
+        return estimate + square - tf.stop_gradient(square)
+
+    def _estimate(self, parameters, samples, hold):
+        free, given = _gumbels(parameters, samples.vectors[:, 0], samples.extra)
+        rest = hold(samples.costs - self._values(tf.stop_gradient(given)))
+        change = self._values(free) - self._values(given)  # zero, but not its gradient
+        return (rest * score(parameters, samples.vectors) + change)[:, 0]
+
+    def _values(self, z):
+        values = self.model(z)
+        if values.shape[1:] != (1,):
+            raise ValueError(
+                "The model of `Relax` must return one number per example, (batch, 1). "
+                f"Received: shape {values.shape}. End it with keras.layers.Dense(1)."
+            )
+        return values
+
+    def get_config(self) -> dict[str, Any]:
+        model = keras.saving.serialize_keras_object(self.model)
+        return {**super().get_config(), "model": model}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Relax":
+        model = keras.saving.deserialize_keras_object(config["model"])
+        return cls(**{**config, "model": model})
+
+
+NAMES = {
+    "arm": Arm,
+    "disarm": DisArm,
+    "exact": Exact,
+    "gumbel_softmax": GumbelSoftmax,
+    "measure_valued": MeasureValued,
+    "muprop": MuProp,
+    "pathwise": Pathwise,
+    "rebar": Rebar,
+    "reinmax": ReinMax,
+    "score_function": Score,
+    "straight_through": StraightThrough,
+    "sum_and_sample": SumAndSample,
+    "vimco": Vimco,
+    "without_replacement": WithoutReplacement,
+}
+
+
+def get(identifier: str | Estimator) -> Estimator:
+    """Returns the estimator of a name, or an `Estimator` as it is.
+
+    Example:
+
+    >>> get("disarm").copies(200, 2)
+    2
+    """
+    if isinstance(identifier, Estimator):
+        return identifier
+    return NAMES[validation.one_of("estimator", identifier, NAMES)]()
