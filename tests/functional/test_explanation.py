@@ -6,6 +6,7 @@ import pytest
 
 from tf_reinforce import cli
 from tf_reinforce.functional import explanation
+from tf_reinforce.sampling import estimators
 
 
 def run_explain(capsys, arguments):
@@ -93,3 +94,30 @@ REFUSED = {
 def test_invalid_requests_print_an_error_and_return_2(arguments, capsys):
     assert cli.main(["explain", *arguments.split()]) == 2
     assert REFUSED[arguments] in capsys.readouterr().err
+
+
+ESTIMATE = "--logits 0.5 0 -1 --costs 1 0.2 0.6"
+
+
+@pytest.mark.parametrize("name", ["exact", "muprop", "disarm", "score_function"])
+def test_one_estimate_is_printed_beside_the_exact_gradient(name, capsys):
+    """`exact` and, with linear costs, `muprop` have no noise."""
+    text = run_explain(capsys, f"--estimator {name} {ESTIMATE} --seed 4")
+    *_, estimate, exact, difference = columns(text)
+    assert exact == (0.1716, -0.1611, -0.0105)
+    is_equal = name in ("exact", "muprop")
+    assert (estimate == exact) == is_equal and (difference == (0, 0, 0)) == is_equal
+    if name == "score_function":
+        sample = columns(text)[0]
+        probs, costs = (0.5465, 0.3315, 0.1220), (1.0, 0.2, 0.6)
+        cost = sum(x * y for x, y in zip(sample, costs))
+        found = [cost * (x - p) for x, p in zip(sample, probs)]
+        assert estimate == pytest.approx(found, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["vimco", "pathwise", "reinforce"])
+def test_estimators_of_something_else_are_refused(name):
+    with pytest.raises(ValueError, match="`estimator` must be one of"):
+        estimators.explain(name, [0.0, 1.0], [0.0, 1.0])
+    with pytest.raises(ValueError, match="3 costs and 2 logits"):
+        estimators.explain("exact", [0.0, 1.0], [0.0, 1.0, 2.0])

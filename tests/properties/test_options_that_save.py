@@ -25,6 +25,7 @@ CHANGES = {
     "samples": [3, 1],
     "baseline": ["leave_one_out", "mean", None],
     "entropy_coef": [0.3, 0.0],
+    "estimator": ["score_function", "disarm"],
     "sample_weight": [np.arange(COUNT) / 4, None],
 }
 OTHERS = {
@@ -61,7 +62,8 @@ def data():
 
 
 def train_model(case, reward, **saves):
-    options = {name: case[name] for name in ("samples", "baseline", "entropy_coef")}
+    names = "samples", "baseline", "entropy_coef", "estimator"
+    options = {name: case[name] for name in names}
     model = tfr.ScoreFunction(policy(), reward=reward, **options)
     model.compile(keras.optimizers.SGD(RATE), **saves)
     options = {"sample_weight": case["sample_weight"], "shuffle": False, "verbose": 0}

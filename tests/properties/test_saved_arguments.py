@@ -4,6 +4,7 @@ The arguments come from the signatures. Each has a value in `CASES` that is not 
 default: an argument without one fails the test, and so does a class.
 """
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -20,6 +21,7 @@ from tf_reinforce import heads
 from tf_reinforce.functional import losses
 from tf_reinforce.policies import default_policy
 from tf_reinforce.policies import normalization
+from tf_reinforce.sampling import estimators
 
 # The arguments of `keras.layers.Layer` that Keras saves.
 OF_KERAS = {"name": "other", "trainable": False, "dtype": "float64"}
@@ -109,13 +111,21 @@ def agents():
 
 
 def score_functions():
-    options = dict(samples=3, entropy_coef=0.2, name="other")
+    options = dict(samples=3, entropy_coef=0.2, name="other", estimator="arm")
     value = baselines.Value(dense(1), adam(), minibatch_size=4)
     average = baselines.MovingAverage(0.3)
     return [
         {"model": sampling(), "loss": distance, "baseline": average, **options},
         {"model": sampling(), "reward": preference, "baseline": value, **options},
     ]
+
+
+SETTINGS = {"limit": 9, "k": 3, "temperature": 0.3, "scale": 0.4}
+
+
+def estimator_cases(cls):
+    names = SETTINGS.keys() & {*cls.argument_names}
+    return [{**{name: SETTINGS[name] for name in names}, **OF_KERAS}]
 
 
 CASES = {
@@ -130,8 +140,14 @@ CASES = {
     normalization.RunningNormalization: lambda: [dict(epsilon=0.1, clip=3.0, **OF_KERAS)],
     normalization.RunningScale: lambda: [dict(centered=True, epsilon=0.1, **OF_KERAS)],
     tfr.layers.Sample: lambda: [
-        dict(head=heads.Categorical(3, start=1), seed=4, **OF_KERAS)
+        dict(head=heads.Categorical(3, start=1), seed=4, **OF_KERAS),
+        dict(
+            **dict(head=heads.Categorical(3, start=1), seed=4, one_hot=True),
+            **dict(estimator=estimators.Exact(9), **OF_KERAS),
+        ),
     ],
+    **{x: functools.partial(estimator_cases, x) for x in estimators.NAMES.values()},
+    estimators.Relax: lambda: [dict(model=dense(1), **OF_KERAS)],
     tfr.Reinforce: agents,
     tfr.ScoreFunction: score_functions,
 }

@@ -300,6 +300,9 @@ def check_env(
     return int(bool(report.errors))
 
 
+_ESTIMATE = "estimator", "logits", "costs", "seed"
+
+
 def explain(
     *,
     probs: list[float] | None = None,
@@ -309,6 +312,9 @@ def explain(
     mean: list[float] | None = None,
     std: list[float] | None = None,
     sample: list[float] | None = None,
+    estimator: str | None = None,
+    costs: list[float] | None = None,
+    seed: int | None = None,
 ):
     """Print the gradient of one action's log-probability.
 
@@ -317,7 +323,8 @@ def explain(
 
     For categories, give --probs or --logits together with --action or --counts. If you
     give only --counts, all probabilities are equal. For a Gaussian, give --mean, --std
-    and --sample.
+    and --sample. With --estimator, --logits and --costs, one estimate of the gradient of
+    the expected cost is printed beside the exact one.
 
     Args:
         probs: Relative probabilities.
@@ -327,9 +334,23 @@ def explain(
         mean: Mean of a diagonal Gaussian.
         std: Its standard deviations.
         sample: A sample of the Gaussian.
+        estimator: Name of an estimator of docs/estimator_choice.md.
+        costs: The cost of each category, linear between them.
+        seed: Of the noise of the estimate.
     """
     arguments = {name: value for name, value in locals().items() if value is not None}
     startup.import_tensorflow()
+    if {"estimator", "costs", "seed"} & arguments.keys():
+        from tf_reinforce.sampling import estimators
+
+        if not {"estimator", "logits", "costs"} <= arguments.keys() <= {*_ESTIMATE}:
+            raise ValueError(
+                "Pass --estimator with --logits, --costs and, if you like, --seed. "
+                f"Received: {', '.join(sorted(arguments))}."
+            )
+        arguments["name"] = arguments.pop("estimator")
+        print(estimators.explain(**arguments))
+        return 0
     from tf_reinforce.functional import explanation
 
     print(explanation.text(**arguments))

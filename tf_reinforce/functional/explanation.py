@@ -67,7 +67,7 @@ def _discrete(action=None, counts=None, **parameters):
     columns |= {"d log-prob": closed_form, "automatic": tape.gradient(log_prob, x)}
     return (
         f"log-probability {_format(log_prob)}, probability {_format(np.exp(log_prob))}; "
-        f"derivatives with respect to {name}\n\n{_table(range(len(values)), columns)}"
+        f"derivatives with respect to {name}\n\n{table(range(len(values)), columns)}"
     )
 
 
@@ -84,10 +84,10 @@ def _gaussian(mean, std, sample):
     labels = [f"d / d {name:<7} {k:>6}" for name in names for k in range(len(mean))]
     columns = {"closed form": np.ravel(closed_form)}
     columns["automatic"] = np.ravel([by_mean, by_std, by_std * std])
-    return f"log-density {_format(log_prob)}\n\n{_table(labels, columns)}"
+    return f"log-density {_format(log_prob)}\n\n{table(labels, columns)}"
 
 
-def _table(labels, columns):
+def table(labels, columns):
     """Returns the columns, and the difference of the last two, below their names."""
     numbers = np.stack([np.asarray(column) for column in columns.values()], axis=1)
     if not np.isfinite(numbers).all():

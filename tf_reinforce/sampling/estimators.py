@@ -12,6 +12,7 @@ between them. The parameters of categories and bits are log-probabilities `[G, M
 those of normal numbers mean and standard deviation, `[G, M, 2]`.
 """
 
+import copy
 import itertools
 import math
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_reinforce.functional import explanation
 from tf_reinforce.support import compilation
 from tf_reinforce.support import validation
 
@@ -42,6 +44,7 @@ __all__ = [
     "SumAndSample",
     "Vimco",
     "WithoutReplacement",
+    "explain",
     "get",
     "score",
 ]
@@ -762,8 +765,9 @@ class Relax(Estimator):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Relax":
-        model = keras.saving.deserialize_keras_object(config["model"])
-        return cls(**{**config, "model": model})
+        config = copy.deepcopy(config)  # Keras removes entries of the model's config
+        model = keras.saving.deserialize_keras_object(config.pop("model"))
+        return cls(model, **config)
 
 
 NAMES = {
@@ -782,6 +786,47 @@ NAMES = {
     "vimco": Vimco,
     "without_replacement": WithoutReplacement,
 }
+
+
+def explain(name: str, logits: Any, costs: Any, seed: int = 0) -> str:
+    """Returns the text of `tf-reinforce explain --estimator`: one estimate in numbers.
+
+    Args:
+        name: Name of an estimator of categories.
+        logits: K floats.
+        costs: K floats, the cost of each category, linear between them.
+        seed: Int, for the noise.
+    """
+    estimator, rng = get(name), np.random.default_rng(validation.check_seed(seed))
+    logits, costs = (np.atleast_1d(np.asarray(x, "float64")) for x in (logits, costs))
+    is_other = estimator.is_normal or isinstance(estimator, Vimco)
+    if logits.shape != costs.shape or logits.ndim != 1 or is_other:
+        raise ValueError(
+            "`estimator` must be one of categories, with as many `costs` as `logits`. "
+            f"Received: {name!r}, {costs.size} costs and {logits.size} logits"
+        )
+    noise = Noise(lambda shape, cuts, is_step: tf.constant(rng.random((1, *shape))))
+    x = tf.constant(logits)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        log_probs = tf.nn.log_softmax(x)[None, None]
+        samples = estimator.draw(log_probs, noise)
+        each = tf.reduce_sum(samples.vectors * costs, axis=[2, 3])
+        known = samples._replace(costs=tf.stop_gradient(each))
+        known = known._replace(slopes=tf.zeros_like(samples.vectors) + costs)
+        surrogate = (
+            each[:, 0] if samples.passes else estimator.surrogate(log_probs, known)
+        )
+    probs = np.exp(log_probs[0, 0])
+    columns = {"logits": logits, "probs": probs, "costs": costs}
+    vectors = samples.vectors[0, :, 0].numpy()
+    columns |= {f"sample {i + 1}": vector for i, vector in enumerate(vectors)}
+    columns["estimate"] = tape.gradient(surrogate, x)
+    columns["exact"] = probs * (costs - probs @ costs)
+    weights = ", ".join(f"{x:.4f}" for x in np.ravel(samples.weights))
+    title = f"{name}: gradient of the expected cost with respect to logits"
+    table = explanation.table(range(len(logits)), columns)
+    return f"{title}; weights of the samples {weights}\n\n{table}"
 
 
 def get(identifier: str | Estimator) -> Estimator:

@@ -5,6 +5,7 @@ training step therefore calls the model inside the context `recording`.
 """
 
 import contextlib
+import copy
 import math
 import threading
 from typing import Any, NamedTuple
@@ -382,6 +383,7 @@ class Sample(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Sample":
+        config = copy.deepcopy(config)  # Keras removes entries of a model's config
         parts = {
             name: keras.saving.deserialize_keras_object(config[name])
             for name in config.keys() & {"head", "estimator"}
