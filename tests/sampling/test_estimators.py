@@ -87,6 +87,7 @@ def test_leave_one_out_has_the_bits_of_the_baseline():
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_estimators_of_a_gaussian_train_its_mean_and_scale():
     """Towards 0.7, where the mean squared error is least."""
     for name in ("pathwise", "measure_valued", "score_function"):
