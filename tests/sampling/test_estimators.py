@@ -148,6 +148,18 @@ WRONG = {
         lambda: tfr.layers.Sample(heads.Bernoulli(1), estimator="vimco"),
         "is an objective",
     ),
+    "weights of a bound": (
+        lambda: tfr.ScoreFunction(
+            model(), loss="mse", samples=2, estimator="vimco"
+        ).gradients(*map(tf.constant, (*data(), np.ones(32, "float32")))),
+        "takes no `sample_weight`",
+    ),
+    "one-hot reals": (
+        lambda: trained(
+            "score_function", make=lambda: model(heads.Gaussian(2), one_hot=True)
+        ),
+        "`one_hot=True` .* needs a head of independent choices",
+    ),
     "unknown": (lambda: estimators.get("reinforce"), "`estimator` must be one of"),
 }
 
@@ -190,7 +202,7 @@ def test_random_layer_before_the_samples_is_refused():
         keras.Model(inputs, layers.Dense(1)(bits)), loss="mse", estimator="disarm"
     )
     function.compile("sgd")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Remove random layers"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Remove random"):
         function.fit(np.ones((4, 64)), np.ones((4, 1)), verbose=0)
 
 
@@ -230,3 +242,21 @@ def test_baseline_lowers_the_costs_of_all_samples():
 
     for one, other in zip(gradient(0.0), gradient(5.0), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+class Twice(estimators.Score):
+    """Two independent samples."""
+
+    def copies(self, sites, size):
+        return 2
+
+    def draw(self, parameters, noise):
+        probs = tf.exp(parameters)
+        vectors = tf.stack([noise.choose(probs), noise.choose(probs)], axis=1)
+        return estimators.Samples(vectors, tf.constant([[0.5, 0.5]]))
+
+
+def test_subclass_of_the_score_function_draws_its_own_samples():
+    function = tfr.ScoreFunction(model(), loss="mse", samples=1, estimator=Twice())
+    estimate = function.gradients(*map(tf.constant, data()))
+    assert estimate.weights.shape == (64,) and len(estimate.outputs) == 64

@@ -209,8 +209,8 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
             ValueError: If an action does not consist of such choices.
         """
         raise ValueError(
-            "This estimator needs a head of independent choices: Categorical, Bernoulli, "
-            f"MultiCategorical or Pointer. Received: {self!r}"
+            "`one_hot=True` or this estimator needs a head of independent choices: "
+            f"Categorical, Bernoulli, MultiCategorical or Pointer. Received: {self!r}"
         )
 
     def from_vectors(self, vectors: tf.Tensor) -> tf.Tensor:

@@ -303,6 +303,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
             count = tf.size(costs)
             loss = tf.reduce_mean(costs)
             if isinstance(self.estimator, estimators.Vimco):
+                if sample_weight is not None:
+                    raise ValueError("'vimco' takes no `sample_weight`. Received: one")
                 groups = tf.reshape(costs, [-1, self.samples])
                 objective, factors = self.estimator.objective(groups)
                 loss = -tf.reduce_mean(objective)
@@ -321,10 +323,10 @@ class ScoreFunction(resumed_fit.TrainingModel):
     def is_nested(self) -> bool:
         """Returns whether a layer has another estimator than the score function."""
         layers = sample.sample_layers(self.model)
-        return any(
-            not isinstance(layer.estimator or self.estimator, estimators.Score)
-            for layer in layers
-        )
+        found = [layer.estimator or self.estimator for layer in layers]
+        # A subclass of `Score` has draws and a surrogate of its own.
+        plain = [type(x) is estimators.Score for x in found]
+        return not (all(plain) or isinstance(self.estimator, estimators.Vimco))
 
     def _nested_gradients(self, rows, noise, scale_loss):
         """Returns what `gradients` does, with several samples for each row."""

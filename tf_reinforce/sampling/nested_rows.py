@@ -64,10 +64,13 @@ class NestedRows:
         groups = blocks[:, 0]
         if self._after > 1:
             tf.debugging.assert_near(
-                *(blocks, tf.broadcast_to(groups[:, None], tf.shape(blocks))),
-                *(1e-3, 1e-3),
-                f"The rows of an example must agree before {layer.name!r}. Remove random "
-                "layers, such as Dropout, before it, or take estimator='score_function'",
+                blocks,
+                tf.broadcast_to(groups[:, None], tf.shape(blocks)),
+                rtol=1e-3,
+                atol=1e-3,
+                message=f"The rows of an example must agree before {layer.name!r}. "
+                "Remove random layers, such as Dropout, before it, or take "
+                "estimator='score_function'",
             )
         count = groups.shape[0] or tf.shape(groups)[0]
         noise = (self._noise or layer.uniform_noise)(count, groups.dtype)

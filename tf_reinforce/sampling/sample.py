@@ -198,6 +198,7 @@ class Sample(keras.layers.Layer):
         self.head = validation.instance("head", head, heads.Head)
         self.seed = seed if seed is None else validation.check_seed(seed)
         self.seed_generator = keras.random.SeedGenerator(self.seed)
+        self.samples_shape: tuple = (None,)  # unknown before `build`
         self.supports_masking = True
 
     def build(self, outputs_shape: Any) -> None:
@@ -265,7 +266,7 @@ class Sample(keras.layers.Layer):
 
     def copies(self, estimator: estimators.Estimator) -> int:
         """Returns how many samples an estimator draws for an example."""
-        if not self.built or None in self.samples_shape:
+        if None in self.samples_shape:
             raise ValueError(
                 f"The estimator of {self.name!r} needs inputs of a fixed shape. "
                 f"Received: {self.samples_shape} between the first and the last axis"
@@ -308,9 +309,8 @@ class Sample(keras.layers.Layer):
         def draw(shape: tuple, cuts: Any, is_step: bool) -> tf.Tensor:
             key = tf.cast(self.seed_generator.next(), tf.uint32)
             spec = seeding.NoiseSpec("uniform", shape)
-            numbers = tensor_noise.counter_noise(key, [spec], tf.range(count), 0, dtype)[
-                0
-            ]
+            index = tf.range(count)
+            [numbers] = tensor_noise.counter_noise(key, [spec], index, 0, dtype)
             limits = np.finfo(tf.as_dtype(dtype).as_numpy_dtype)  # never exactly 0
             return tf.clip_by_value(numbers, limits.tiny, 1.0 - limits.epsneg)
 
