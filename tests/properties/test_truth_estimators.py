@@ -37,6 +37,7 @@ UNBIASED = {
     "arm": estimators.Arm,
     "disarm": estimators.DisArm,
     "muprop": estimators.MuProp,
+    "double_control_variates": estimators.DoubleControlVariates,
     "measure_valued": estimators.MeasureValued,
     "rebar": lambda: estimators.Rebar(temperature=0.7, scale=0.8),
 }
@@ -116,17 +117,18 @@ GRAPHS = {
     "padded": (padded, np.array([[3, 0]])),
     "pointer": (lambda: latent(heads.Pointer(3, key_dim=1)), models.examples(1, 2)),
 }
-# Combinations with more than 20,000 nodes.
-LARGE = {
-    "rebar": set(GRAPHS) - {"bit", "subclass"},
-    "measure_valued": {"categories", "chain", "category", "masked", "pointer"},
-    "three_without_replacement": {"chain", "categories", "batch"},
-    "arm": {"categories"},
-    "disarm": {"categories"},
-}
-QUICK = {"bit", "chain"}
+# Combinations with too many nodes: pairs of random numbers for each bit or category.
+LARGE = {"rebar": {"categories", "chain", "shared"}}
+
+
+def is_quick(graph, name):
+    if name == "rebar":
+        return graph in {"bit", "masked"}
+    return graph in {"bit", "chain"} and (graph, name) != ("chain", "measure_valued")
+
+
 CASES = [
-    pytest.param(graph, name, marks=[] if graph in QUICK else pytest.mark.slow)
+    pytest.param(graph, name, marks=[] if is_quick(graph, name) else pytest.mark.slow)
     for graph in GRAPHS
     for name in UNBIASED
     if graph not in LARGE.get(name, ())
@@ -179,12 +181,12 @@ def test_layers_behind_a_relaxed_sample_return_their_means():
     """REBAR's control variate must be a smooth function of the relaxed sample."""
     inputs = keras.Input((2,), dtype="float64")
     found, parts = inputs, [inputs]
-    for estimator in (estimators.Rebar(0.9), "exact", "exact"):
-        bits = draws(heads.Bernoulli(1), estimator=estimator)(models.dense(1)(found))
-        parts.append(bits)
+    for size, estimator in ((3, estimators.Rebar(0.9)), (2, "exact"), (2, "exact")):
+        head = heads.Categorical(size)
+        parts.append(draws(head, estimator=estimator)(models.dense(size)(found)))
         found = models.concatenate(*parts)
     model = keras.Model(inputs, models.dense(1, activation="tanh")(found))
-    check(model, "score_function", models.examples(1, 2), 1e-9)
+    check(model, "score_function", models.examples(1, 2), 1e-10)
 
 
 @pytest.mark.parametrize("name", ["exact", "disarm", "muprop", "straight_through"])
@@ -197,10 +199,13 @@ def test_padding_has_no_gradient(name):
     assert (rows[0] == 0).all() and (rows[2:4] != 0).all()
 
 
-@pytest.mark.parametrize("weight", [0.0, 1.7])
-def test_relax_is_unbiased_for_any_weights_of_its_model(weight):
-    surrogate = surrogate_model()
-    model = latent(heads.Bernoulli(1), estimator=estimators.Relax(surrogate))
+@pytest.mark.parametrize(
+    "head, weight",
+    [(heads.Bernoulli(1), 0.0), (heads.Bernoulli(1), 1.7), (heads.Categorical(3), 1.0)],
+)
+def test_relax_is_unbiased_for_any_weights_of_its_model(head, weight):
+    surrogate = surrogate_model(size=3 if isinstance(head, heads.Categorical) else 2)
+    model = latent(head, estimator=estimators.Relax(surrogate))
     surrogate.set_weights([weight * x for x in surrogate.get_weights()])
     report = check(model, "score_function", models.examples(1, 2), None)
     own = {id(x) for x in surrogate.trainable_variables}
@@ -245,15 +250,26 @@ def variances(monkeypatch):
     return importlib.import_module("estimator_variances")
 
 
-def test_variances_have_the_published_order(variances):
+QUICK_TASKS = "(b - 0.499)², p = 0.5", "two bits, p = 0.2, 0.8", "four, one likely"
+TASKS = {
+    "quick": lambda task: task in QUICK_TASKS,
+    "all": lambda task: task not in QUICK_TASKS,
+}
+
+
+@pytest.mark.parametrize("which", ["quick", pytest.param("all", marks=pytest.mark.slow)])
+def test_variances_have_the_published_order(variances, which):
     """Dong et al. (2020), propositions 1 and 2, and Kool et al. (2020)."""
     for task, (logits, costs_of) in variances.TASKS.items():
+        if not TASKS[which](task):
+            continue
         exact, none = variances.moments(estimators.Exact(), logits, costs_of)
         assert none < 1e-15
         mean, independent = variances.leave_one_out(logits, costs_of, 2)
         np.testing.assert_allclose(mean, exact, atol=1e-14)
         found = {}
-        for name in ("arm", "disarm", "without_replacement", "sum_and_sample", "muprop"):
+        names = "arm", "disarm", "without_replacement", "sum_and_sample", "muprop"
+        for name in (*names, "double_control_variates"):
             mean, found[name] = variances.moments(estimators.get(name), logits, costs_of)
             np.testing.assert_allclose(mean, exact, atol=1e-13)
         assert found["disarm"] <= found["arm"] + 1e-15, task
@@ -264,17 +280,31 @@ def test_variances_have_the_published_order(variances):
             assert found["sum_and_sample"] < independent / 3
         if task == "four categories":
             assert found["muprop"] < independent / 30
+            assert found["double_control_variates"] < independent / 10
         if task == "(b - 0.499)², p = 0.5":  # f(1) - f(0) = 0.002
             np.testing.assert_allclose(found["arm"], 0.002**2 / 24, rtol=1e-9)
-        whole = np.shape(logits)[1] ** np.shape(logits)[0]
+
+
+def test_limits_of_estimators_agree(variances):
+    for task in QUICK_TASKS:
+        logits, costs_of = variances.TASKS[task]
+        exact = variances.moments(estimators.Exact(), logits, costs_of)[0]
+        sites, size = np.shape(logits)
+        whole = size**sites
         for estimator in (
             estimators.SumAndSample(k=whole - 1),
-            estimators.WithoutReplacement(k=min(whole, 4)),
+            estimators.SumAndSample(k=whole + 3),
+            estimators.WithoutReplacement(k=whole),
         ):
-            if estimator.copies(*np.shape(logits)) == whole:
-                mean, none = variances.moments(estimator, logits, costs_of)
-                np.testing.assert_allclose(mean, exact, atol=1e-13)
-                assert abs(none) < 1e-14, task
+            assert estimator.copies(sites, size) == whole
+            mean, none = variances.moments(estimator, logits, costs_of)
+            np.testing.assert_allclose(mean, exact, atol=1e-13)
+            assert abs(none) < 1e-14, task
+        independent = variances.leave_one_out(logits, costs_of, 2)
+        double = estimators.DoubleControlVariates(2, scale=0.0)
+        found = variances.moments(double, logits, costs_of)
+        np.testing.assert_allclose(found[0], independent[0], atol=1e-14)
+        np.testing.assert_allclose(found[1], independent[1], rtol=1e-11)
 
 
 @pytest.mark.parametrize("samples", [2, 3])

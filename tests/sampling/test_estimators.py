@@ -66,6 +66,60 @@ def test_estimator_trains_and_survives_a_file(name, tmp_path):
     )
 
 
+def drawn(estimator, log_probs):
+    rng = np.random.default_rng(0)
+    count = len(log_probs)
+
+    def draw(shape, cuts, is_step):
+        return tf.constant(rng.random((count, *shape)), log_probs.dtype)
+
+    return estimator.draw(log_probs, estimators.Noise(draw))
+
+
+@pytest.mark.parametrize("sites, size", [(200, 2), (20, 10)])
+@pytest.mark.parametrize(
+    "estimator", [estimators.WithoutReplacement(4), estimators.SumAndSample(3)]
+)
+def test_values_among_too_many_to_list_are_different(estimator, sites, size):
+    logits = np.random.default_rng(1).normal(size=(50, sites, size), scale=3.0)
+    logits[:25] *= 20.0  # so likely that the first values have nearly all probability
+    log_probs = tf.nn.log_softmax(tf.constant(logits, tf.float32))
+    samples = drawn(estimator, log_probs)
+    values = samples.vectors.numpy()
+    np.testing.assert_array_equal(np.sum(values, axis=-1), 1.0)
+    for row in values:
+        assert len({x.tobytes() for x in row}) == 4
+    assert (samples.weights.numpy() >= 0.0).all()
+    np.testing.assert_allclose(np.sum(samples.weights, axis=1), 1.0, rtol=1e-4)
+
+
+def test_sum_and_sample_sums_the_most_likely_values():
+    logits = np.random.default_rng(1).normal(size=(30, 4, 3))
+    log_probs = tf.nn.log_softmax(tf.constant(logits))
+    whole = estimators.Exact(limit=81).draw(log_probs, None)
+    for k in (1, 2, 7):
+        weights = drawn(estimators.SumAndSample(k), log_probs).weights
+        top = np.sort(whole.weights, axis=1)[:, ::-1][:, :k]
+        np.testing.assert_allclose(weights[:, :k], top, rtol=1e-12)
+        np.testing.assert_allclose(weights[:, k], 1.0 - top.sum(axis=1), rtol=1e-12)
+
+
+def test_unlikely_category_has_a_finite_gradient():
+    """Of probability 2e-27, whose square is zero in float32."""
+    for name in sorted(set(NAMES) - {"vimco"}):
+        logits = tf.constant([[[0.0, -60.0, 1.0], [80.0, 1.0, 0.0]]])
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            log_probs = tf.nn.log_softmax(logits)
+            samples = drawn(estimators.get(name), log_probs)
+            costs = tf.ones_like(samples.vectors[:, :, 0, 0])
+            known = samples._replace(costs=costs, slopes=samples.vectors)
+            result = estimators.get(name).surrogate(log_probs, known)
+            if samples.passes:
+                result += tf.reduce_sum(samples.vectors**2)
+        assert np.isfinite(tape.gradient(result, logits)).all(), name
+
+
 def test_relax_trains_its_own_model():
     surrogate = keras.Sequential(
         [keras.Input((3, 2)), layers.Flatten(), layers.Dense(8, "tanh"), layers.Dense(1)]
@@ -133,6 +187,16 @@ WRONG = {
     "another head": (
         lambda: trained("disarm", make=lambda: model(heads.Gaussian(2), one_hot=False)),
         "needs a head of independent choices.*Gaussian",
+    ),
+    "one sample of two": (
+        lambda: estimators.DoubleControlVariates(k=1),
+        "at least 2. Received: k=1",
+    ),
+    "replayed actions": (
+        lambda: tfr.ScoreFunction(model(), loss="mse", estimator="disarm").gradients(
+            *map(tf.constant, data()), replayed=[np.zeros(4)]
+        ),
+        "cannot be replayed with this estimator",
     ),
     "not normal": (lambda: trained("pathwise"), "needs a head of normal numbers"),
     "surrogate of another shape": (

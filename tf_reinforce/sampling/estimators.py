@@ -28,6 +28,7 @@ from tf_reinforce.support import validation
 __all__ = [
     "Arm",
     "DisArm",
+    "DoubleControlVariates",
     "Estimator",
     "Exact",
     "GumbelSoftmax",
@@ -193,8 +194,16 @@ def _log_mean_exp(x):
     return tf.reduce_logsumexp(x, axis=-1) - math.log(x.shape[-1])
 
 
+class _Weighted(Estimator):
+    """Several values, with weights that do not depend on their costs."""
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        weighted = samples.weights * samples.costs * score(parameters, samples.vectors)
+        return tf.reduce_sum(weighted, axis=1)
+
+
 @keras.saving.register_keras_serializable("tf_reinforce")
-class Exact(Estimator):
+class Exact(_Weighted):
     """All values of all sites, without variance.
 
         Σ_z f(z) ∇p(z)
@@ -220,66 +229,54 @@ class Exact(Estimator):
         return count
 
     def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
-        vectors, log_probs = _all_values(parameters)
-        return Samples(vectors, tf.stop_gradient(tf.exp(log_probs)))
-
-    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
-        weighted = samples.weights * samples.costs * score(parameters, samples.vectors)
-        return tf.reduce_sum(weighted, axis=1)
-
-
-def _all_values(log_probs):
-    """Returns all combinations of values, `[G, Kᴹ, M, K]`, and their log p."""
-    sites, size = log_probs.shape[1:]
-    values = np.array(list(itertools.product(range(size), repeat=sites)))
-    vectors = tf.one_hot(values, size, dtype=log_probs.dtype)[None]
-    vectors = tf.repeat(vectors, tf.shape(log_probs)[0], axis=0)
-    return vectors, score(log_probs, vectors)
+        sites, size = parameters.shape[1:]
+        values = np.array(list(itertools.product(range(size), repeat=sites)))
+        vectors = tf.one_hot(values, size, dtype=parameters.dtype)[None]
+        vectors = tf.repeat(vectors, tf.shape(parameters)[0], axis=0)
+        return Samples(vectors, tf.stop_gradient(tf.exp(score(parameters, vectors))))
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class SumAndSample(Exact):
+class SumAndSample(_Weighted):
     """The k most likely values, and one of the rest (Liang et al., 2018).
 
         Σ_{z ∈ top} f(z) ∇p(z) + (1 - p(top)) f(z') ∇ log p(z'),    z' ~ p(z | not top)
 
     Args:
         k: Int, how many values are summed.
-        limit: Int, how many values there may be.
     """
 
-    argument_names = ("k", "limit")
+    argument_names = ("k",)
 
-    def __init__(self, k: int = 1, limit: int = 256, **kwargs: Any) -> None:
-        super().__init__(limit, **kwargs)
+    def __init__(self, k: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.k = validation.size("k", k)
 
     def copies(self, sites: int, size: int) -> int:
-        return min(self.k + 1, super().copies(sites, size))
+        return min(self.k + 1, size**sites)
 
     def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
-        vectors, log_probs = _all_values(parameters)
-        probs = tf.stop_gradient(tf.exp(log_probs))
-        count = vectors.shape[1]
-        if count <= self.k + 1:
-            return Samples(vectors, probs)
-        top, indices = tf.math.top_k(probs, self.k)
-        is_rest = 1.0 - tf.reduce_sum(tf.one_hot(indices, count, dtype=probs.dtype), 1)
-        rest = probs * is_rest
-        other = noise.choose(_possible(rest, is_rest))
-        indices = tf.concat([indices, tf.argmax(other, 1, tf.int32)[:, None]], axis=1)
-        weights = tf.concat([top, tf.reduce_sum(rest, 1, keepdims=True)], axis=1)
-        return Samples(tf.gather(vectors, indices, batch_dims=1), weights)
-
-
-def _possible(weights, alternative):
-    """Returns weights `[G, K]`, or the alternative ones if all are zero."""
-    is_zero = tf.reduce_sum(weights, axis=-1, keepdims=True) <= 0
-    return tf.where(is_zero, alternative, weights)
+        log_probs = tf.stop_gradient(parameters)
+        best = tf.one_hot(tf.argmax(log_probs, -1), log_probs.shape[-1])
+        best = tf.cast(best, log_probs.dtype)
+        later = tf.reduce_max(log_probs, axis=-1)
+        later = tf.cumsum(later, axis=-1, exclusive=True, reverse=True)[:, None, :, None]
+        values = best[:, None]
+        for _ in range(min(self.k, log_probs.shape[-1] ** log_probs.shape[1]) - 1):
+            is_part, log_mass = _complement(log_probs, values)
+            logits = tf.where(is_part, log_mass + later, -math.inf)
+            logits = tf.reshape(logits, [-1, math.prod(logits.shape[1:])])
+            part = tf.one_hot(tf.argmax(logits, -1), logits.shape[-1])
+            values = _joined(values, tf.cast(part, values.dtype), best)
+        weights = tf.exp(score(log_probs, values))
+        if values.shape[1] < self.copies(*log_probs.shape[1:]):
+            weights = tf.concat([weights, _mass(log_probs, values)[:, None]], axis=1)
+            values = _joined_by_another(log_probs, values, noise)
+        return Samples(values, weights)
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class WithoutReplacement(Exact):
+class WithoutReplacement(_Weighted):
     """k different values, the unordered-set estimator (Kool, van Hoof & Welling, 2020).
 
         Σ_{s ∈ S} p(s) R(S, s) (f(s) - Σ_{r ∈ S} p(r) R(S, s, r) f(r)) ∇ log p(s)
@@ -289,34 +286,82 @@ class WithoutReplacement(Exact):
 
     Args:
         k: Int, how many values are drawn.
-        limit: Int, how many values there may be.
     """
 
-    argument_names = ("k", "limit")
+    argument_names = ("k",)
 
-    def __init__(self, k: int = 2, limit: int = 256, **kwargs: Any) -> None:
-        super().__init__(limit, **kwargs)
+    def __init__(self, k: int = 2, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.k = validation.whole_number("k", k, 1, 8)
 
     def copies(self, sites: int, size: int) -> int:
-        return min(self.k, super().copies(sites, size))
+        return min(self.k, size**sites)
 
     def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
-        vectors, log_probs = _all_values(parameters)
-        probs = tf.stop_gradient(tf.exp(log_probs))
-        left, chosen = tf.ones_like(probs), []
-        for _ in range(min(self.k, vectors.shape[1])):
-            chosen.append(noise.choose(_possible(probs * left, left)))
-            left -= chosen[-1]
-        indices = tf.argmax(tf.stack(chosen, axis=1), axis=-1)
-        p = tf.gather(probs, indices, batch_dims=1)
-        weights, shares = _first_probabilities(p, tf.reduce_sum(probs * left, axis=1))
-        return Samples(tf.gather(vectors, indices, batch_dims=1), weights, extra=shares)
+        log_probs = tf.stop_gradient(parameters)
+        values = noise.choose(tf.exp(log_probs))[:, None]
+        for _ in range(self.copies(*log_probs.shape[1:]) - 1):
+            values = _joined_by_another(log_probs, values, noise)
+        each = tf.reduce_sum(values * tf.exp(log_probs)[:, None], axis=-1)
+        outside = _mass(log_probs, values)
+        weights, shares = _first_probabilities(tf.reduce_prod(each, axis=-1), outside)
+        weights = tf.where(tf.reduce_all(each > 0, axis=-1), weights, 0.0)
+        return Samples(values, weights, extra=shares)
 
     def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
         baselines = tf.einsum("gsr,gr->gs", samples.extra, samples.costs)
         samples = samples._replace(costs=samples.costs - baselines)
         return super().surrogate(parameters, samples)
+
+
+def _complement(log_probs, values):
+    """Returns all but the given values `[G, J, M, K]`, in disjoint parts.
+
+    Part (j, m, k) has the sites of value j before site m, and k at site m.
+
+    Returns:
+        Whether there is such a part, and its log-probability, both `[G, J, M, K]`.
+    """
+    agree = tf.reduce_sum(values[:, :, None] * values[:, None], axis=-1)
+    agree = tf.math.cumprod(agree, axis=-1, exclusive=True)  # [G, J, J, M], before site m
+    is_taken = tf.einsum("gijm,gjmk->gimk", agree, values) > 0
+    earlier = np.tri(values.shape[1], k=-1)[..., None]
+    is_again = tf.reduce_any(agree * earlier > 0, axis=2)
+    path = tf.reduce_sum(values * log_probs[:, None], axis=-1)
+    path = tf.cumsum(path, axis=-1, exclusive=True)
+    is_part = ~is_taken & ~is_again[..., None]
+    return is_part, path[..., None] + log_probs[:, None]
+
+
+def _mass(log_probs, values):
+    is_part, log_mass = _complement(log_probs, values)
+    return tf.reduce_sum(tf.where(is_part, tf.exp(log_mass), 0.0), axis=[1, 2, 3])
+
+
+def _joined_by_another(log_probs, values, noise):
+    """Returns the values and one more, drawn from all others."""
+    is_part, log_mass = _complement(log_probs, values)
+    shape = [-1, math.prod(is_part.shape[1:])]
+    is_part = tf.reshape(tf.cast(is_part, log_probs.dtype), shape)
+    mass = is_part * tf.exp(tf.reshape(log_mass, shape))
+    part = noise.choose(_possible(mass, is_part))
+    return _joined(values, part, noise.choose(tf.exp(log_probs)))
+
+
+def _joined(values, part, later):
+    """Returns the values and one of a part, with the given sites after the part's own."""
+    part = tf.reshape(part, tf.shape(values))
+    at = tf.reduce_sum(part, axis=[1, 3])[..., None]  # [G, M, 1]
+    before = tf.cumsum(at, axis=1, exclusive=True, reverse=True)
+    path = tf.einsum("gj,gjmk->gmk", tf.reduce_sum(part, axis=[2, 3]), values)
+    other = before * path + tf.reduce_sum(part, axis=1) + (1.0 - before - at) * later
+    return tf.concat([values, other[:, None]], axis=1)
+
+
+def _possible(weights, alternative):
+    """Returns weights `[G, K]`, or the alternative ones if all are zero."""
+    is_zero = tf.reduce_sum(weights, axis=-1, keepdims=True) <= 0
+    return tf.where(is_zero, alternative, weights)
 
 
 def _first_probabilities(p, outside):
@@ -326,7 +371,7 @@ def _first_probabilities(p, outside):
         p: `[G, k]` float, the probabilities of the members of S.
         outside: `[G]` float, the probability of all other values.
     """
-    every, is_possible = tuple(range(p.shape[1])), p > 0
+    every = tuple(range(p.shape[1]))
     # The limit of small probabilities, whose products are not zero in the number type.
     tiny = np.finfo(p.dtype.as_numpy_dtype).tiny
     p = tf.maximum(p, float(tiny) ** (1.0 / (len(every) + 1)))
@@ -340,8 +385,7 @@ def _first_probabilities(p, outside):
             row.append(p[:, r] * ratio)
         first.append(p[:, s] * without / whole)
         shares.append(tf.stack(row, axis=1))
-    first = tf.where(is_possible, tf.stack(first, axis=1), 0.0)
-    return first, tf.stack(shares, axis=1)
+    return tf.stack(first, axis=1), tf.stack(shares, axis=1)
 
 
 def _set_probability(p, outside, members):
@@ -654,6 +698,50 @@ class MuProp(Estimator):
         return rest * scores + tf.reduce_sum(slope * mean, axis=[1, 2])
 
 
+@keras.saving.register_keras_serializable("tf_reinforce")
+class DoubleControlVariates(Estimator):
+    """Leave-one-out with Taylor expansions at the mean μ (after Titsias & Shi, 2022).
+
+        1/k Σᵢ (f(zᵢ) - s̄ᵢ·(zᵢ - μ) - c̄ᵢ) ∇ log p(zᵢ) + s̄ᵢ·∇μ
+
+    s̄ᵢ is the mean of the slopes sⱼ = η f'(zⱼ) of the other k - 1 samples, and c̄ᵢ that of
+    f(zⱼ) - sⱼ·(zⱼ - μ).
+
+    Args:
+        k: Int, how many samples are drawn, at least 2.
+        scale: Float η. With 0, the estimate is that of leave-one-out.
+    """
+
+    needs_slopes = True
+    argument_names = ("k", "scale")
+
+    def __init__(self, k: int = 2, scale: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.k = validation.whole_number("k", k, 2)
+        self.scale = validation.number("scale", scale, float)
+
+    def copies(self, sites: int, size: int) -> int:
+        return self.k
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        probs = tf.exp(parameters)
+        vectors = tf.stack([noise.choose(probs) for _ in range(self.k)], axis=1)
+        return Samples(vectors, tf.ones_like(vectors[:1, :, 0, 0]) / self.k)
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        mean = tf.exp(parameters)[:, None]
+        distance = samples.vectors - tf.stop_gradient(mean)
+        slopes = self.scale * samples.slopes
+        slope = self._of_others(slopes)
+        level = samples.costs - tf.reduce_sum(slopes * distance, axis=[2, 3])
+        rest = samples.costs - tf.reduce_sum(slope * distance, axis=[2, 3])
+        rest = (rest - self._of_others(level)) * score(parameters, samples.vectors)
+        return tf.reduce_mean(rest + tf.reduce_sum(slope * mean, axis=[2, 3]), axis=1)
+
+    def _of_others(self, x):
+        return (tf.reduce_sum(x, axis=1, keepdims=True) - x) / (self.k - 1)
+
+
 def _with_relaxed(sample, relaxed, extra=None):
     vectors = tf.stack([sample, relaxed], axis=1)
     return Samples(vectors, tf.constant([[1.0, 0.0]], sample.dtype), 1, extra)
@@ -706,11 +794,11 @@ def _gumbels(log_probs, sample, u):
     The values are equal, but for the gradient, the noise of the first is g, and that of
     the second is u, from which z | sample is made.
     """
-    exponential, probs = -tf.math.log(u), tf.exp(log_probs)
-    top = tf.reduce_sum(exponential * sample, axis=-1, keepdims=True)
-    tiny = np.finfo(probs.dtype.as_numpy_dtype).tiny
-    rest = (1.0 - sample) * exponential / tf.maximum(probs, tiny)
-    given = -tf.math.log(top + rest)
+    exponential = -tf.math.log(u)
+    top = tf.math.log(tf.reduce_sum(exponential * sample, axis=-1, keepdims=True))
+    # log(e^top + exponential / p), from logarithms, since p may be tiny.
+    rest = tf.math.softplus(tf.math.log(exponential) - log_probs - top)
+    given = -(top + (1.0 - sample) * rest)
     return tf.stop_gradient(given - log_probs) + log_probs, given
 
 
@@ -773,6 +861,7 @@ class Relax(Estimator):
 NAMES = {
     "arm": Arm,
     "disarm": DisArm,
+    "double_control_variates": DoubleControlVariates,
     "exact": Exact,
     "gumbel_softmax": GumbelSoftmax,
     "measure_valued": MeasureValued,

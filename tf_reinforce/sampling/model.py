@@ -266,7 +266,7 @@ class ScoreFunction(resumed_fit.TrainingModel):
         inputs: Any,
         targets: Any = None,
         sample_weight: Any = None,
-        replayed: list | None = None,
+        replayed: Any = None,
         scale_loss: Any = tf.identity,
     ) -> Estimate:
         """Returns the gradient of a batch's expected loss, without an update.
@@ -276,7 +276,9 @@ class ScoreFunction(resumed_fit.TrainingModel):
         Args:
             inputs, targets, sample_weight: N examples, as in `fit`.
             replayed: List with the raw actions for each call of a `Sample` layer, in N·K
-                rows for K = `samples` repetitions; or `None` to draw samples.
+                rows for K = `samples` repetitions; or `None` to draw samples. With other
+                estimators than the score function, a function that takes the place of
+                `Sample.uniform_noise` in all layers.
             scale_loss: Function that multiplies the loss by the optimizer's loss scale,
                 which the gradients then contain.
 
@@ -292,6 +294,12 @@ class ScoreFunction(resumed_fit.TrainingModel):
 
         rows = keras.tree.map_structure(repeat, Rows(inputs, targets, sample_weight))
         if self.is_nested:
+            if isinstance(replayed, list):
+                raise ValueError(
+                    "Actions cannot be replayed with this estimator, which draws several "
+                    "samples. Received: replayed=[…]. Pass a function that replaces "
+                    "`Sample.uniform_noise`."
+                )
             return self._nested_gradients(rows, replayed, scale_loss)
         with tf.GradientTape(persistent=True) as tape:
             with sample.recording(replayed, tape=tape) as recorder:

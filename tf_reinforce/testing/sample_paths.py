@@ -1,6 +1,7 @@
 """Checks gradients of a `ScoreFunction`, from its samples and from logged decisions."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -60,17 +61,17 @@ def check_score_function(
     paths = _SamplePaths(score_function, batch)
     exact, probs = paths.exact()
 
-    if score_function.is_nested:
-        found = _expected_over_noise(score_function, batch)
-        results = found, exact, paths.is_path.shape[1]
-        return expectations.compare(*results, tolerance, "the expected loss")
-
-    @tf.function(autograph=False)
     def gradient(replayed):
         return score_function.gradients(*batch, replayed).gradients
 
+    if score_function.is_nested:
+        found = expected_over_noise(gradient)
+        results = found, exact, paths.is_path.shape[1]
+        return expectations.compare(*results, tolerance, "the expected loss")
+
+    compiled = tf.function(gradient, autograph=False)
     probs = np.repeat(probs, score_function.samples, axis=0)
-    found = expectations.expected(probs, lambda x: gradient(paths.replayed(x)))
+    found = expectations.expected(probs, lambda x: compiled(paths.replayed(x)))
     results = found, exact, paths.is_path.shape[1]
     return expectations.compare(*results, tolerance, "the expected loss")
 
@@ -134,6 +135,7 @@ class _SamplePaths:
 
 # Nodes and weights on [0, 1]: of a constant, of a line (Gauss), and of a function that is
 # smooth except at the ends (tanh-sinh).
+_MAX_NODES, _CHUNK = 100_000_000, 65_536
 _STEP = np.array([0.5]), np.array([1.0])
 _LINE = np.array([0.5 - 0.5 / 3**0.5, 0.5 + 0.5 / 3**0.5]), np.array([0.5, 0.5])
 
@@ -188,25 +190,48 @@ class _NoiseNodes:
         return draw
 
 
-def _expected_over_noise(score_function, batch):
-    """Returns the gradient, integrated over all noise, and the number of its nodes."""
-    first = _NoiseNodes()
-    score_function.gradients(*batch, first)
+def expected_over_noise(
+    function: Callable[[Callable], list[tf.Tensor]],
+) -> tuple[np.ndarray, int]:
+    """Returns the expectation of a function over all noise, and the number of nodes.
 
-    @tf.function(autograph=False)
+    Args:
+        function: Function of what replaces `Sample.uniform_noise`, which returns tensors.
+            The nodes are rows of one vectorized call.
+    """
+    first = _NoiseNodes()
+    function(first)
+    count = math.prod(first.sizes)
+    if count > _MAX_NODES:
+        raise ValueError(
+            f"Noise is integrated with at most {_MAX_NODES} nodes. Received: {count}, "
+            f"of {len(first.sizes)} random numbers. Use one example, or a smaller model "
+            "of the same kind."
+        )
+
     def weighted(choices):
         noise = _NoiseNodes(choices)
-        gradient = score_function.gradients(*batch, noise).gradients
+        values = function(noise)
         weight = tf.reduce_prod(noise.weights)
-        return [weight * tf.cast(x, weight.dtype) for x in gradient], weight
+        return [weight * tf.cast(x, weight.dtype) for x in (1.0, *values)]
 
-    total, mass, count = 0.0, 0.0, 0
-    for _, choices in expectations.batches([range(size) for size in first.sizes]):
-        gradient, weight = weighted(tf.constant(choices, tf.int64))
-        total, mass, count = total + expectations.flat(gradient), mass + weight, count + 1
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.int64)])
+    def total(choices):
+        choices = tf.ensure_shape(choices, [None, len(first.sizes)])
+        rows = tf.vectorized_map(weighted, choices)
+        return [tf.reduce_sum(x, axis=0) for x in rows]
+
+    mass_and_values = np.zeros(1)
+    for begin in range(0, count, _CHUNK):
+        nodes = np.arange(begin, min(begin + _CHUNK, count))
+        choices = np.zeros([len(nodes), 0], "int64")
+        if first.sizes:
+            choices = np.stack(np.unravel_index(nodes, first.sizes), axis=1)
+        mass_and_values = mass_and_values + expectations.flat(total(choices))
+    mass, values = mass_and_values[0], mass_and_values[1:]
     if abs(mass - 1.0) > 1e-9:
         raise AssertionError(f"The weights of the noise must sum to 1. Received: {mass}")
-    return total, count
+    return values, count
 
 
 def check_logged_gradient(
