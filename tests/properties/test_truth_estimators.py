@@ -278,9 +278,9 @@ def test_variances_have_the_published_order(variances, which):
             assert found["disarm"] <= independent + 1e-15, task
         if task == "four, one likely":
             assert found["sum_and_sample"] < independent / 3
-        if task == "four categories":
-            assert found["muprop"] < independent / 30
-            assert found["double_control_variates"] < independent / 10
+        if task in ("four, one likely", "four categories"):  # nearly linear costs
+            assert found["muprop"] < independent / 15
+            assert found["double_control_variates"] < independent / 15
         if task == "(b - 0.499)², p = 0.5":  # f(1) - f(0) = 0.002
             np.testing.assert_allclose(found["arm"], 0.002**2 / 24, rtol=1e-9)
 
