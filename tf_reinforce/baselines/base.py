@@ -1,6 +1,7 @@
 """The interface of a baseline, the batch that it learns from, and averages of returns."""
 
 import abc
+import functools
 from typing import Any, NamedTuple
 
 import keras
@@ -31,16 +32,9 @@ class BaselineBatch(NamedTuple):
         It has n / N times the `episodes`, so that a sum over steps divided by `episodes`
         keeps its size.
         """
-        is_padding = self.is_padding
-        if is_padding is not None:
-            is_padding = tf.gather(is_padding, indices)
-        fraction = compilation.count_steps(indices, is_padding)
-        fraction /= compilation.count_steps(self.returns, self.is_padding)
-        batch = self._gather(indices)
-        return batch._replace(
-            episodes=tf.cast(self.episodes, fraction.dtype) * fraction,
-            is_padding=is_padding,
-        )
+        is_padding, share = compilation.share_of_steps(self, indices)
+        episodes = tf.cast(self.episodes, share.dtype) * share
+        return self._gather(indices, episodes, is_padding)
 
     def padded(self, rows: tf.Tensor) -> "BaselineBatch":
         """Returns a batch of R rows for XLA, see `compilation.padded_rows`.
@@ -52,22 +46,15 @@ class BaselineBatch(NamedTuple):
         """
         numbers = tf.range(rows)
         is_padding = numbers >= tf.size(self.returns)
-        batch = self._gather(tf.where(is_padding, 0, numbers))
-        return batch._replace(episodes=self.episodes, is_padding=is_padding)
+        indices = tf.where(is_padding, 0, numbers)
+        return self._gather(indices, self.episodes, is_padding)
 
-    def _gather(self, indices: tf.Tensor) -> "BaselineBatch":
-        """Returns the steps at `[n]` indices, without `episodes`."""
-
-        def gather(array: Any) -> Any:
-            return tf.gather(array, indices)
-
-        return BaselineBatch(
-            keras.tree.map_structure(gather, self.observations),
-            gather(self.returns),
-            gather(self.time_steps),
-            None,
-            call_model=self.call_model,
-        )
+    def _gather(self, indices: Any, episodes: Any, is_padding: Any) -> "BaselineBatch":
+        """Returns the steps at `[n]` indices, as a batch of so many `episodes`."""
+        gather = functools.partial(tf.gather, indices=indices)
+        observations = keras.tree.map_structure(gather, self.observations)
+        steps = observations, gather(self.returns), gather(self.time_steps), episodes
+        return BaselineBatch(*steps, is_padding=is_padding, call_model=self.call_model)
 
 
 class Baseline(compilation.FixedArguments, keras.layers.Layer, abc.ABC):

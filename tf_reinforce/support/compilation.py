@@ -90,6 +90,24 @@ def count_steps(array, is_padding):
     return tf.math.count_nonzero(~is_padding, dtype=tf.int32)
 
 
+def share_of_steps(batch, indices):
+    """Returns which steps of a minibatch are padding, and its share of the batch's steps.
+
+    Args:
+        batch: Named tuple with `[N]` arrays `returns` and `is_padding`, see
+            `count_steps`.
+        indices: `[n]` int, the steps of the minibatch.
+
+    Returns:
+        `[n]` bool, or `None` without padding, and a scalar float64.
+    """
+    is_padding = batch.is_padding
+    if is_padding is not None:
+        is_padding = tf.gather(is_padding, indices)
+    count = count_steps(indices, is_padding)
+    return is_padding, count / count_steps(batch.returns, batch.is_padding)
+
+
 def release(graph):
     """Lets a traced graph be freed together with its function.
 

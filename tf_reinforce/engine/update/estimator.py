@@ -63,11 +63,7 @@ class Batch(NamedTuple):
         loss of the n steps then estimates the loss of all N. Padding does not count as a
         step.
         """
-        is_padding = self.is_padding
-        if is_padding is not None:
-            is_padding = tf.gather(is_padding, indices)
-        share = compilation.count_steps(indices, is_padding)
-        share /= compilation.count_steps(self.returns, self.is_padding)
+        is_padding, share = compilation.share_of_steps(self, indices)
         return self._replace(
             **self._at(indices),
             is_padding=is_padding,
