@@ -43,10 +43,8 @@ class Memory:
 
     def __init__(self, model, observation_spec, options, action_spec, dtype):
         self.input_spec = input_spec(observation_spec, options, action_spec, dtype)
-        self._previous = {}
-        if len(options.context_inputs) > 1:
-            self._previous = dict(self.input_spec)
-            del self._previous["observations"]
+        names = [name for name in options.context_inputs if name != "observations"]
+        self._previous = {name: self.input_spec[name] for name in names}
         self.is_windowed = options.context is not None
         kind = WindowedModel if self.is_windowed else recurrent.RecurrentPolicy
         arguments = (options.context,) if self.is_windowed else ()
@@ -160,8 +158,8 @@ class WindowedModel:
     """
 
     def __init__(self, model, input_spec, size):
-        self.sequence_model, self._size, self._input_spec = model, size, input_spec
-        recurrent.expect_inputs(model, input_spec, size, _fit)
+        self.sequence_model, self._size = model, size
+        recurrent.expect_inputs(model, input_spec, size)
         leaves = keras.tree.flatten(input_spec)
         specs = [((size - 1, *leaf.shape), leaf.dtype) for leaf in leaves]
         specs = [*specs, ((), tf.int32)] if size > 1 else []
@@ -233,22 +231,6 @@ class WindowedModel:
             text = ".*does not support masking and will therefore destroy.*"
             warnings.filterwarnings("ignore", text, UserWarning)
             return model(windows, training=False, **options)
-
-
-def _fit(shapes, expected):
-    """Returns whether shapes are equal, where `None` stands for any size.
-
-    The shapes of a subclass of `keras.Model` are unknown.
-    """
-    return (
-        not shapes
-        or [len(x) for x in shapes] == [len(x) for x in expected]
-        and all(
-            x is None or x == y
-            for shape, other in zip(shapes, expected)
-            for x, y in zip(shape[1:], other[1:])
-        )
-    )
 
 
 def expect_window(context, limit):

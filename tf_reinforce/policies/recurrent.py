@@ -7,6 +7,7 @@ same layers and weights are used for learning and acting.
 """
 
 import contextvars
+import functools
 
 import keras
 import numpy as np
@@ -404,20 +405,32 @@ def _in_single_steps(policy, condition):
     return keras.models.clone_model(policy, clone_function=replace, recursive=True)
 
 
-def expect_inputs(model, spec, size, fits):
+def expect_inputs(model, spec, size):
     """Raises an error unless the inputs of a model are sequences of the given steps.
+
+    Of sequences of any length, it checks the ranks and that the length is unknown. Models
+    of windows may be subclasses of `keras.Model`, whose inputs are unknown.
 
     Args:
         model: Keras model.
         spec: `tf.TensorSpec` of the input at one step, or a structure of them.
         size: Number of steps, or `None` for any number.
-        fits: Function from the sorted shapes of inputs and those expected, as two lists,
-            to a bool.
     """
     inputs = [tuple(x.shape) for x in getattr(model, "inputs", None) or ()]
     nested = records.shapes_with_axes(spec, None, size)
     expected = [(None, size, *leaf.shape) for leaf in keras.tree.flatten(spec)]
-    if fits(sorted(inputs, key=str), sorted(expected, key=str)):
+    axes = slice(1, 2 if size is None else None)
+
+    def fits(shape, other):
+        pairs = zip(shape[axes], other[axes])
+        return len(shape) == len(other) and all(x is None or x == y for x, y in pairs)
+
+    sort = functools.partial(sorted, key=lambda shape: (len(shape), str(shape)))
+    is_unknown = size is not None and not inputs
+    all_fit = len(inputs) == len(expected) and all(
+        map(fits, sort(inputs), sort(expected))
+    )
+    if is_unknown or all_fit:
         return
     received = "unknown shapes"
     if inputs:
@@ -438,12 +451,7 @@ def expect_inputs(model, spec, size, fits):
 
 def _check_shapes(policy, observation_spec):
     """Raises an error unless a policy maps sequences of any length to rows of numbers."""
-
-    def fits(shapes, expected):
-        has_ranks = sorted(map(len, shapes)) == sorted(map(len, expected))
-        return has_ranks and all(shape[1] is None for shape in shapes)
-
-    expect_inputs(policy, observation_spec, None, fits)
+    expect_inputs(policy, observation_spec, None)
     shapes = [tuple(x.shape) for x in policy.outputs]
     if any(len(shape) != 3 for shape in shapes):
         raise ValueError(
