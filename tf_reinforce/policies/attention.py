@@ -128,7 +128,9 @@ class CausalSelfAttention(keras.layers.Layer):
             attended &= tf.expand_dims(tf.expand_dims(legal, 1), 3)
         mixed = tf.matmul(_softmax(scores, attended), with_past(values))
         mixed = tf.reshape(mixed, [batch, self.heads, count * size, self.key_dim])
-        return self._outputs(sequences, _merged(mixed[:, :, :steps]))
+        mixed = tf.transpose(mixed[:, :, :steps], [0, 2, 1, 3])
+        mixed = tf.reshape(mixed, [batch, steps, self.heads * self.key_dim])
+        return self._outputs(sequences, mixed)
 
     def get_initial_state(self, batch_size: Any) -> list:
         """Returns the state before the first step: empty caches, and zero steps."""
@@ -220,10 +222,3 @@ def _rotated(x: Any, cosine: Any, sine: Any) -> Any:
 def _softmax(scores: Any, attended: Any) -> Any:
     lowest = tf.constant(scores.dtype.min / 2, scores.dtype)
     return tf.nn.softmax(tf.where(attended, scores, lowest))
-
-
-def _merged(mixed: Any) -> Any:
-    """Joins the heads of `[B, heads, T, d]` numbers to `[B, T, heads · d]`."""
-    mixed = tf.transpose(mixed, [0, 2, 1, 3])
-    shape = tf.concat([tf.shape(mixed)[:2], [mixed.shape[2] * mixed.shape[3]]], axis=0)
-    return tf.reshape(mixed, shape)
