@@ -93,13 +93,8 @@ def twin_of(id: str) -> TensorEnv | None:
     if id not in TWINS:
         return None
     twin, spec = make(id), gym.spec(id)
-    kwargs = _KWARGS.get(id, {})
-    expected: tuple = twin.max_episode_steps, twin.reward_threshold, kwargs, ()
-    registered = (
-        spec.max_episode_steps,
-        spec.reward_threshold,
-        spec.kwargs,
-        spec.additional_wrappers,
-    )
+    expected = twin.max_episode_steps, twin.reward_threshold, _KWARGS.get(id, {})
+    registered = spec.max_episode_steps, spec.reward_threshold, spec.kwargs
     is_gymnasium = str(spec.entry_point).startswith(_FOLDERS)
-    return twin if is_gymnasium and registered == expected else None
+    is_plain = is_gymnasium and not spec.additional_wrappers
+    return twin if is_plain and registered == expected else None
