@@ -545,11 +545,10 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         callbacks = self._own_callbacks(callbacks, verbose)
         self._require_optimizer("fit")
         validator = validations.requested(self, given, options, table)
-        with contextlib.ExitStack() as stack:
-            run = None
-            if resume is not None:
-                parts = self, given, options, table, callbacks
-                run = stack.enter_context(run_directory.of_agent(*parts))
+        opened: Any = contextlib.nullcontext()
+        if resume is not None:
+            opened = run_directory.of_agent(self, given, options, table, callbacks)
+        with opened as run:
             history = self._train(given, options, callbacks, validator, run)
             if run is not None:
                 run.finish(validator)
