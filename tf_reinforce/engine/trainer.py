@@ -502,7 +502,7 @@ class Trainer:
             self._obstacles[key] = compilation.obstacle(
                 rule.forward if is_policy else rule.baseline_values,
                 rule.policy if is_policy else rule.baseline.model,
-                self.actor.observation_spec,
+                records.with_axes(self.actor.observation_spec, None),
                 is_requested=setting is True,
             )
         return not self._obstacles[key]

@@ -16,7 +16,7 @@ from tensorflow.python.framework import ops
 _CONVOLUTIONS = "Conv2D", "Conv3D", "DepthwiseConv2d"  # how operations' names begin
 
 
-def obstacle(call, model, observation_spec, is_requested):
+def obstacle(call, model, batch_spec, is_requested):
     """Returns why XLA should not compile a model's gradient steps, `""` if it should.
 
     On a CPU, XLA runs the gradients of convolutions several times slower than TensorFlow,
@@ -27,15 +27,12 @@ def obstacle(call, model, observation_spec, is_requested):
     Args:
         call: Function of a batch of observations that calls the model.
         model: Keras model.
-        observation_spec: `tf.TensorSpec` of one observation, or a structure of them.
+        batch_spec: `tf.TensorSpec` of a batch of observations, or a structure of them.
         is_requested: Bool, whether the user wants XLA even where it is slower.
     """
     if not all(layer.supports_jit for layer in model._flatten_layers()):
         return "layers without XLA"
-    spec = tf.nest.map_structure(
-        lambda leaf: tf.TensorSpec((None, *leaf.shape), leaf.dtype), observation_spec
-    )
-    graph = tf.function(call, autograph=False).get_concrete_function(spec).graph
+    graph = tf.function(call, autograph=False).get_concrete_function(batch_spec).graph
     release(graph)
     # Such losses can depend on the inputs of a call, which padding would change.
     if has_losses_of_inputs(model):
