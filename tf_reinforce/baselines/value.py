@@ -55,6 +55,7 @@ class Value(base.Baseline):
     """
 
     is_value_function = True
+    argument_names = ("passes", "minibatch_size", "scale", "loss_weight")
 
     def __init__(
         self,
@@ -229,28 +230,20 @@ class Value(base.Baseline):
         """
         _, gradients = self.gradients(baseline_batch)
         finite = shapes.all_finite(gradients)
-        tf.cond(finite, lambda: self._step(gradients), lambda: 0)
-        tf.cond(~finite & refuses, self._refuse, lambda: 0)
+        compilation.run_if(finite, lambda: self._step(gradients))
+        compilation.run_if(~finite & refuses, self._refuse)
 
-    def _step(self, gradients: list[tf.Tensor]) -> Any:
+    def _step(self, gradients: list[tf.Tensor]) -> None:
         self.optimizer.apply(gradients, self.model.trainable_variables)
-        return 0
 
-    def _refuse(self) -> Any:
+    def _refuse(self) -> None:
         for variable in self.model.trainable_variables:
             variable.assign(variable * math.nan)
-        return 0
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "model": keras.saving.serialize_keras_object(self.model),
-            "optimizer": keras.saving.serialize_keras_object(self.optimizer),
-            "passes": self.passes,
-            "minibatch_size": self.minibatch_size,
-            "scale": self.scale,
-            "loss_weight": self.loss_weight,
-        }
+        serialize = keras.saving.serialize_keras_object
+        parts = {name: serialize(getattr(self, name)) for name in ("model", "optimizer")}
+        return {**compilation.FixedArguments.get_config(self), **parts}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Value":

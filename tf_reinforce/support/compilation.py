@@ -50,6 +50,16 @@ def compiled(function):
     return tf.function(function, jit_compile=True, autograph=False)
 
 
+def run_if(condition, function):
+    """Calls a function if a scalar bool tensor is true."""
+
+    def branch():
+        function()
+        return 0
+
+    tf.cond(condition, branch, lambda: 0)
+
+
 def has_losses_of_inputs(model):
     """Returns whether a model's last call added losses other than weight regularizers.
 

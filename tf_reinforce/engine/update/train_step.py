@@ -88,10 +88,10 @@ class TrainStep:
             self.estimator.update_statistics(batch, baseline_step, compiled)
             self.estimator.update_layers()
 
-        _run_if(finite & not_empty, update_statistics)
+        compilation.run_if(finite & not_empty, update_statistics)
         finite &= shapes.all_finite([v for v in self.variables if "float" in v.dtype])
-        _run_if(~finite, lambda: self.restore(before))
-        _run_if(finite, lambda: self.estimator.update_normalizer(episodes))
+        compilation.run_if(~finite, lambda: self.restore(before))
+        compilation.run_if(finite, lambda: self.estimator.update_normalizer(episodes))
         metrics = self._metrics_or_empty(metrics, not_empty)
         metrics["learning_rate"] = learning_rate
         metrics["env_steps"] = tf.cond(
@@ -113,7 +113,7 @@ class TrainStep:
         )
         empty = tf.equal(tf.size(batch.returns), 0)
         finite = self._step_finite(metrics["loss"], gradients) | empty
-        _run_if(finite & ~empty, lambda: self._apply(gradients))
+        compilation.run_if(finite & ~empty, lambda: self._apply(gradients))
         metrics["gradient_steps"] = tf.ones([], tf.float64)
         return finite, metrics, batch, baseline_step
 
@@ -241,7 +241,7 @@ class TrainStep:
                 batch, indices, behavior_log_probs
             )
             finite = self._step_finite(metrics["loss"], gradients)
-            _run_if(finite, lambda: self._apply(gradients))
+            compilation.run_if(finite, lambda: self._apply(gradients))
             scalars = [tf.cast(metrics[name], tf.float64) for name in _MEAN_METRICS]
             number += 1
             may_end = tf.equal(number % parts.count, 0) & (number < last)
@@ -362,13 +362,3 @@ def _mean_over_shares(strategy, batch, function):
 def _terms(gradients, metrics):
     """Returns gradients and metrics as one list of tensors, to be summed."""
     return [*gradients, *(tf.cast(metrics[x], tf.float64) for x in estimator.METRICS)]
-
-
-def _run_if(condition, function):
-    """Calls a function if a scalar bool tensor is true."""
-
-    def branch():
-        function()
-        return 0
-
-    tf.cond(condition, branch, lambda: 0)
