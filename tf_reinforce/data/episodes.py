@@ -228,8 +228,6 @@ def _masks(masks, shape):
             f"Expected: masks of the shape {shape}. Received: "
             f"{None if masks is None else np.shape(masks)}"
         )
-    masks = shapes.unmasked("masks", masks)
-    masks = masks.astype("int8") if masks.dtype == bool else masks
     return _array("masks", masks, shape, "int8")
 
 
