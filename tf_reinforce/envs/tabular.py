@@ -58,7 +58,6 @@ class Tabular(base.TensorEnv):
         )
         self.observation_space = gym.spaces.Discrete(num_states)
         self.action_space = gym.spaces.Discrete(num_actions)
-        self.transition_noise = None
         if num_outcomes > 1:
             self.transition_noise = seeding.NoiseSpec("uniform", ())
         initial = _distribution("initial_probs", initial_probs, (num_states,))

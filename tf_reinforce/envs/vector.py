@@ -72,10 +72,7 @@ class TensorVectorEnv(gym.vector.VectorEnv):
             self._keys, self._episodes, self._lengths, self._ended, self._state, actions
         )
         terminations = terminations.numpy()
-        limit = self.env.max_episode_steps
-        truncations = np.zeros_like(terminations)
-        if limit is not None:
-            truncations = self._lengths >= limit
+        truncations = self._lengths >= (self.env.max_episode_steps or np.inf)
         self._ended = terminations | truncations
         rewards = rewards.numpy().astype("float64")
         outputs = self._to_numpy(observations), rewards, terminations, truncations

@@ -98,8 +98,7 @@ class EpisodeWorker:
                 kind = type(error)
                 if kind not in _ERRORS:
                     kind, text = RuntimeError, f"{kind.__name__}: {text}"
-                is_of_outputs = kind is host_loop.OutputsNotFinite
-                inputs = [error.inputs] if is_of_outputs else []
+                inputs = [error.inputs] if kind is host_loop.OutputsNotFinite else []
                 trace = "".join(traceback.format_exception(error, limit=-20))
                 send(self._channel, ("error", kind, text, inputs, trace))
 

@@ -104,9 +104,7 @@ class Batch(NamedTuple):
                 terminated=tf.constant([True]),
                 masks=pad_steps(masks) if has_masks else None,
             ),
-            steps=records.ValidSteps(
-                tf.stack([numbers, tf.zeros_like(numbers)], axis=1), tf.stack([rows, 1])
-            ),
+            steps=records.valid_steps(rows[None], rows),
             scale_samples={},
             is_padding=is_padding,
         )
