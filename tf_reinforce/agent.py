@@ -49,8 +49,6 @@ from tf_reinforce.support import version
 
 # For `env` of these types, `env_kwargs` defaults to that of `for_env` or its preset.
 _IDS = (str, gym.envs.registration.EnvSpec)
-# Arguments of `fit` that describe a training, beside `config.RESULT_OPTIONS`.
-_DESCRIBING = "env", "env_kwargs", "initial_epoch"
 # Arguments of `keras.Model` that an agent accepts.
 _MODEL_ARGUMENTS = {"name", "trainable", "dtype", "autocast", "activity_regularizer"}
 _PARTS = "policy", "head", "baseline", "normalizer", "reward_scale", "advantage_scale"
@@ -558,24 +556,15 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         self, given: Any, options: Any, callbacks: list, validator: Any, run: Any
     ) -> keras.callbacks.History:
         """Opens the environments of `fit`, and trains."""
-        parts = given["env"], options.num_envs, options.workers
-        more = {"env_kwargs": given["env_kwargs"], "trains": True, **options.limits}
-        with self._open(*parts, **more) as envs:
+        limits = {"env_kwargs": given["env_kwargs"], **options.limits}
+        counts = dict(num_envs=options.num_envs, workers=options.workers)
+        with self._open(given["env"], trains=True, **counts, **limits) as envs:
             envs.check_settings(options.env_settings)
             self._build_optimizers()
             if given["validation_env"] is not None:
                 validator.check()
-            return loop.run_loop(
-                self,
-                envs,
-                given["seed"],
-                options,
-                [*callbacks, *(run.callbacks if run else [])],
-                validator=validator,
-                verbose=given["verbose"],
-                run=run,
-                settings={x: given[x] for x in (*_DESCRIBING, "seed")},
-            )
+            callbacks = [*callbacks, *(run.callbacks if run else [])]
+            return loop.run_loop(self, envs, given, options, callbacks, validator, run)
 
     def _own_callbacks(self, callbacks: Any, verbose: Any) -> list:
         """Returns the callbacks of `fit`, and a line of progress if it is `verbose`."""
@@ -641,8 +630,9 @@ class Reinforce(compilation.FixedArguments, keras.Model):
         num_envs = min(validation.positive_int("num_envs", num_envs), episodes)
         settings = config.EnvSettings(reset_options, env_attrs, info_keys)
         faults = dict(on_bad_env=on_bad_env, on_env_error=on_env_error)
+        counts = dict(num_envs=num_envs, workers=workers)
         limits = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
-        with self._open(env, num_envs, workers, **limits, **faults) as envs:
+        with self._open(env, **counts, **limits, **faults) as envs:
             envs.check_settings(settings)
             options = deterministic, per_episode
             return self.trainer.evaluate(envs, key, episodes, settings, *options)
@@ -683,30 +673,20 @@ class Reinforce(compilation.FixedArguments, keras.Model):
             env_settings=settings,
         )
         seed = validation.check_seed(seed)
-        limits = dict(env_kwargs=env_kwargs, max_episode_steps=max_episode_steps)
-        with self._open(env, num_envs, workers, **limits) as envs:
+        more = dict(num_envs=num_envs, workers=workers, env_kwargs=env_kwargs)
+        with self._open(env, max_episode_steps=max_episode_steps, **more) as envs:
             envs.check_settings(settings)
             return self.trainer.collect(envs, seed, *options.collection).episodes
 
     @contextlib.contextmanager
-    def _open(
-        self,
-        env: Any,
-        num_envs: int = 1,
-        workers: Any = 1,
-        *,
-        env_kwargs: Any,
-        trains: Any = False,
-        **options: Any,
-    ) -> Iterator[Any]:
+    def _open(self, env: Any, *, trains: Any = False, **options: Any) -> Iterator[Any]:
         """Opens environments, by default with the `env_kwargs` of `for_env`.
 
-        The agent is built for their spaces.
+        The agent is built for their spaces. The options are those of `open_envs`.
         """
-        if env_kwargs is None and isinstance(env, _IDS):
-            env_kwargs = self._fit_defaults.get("env_kwargs")
-        options = {"workers": workers, "env_kwargs": env_kwargs, **options}
-        with make_envs.open_envs(env, num_envs, **options) as envs:
+        if options["env_kwargs"] is None and isinstance(env, _IDS):
+            options["env_kwargs"] = self._fit_defaults.get("env_kwargs")
+        with make_envs.open_envs(env, **options) as envs:
             if trains:
                 memory.expect_window(self.context, envs.max_episode_steps)
             self.build_for_spaces(envs.observation_space, envs.action_space)

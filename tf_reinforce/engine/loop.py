@@ -15,6 +15,8 @@ from tf_reinforce.support import validation
 _MAXIMIZED = re.compile("(val_)?(episode_return(_min|_max)?|success)").fullmatch
 _MINIMIZED = re.compile("(val_)?(value_loss|gradient_norm)").fullmatch
 END = "end_env_steps"  # a parameter of callbacks: the steps at which training ends
+# Arguments of `fit` that describe a training, beside `config.RESULT_OPTIONS`.
+_DESCRIBING = "env", "env_kwargs", "initial_epoch", "seed"
 _MAX_UPDATES_PER_CALL = 10_000
 
 # These callbacks read or change the agent after each update, before the next one.
@@ -29,21 +31,19 @@ _EVERY_UPDATE = (
 )
 
 
-def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, settings):
+def run_loop(agent, envs, given, options, callbacks, validator, run):
     """Makes updates until the budget is spent, and calls the callbacks.
 
     Args:
         agent: `Reinforce`, which the callbacks receive.
         envs: `environments.Environments`.
-        seed: Int, the master seed of all random numbers of training.
+        given: Dict of the arguments of `fit`, with a checked seed.
         options: `config.FitOptions`.
         callbacks: List of Keras callbacks. One with a method `updates_until_due` is
             asked, with the number of the epoch that begins, how many updates (at least 1)
             may follow in one call of TensorFlow before it reads the agent.
         validator: `validation.Validation`, or `None`.
-        verbose: As in `fit`.
         run: `run_directory.RunDirectory`, or `None` to record nothing.
-        settings: Dict of what describes the training beside agent and options.
 
     Returns:
         Keras' `History`.
@@ -52,13 +52,14 @@ def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, 
         KeyboardInterrupt, interruption.Terminated: If a signal has arrived while
             checkpoints are recorded, after the last one was written.
     """
-    epochs, steps, epoch = options.epochs, options.steps, settings["initial_epoch"]
+    epochs, steps, epoch = options.epochs, options.steps, given["initial_epoch"]
     agent.stop_training = False
     processes = learner_processes.get(agent._distribute_strategy)
-    callbacks = CallbackList(agent, processes, callbacks, options, verbose)
+    callbacks = CallbackList(agent, processes, callbacks, options, given["verbose"])
     optimizer, made = _optimizer_steps(agent)
     progress, record = recorder.Progress(epoch, agent.env_steps, made), _Unrecorded()
     if run is not None:
+        settings = {name: given[name] for name in _DESCRIBING}
         record = recorder.of_agent(run, agent, callbacks.callbacks, settings, options)
         progress = record.restore(progress)
     end = steps and progress.first_step + steps
@@ -80,9 +81,9 @@ def run_loop(agent, envs, seed, options, callbacks, *, validator, verbose, run, 
             callbacks.begin_epoch(progress.epoch)
             limit = callbacks.updates_until_due(progress.epoch, epochs, validator)
             limits = limit, end and end - agent.env_steps
-            given = seed, options.collection, limits, callbacks.notify_collected, rates
+            parts = options.collection, limits, callbacks.notify_collected, rates
             with record.checkpoint_if_interrupted(progress):
-                updates = agent.trainer.train(envs, *given)
+                updates = agent.trainer.train(envs, given["seed"], *parts)
             for number, update in enumerate(updates):
                 if number:
                     callbacks.begin_epoch(progress.epoch)
@@ -128,7 +129,8 @@ class CallbackList(keras.callbacks.CallbackList):
     """A Keras callback list that also notifies `EpisodeCallback`s, epoch by epoch.
 
     Args:
-        agent, callbacks, options, verbose: As in `run_loop`.
+        agent, callbacks, options: As in `run_loop`.
+        verbose: As in `fit`.
         processes: Result of `learner_processes.get`, or `None` without a strategy.
 
     Attributes:
