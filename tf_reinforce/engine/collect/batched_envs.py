@@ -392,8 +392,7 @@ class EnvFactory(NamedTuple):
         try:
             while len(envs) < count:
                 envs.append(self.make())
-            options = {"owned": True, "make": self.make, **self.faults}
-            return SyncEnvs(envs, self.max_episode_steps, **options)
+            return SyncEnvs(envs, self.max_episode_steps, self.make, **self.faults)
         except BaseException:
             for env in envs:
                 if isinstance(env, gym.Env):
@@ -532,20 +531,13 @@ class SyncEnvs(BatchedEnvs):
         envs: Nonempty list of `gymnasium.Env`.
         max_episode_steps: Int, the time limit in steps, by default that of the
             environments' spec, else 10,000.
-        owned: Bool, whether `close_all` closes the environments.
-        make: Function that makes an environment, for `on_env_error="restart"`.
+        make: Function that makes an environment, for `on_env_error="restart"`. Without
+            it, `close_all` closes no environment, because the caller made them.
         on_bad_env, on_env_error: Fields of `config.FitOptions`.
     """
 
     def __init__(
-        self,
-        envs,
-        max_episode_steps,
-        *,
-        owned,
-        make=None,
-        on_bad_env="raise",
-        on_env_error="raise",
+        self, envs, max_episode_steps, make=None, on_bad_env="raise", on_env_error="raise"
     ):
         _check_compatible(envs)
         first = envs[0]
@@ -557,7 +549,6 @@ class SyncEnvs(BatchedEnvs):
             limit = first.get_wrapper_attr("_max_episode_steps")  # of gym's `TimeLimit`
         self._warn_at_limit = not limit
         self.max_episode_steps = limit or config.DEFAULT_MAX_EPISODE_STEPS
-        self._owned = owned
         self._make = make
         self._drops_bad, self._restarts = on_bad_env != "raise", on_env_error != "raise"
         keys = "dropped_episodes", "env_restarts", "worker_restarts"
@@ -675,7 +666,7 @@ class SyncEnvs(BatchedEnvs):
 
     def close_all(self):
         errors = []
-        for i, env in enumerate(self._envs if self._owned else ()):
+        for i, env in enumerate(self._envs if self._make is not None else ()):
             self.progress.words[ENV] = i
             try:
                 env.close()

@@ -103,8 +103,8 @@ def _of_object(env: Any, max_episode_steps: Any, given: dict[str, Any]) -> Any:
         case gym.vector.VectorEnv():
             batch = vector_envs.VectorEnvAdapter(env, max_episode_steps)
         case _:
-            options = {"on_bad_env": given["on_bad_env"], "owned": False}
-            batch = batched_envs.SyncEnvs([env], max_episode_steps, **options)
+            on_bad_env = given["on_bad_env"]
+            batch = batched_envs.SyncEnvs([env], max_episode_steps, on_bad_env=on_bad_env)
     return environments.HostEnvironments(batch)
 
 
