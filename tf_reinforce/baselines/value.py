@@ -202,11 +202,7 @@ class Value(base.Baseline):
             steps(baseline_batch, batches)
 
     def _minibatch_steps(
-        self,
-        is_checked: bool,
-        baseline_batch: base.BaselineBatch,
-        batches: minibatches.Minibatches,
-        offsets: tf.Tensor | None = None,
+        self, is_checked: bool, baseline_batch: Any, batches: Any, offsets: Any = None
     ) -> None:
         """Makes a gradient step from each minibatch of each pass.
 
