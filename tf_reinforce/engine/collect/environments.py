@@ -198,21 +198,15 @@ class HostEnvironments(Environments):
             weights.states,
             request.deterministic,
         )
-        with self._set(request.settings):
-            arrays = loop.episode_arrays(loop.play(act))
-        return self._to_collected(arrays, actor, request.settings.info_keys)
-
-    @contextlib.contextmanager
-    def _set(self, settings):
-        """Sets attributes for a collection, which an instance does not keep after it."""
-        self.batch.set(settings)
+        self.batch.set(request.settings)  # an instance does not keep the attributes
         try:
-            yield
+            arrays = loop.episode_arrays(loop.play(act))
         except BaseException:
             with contextlib.suppress(ValueError):  # the environment may have failed
                 self.batch.set(config.EnvSettings())
             raise
         self.batch.set(config.EnvSettings())
+        return self._to_collected(arrays, actor, request.settings.info_keys)
 
     def _to_collected(self, arrays, actor, info_keys, worker_restarts=0):
         """Returns `CollectedEpisodes`, nested like the environment's spaces.
