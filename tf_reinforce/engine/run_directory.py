@@ -268,8 +268,15 @@ class RunDirectory:
         return optimizers.step_count(self.model.optimizer)[0].use_ema
 
     def _evaluate(self, validator):
+        """Plays new episodes with the best weights, whose file anyone may have written.
+
+        It must therefore not be larger than expected for the agent.
+        """
+        size = 2**27 + 2 * sum(x.nbytes for x in self.model.get_weights())
+        files.expect_regular_file(self._file(_BEST), size)
         text = f"interrupted; the trained agent is in {self._shown_path}"
-        with interruption.explained(text), self._best_weights():
+        with interruption.explained(text), self._restored():
+            self.model.load_weights(self._file(_BEST))
             self._print("evaluating the best agent on new episodes …")
             return validator.play("evaluation", 0)
 
@@ -285,19 +292,6 @@ class RunDirectory:
 
     def _file(self, name):
         return self.path / f"{name}{self.suffix}"
-
-    @contextlib.contextmanager
-    def _best_weights(self):
-        """Gives the agent its best weights in the `with` block.
-
-        The file may come from an untrusted source, so it must not be larger than expected
-        for the agent.
-        """
-        size = 2**27 + 2 * sum(x.nbytes for x in self.model.get_weights())
-        files.expect_regular_file(self._file(_BEST), size)
-        with self._restored():
-            self.model.load_weights(self._file(_BEST))
-            yield
 
     @contextlib.contextmanager
     def _restored(self):

@@ -71,9 +71,7 @@ class Validation:
     def is_due(self, epoch):
         """Returns whether to validate after an epoch, counted from 1."""
         every = self.table["every"]
-        if isinstance(every, list):
-            return epoch in every
-        return epoch % every == 0
+        return epoch in every if isinstance(every, list) else epoch % every == 0
 
     def play(self, stream, number):
         """Plays the episodes of a random stream, and returns their metrics."""
