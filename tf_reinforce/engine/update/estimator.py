@@ -453,7 +453,9 @@ class PolicyGradientEstimator:
                 ratios = tf.cast(tf.exp(log_ratios), advantages.dtype)
                 advantages *= clipped_ratios(ratios, advantages, self.options.ratio_clip)
             policy_loss = losses.policy_gradient(log_probs, advantages, minibatch.divisor)
-            loss = policy_loss + self._penalties(policy_loss.dtype)
+            # The losses of the policy's layers are regularizers and `add_loss`.
+            penalties = (tf.cast(x, policy_loss.dtype) for x in self.policy.losses)
+            loss = policy_loss + sum(penalties)
             entropies = minibatch.without_padding(entropies)
             loss = self._with_entropy_bonus(loss, entropies, minibatch.divisor)
             loss, value_loss = self._with_value_loss(loss, values, minibatch)
@@ -471,11 +473,6 @@ class PolicyGradientEstimator:
             "gradient_norm": losses.global_norm(gradients),
             "effective_sample_size": _effective_sample_size(log_ratios, minibatch),
         }
-
-    def _penalties(self, dtype):
-        """Sums the losses of the policy's layers: regularizers and `add_loss`."""
-        penalties = [tf.cast(x, dtype) for x in self.policy.losses]
-        return tf.add_n(penalties) if penalties else tf.zeros([], dtype)
 
     def _with_entropy_bonus(self, loss, entropies, divisor):
         """Subtracts `entropy_coef`, or its schedule, times the entropy from the loss."""
