@@ -246,31 +246,28 @@ class Trainer:
         """
         update, first_episode, _ = self.totals
         request = self.training_request(envs, seed, *counts)
+        began, others, info = time.perf_counter(), {}, {}
         if envs.in_graph and notify is None:
-            began, others, info = time.perf_counter(), {}, {}
             program = self.program(envs, request)
             results = self._update_in_program(program, seed, *limits, rates)
-            seconds = time.perf_counter() - began
         else:
-            began = time.perf_counter()
             collected = self.play(envs, request)
-            seconds = time.perf_counter() - began
             if text := collected.describe_missing(self.agent.history.history):
                 raise ValueError(text)
             if notify is not None:
+                paused = time.perf_counter()
                 notify(collected.episodes, {"update": update})
-            began = time.perf_counter()
+                began += time.perf_counter() - paused
             rollout = self.program(envs, request) if envs.in_graph else None
             result = self.update(collected.episodes, seed, rollout=rollout)
             if rollout is not None:
                 returns = collected.rollout_result.episode_returns.numpy()
                 result = result._replace(episode_returns=returns)
             results = [result]
-            seconds += time.perf_counter() - began
             info = episode_statistics.reported(collected.info)
             others = {**episode_statistics.info_metrics(info), **collected.faults}
         num_steps = sum(int(result.lengths.sum()) for result in results)
-        others["steps_per_second"] = num_steps / seconds
+        others["steps_per_second"] = num_steps / (time.perf_counter() - began)
         return _logs(results, others, info, update, first_episode)
 
     def set_rates(self, end, by_steps):
@@ -333,10 +330,8 @@ class Trainer:
             (step.optimizer, rollout),
         )
         arguments = keras.tree.map_structure(_tensor, episodes), permutations
-        if any(is_compiled):
-            outputs = _call_compiled(step, graph, *arguments)
-        else:
-            outputs = graph(*arguments)
+        call = functools.partial(_call_compiled, step, graph)
+        outputs = call(*arguments) if any(is_compiled) else graph(*arguments)
         finite, *metrics = outputs.numpy().tolist()
         if not finite:
             self._raise_not_finite(episodes)
