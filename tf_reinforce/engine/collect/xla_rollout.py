@@ -97,7 +97,7 @@ class _Carry(NamedTuple):
     terminated: tf.Tensor  # [B] bool: the episode has terminated
     episode_returns: tf.Tensor  # [B] float64, the sums of rewards so far
     valid: tf.Tensor  # [B] bool: all values so far are valid
-    arrays: list  # TensorArrays: observations, raw actions, rewards, action masks
+    arrays: tuple  # TensorArrays: observations, and raw actions, rewards, action masks
 
 
 @dataclasses.dataclass(eq=False)
@@ -197,17 +197,11 @@ class Rollout:
             [self._initial_carry(weights, numbers, keys)],
             maximum_iterations=limit,
         )[0]
-        results = last.episode_returns, last.valid
-        pack, actor = keras.tree.pack_sequence_as, self.actor
-        stacked = [array.stack() for array in last.arrays]
-        split = len(keras.tree.flatten(actor.observation_spec))
-        end = split + len(keras.tree.flatten(actor.action_spec))
-        observations = pack(actor.observation_spec, stacked[:split])
-        actions = pack(actor.action_spec, stacked[split:end])
-        rewards, *masks = stacked[end:]
+        stacked = keras.tree.map_structure(lambda array: array.stack(), last.arrays)
+        observations, (actions, rewards, masks) = stacked
         masks = masks or [tf.zeros([limit, self.episodes_per_shard, 0], tf.int8)]
         record = observations, actions, rewards, last.lengths, last.terminated, masks[0]
-        return RolloutResult(records.Episodes(*record), *results)
+        return RolloutResult(records.Episodes(*record), last.episode_returns, last.valid)
 
     def _initial_carry(self, weights, numbers, keys):
         env, actor, count = self.batched_env.env, self.actor, self.episodes_per_shard
@@ -216,9 +210,7 @@ class Rollout:
         observation, mask, valid = self._observe(state)
         own = count // self.num_agents
         policy_state = self._for_each_agent(weights, lambda: actor.initial_state(own))
-        arrays = self._empty_arrays()
-        leaves = keras.tree.flatten(observation)
-        split = len(leaves)
+        observations, rows = self._empty_arrays()
         return _Carry(
             step=tf.constant(0),
             env_state=state,
@@ -230,7 +222,7 @@ class Rollout:
             terminated=tf.zeros([count], tf.bool),
             episode_returns=tf.zeros([count], tf.float64),
             valid=valid,
-            arrays=_write(arrays[:split], 0, leaves) + arrays[split:],
+            arrays=(_write(observations, 0, observation), rows),
         )
 
     def _step(self, carry, weights, numbers, keys):
@@ -249,12 +241,9 @@ class Rollout:
             policy_state = [*policy_state[:-1], tf.cast(reward, policy_state[-1].dtype)]
         terminal = env.terminal(state)
         observation, mask, valid = self._observe(state)
-        leaves, actions = map(keras.tree.flatten, (observation, raw_actions))
-        row, split = [*actions, reward, *carry.mask], len(leaves)
-        arrays = [
-            *_write(carry.arrays[:split], carry.step + 1, leaves),
-            *_write(carry.arrays[split:], carry.step, row),
-        ]
+        observations, rows = carry.arrays
+        observations = _write(observations, carry.step + 1, observation)
+        rows = _write(rows, carry.step, (raw_actions, reward, carry.mask))
         valid = finite & valid & tf.math.is_finite(reward)
         if carry.mask:
             layout = self.mask_reader.layout
@@ -270,22 +259,23 @@ class Rollout:
             terminated=carry.terminated | (carry.active & terminal),
             episode_returns=carry.episode_returns + reward,
             valid=carry.valid & (valid | ~carry.active),
-            arrays=arrays,
+            arrays=(observations, rows),
         )
 
     def _empty_arrays(self):
         """Returns arrays for observations, raw actions, rewards, and any action masks."""
         actor, limit = self.actor, self.batched_env.max_episode_steps
-        observation = keras.tree.flatten(actor.observation_spec)
-        row = [*keras.tree.flatten(actor.action_spec), tf.TensorSpec((), tf.float64)]
-        if self.mask_reader is not None:
-            row.append(tf.TensorSpec((actor.mask_size,), tf.int8))
-        pairs = [(x, limit + 1) for x in observation] + [(x, limit) for x in row]
-        count = self.episodes_per_shard
-        return [
-            tf.TensorArray(leaf.dtype, rows, element_shape=(count, *leaf.shape))
-            for leaf, rows in pairs
-        ]
+
+        def empty(spec, rows):
+            spec = records.with_axes(spec, self.episodes_per_shard)
+            return keras.tree.map_structure(
+                lambda x: tf.TensorArray(x.dtype, rows, element_shape=x.shape), spec
+            )
+
+        has_masks = self.mask_reader is not None
+        masks = [tf.TensorSpec((actor.mask_size,), tf.int8)] if has_masks else []
+        row = actor.action_spec, tf.TensorSpec((), tf.float64), masks
+        return empty(actor.observation_spec, limit + 1), empty(row, limit)
 
     def _for_each_agent(self, weights, function, *inputs):
         """Calls `function` for every agent, with its weights and inputs.
@@ -384,7 +374,7 @@ def _concatenate(shards):
 
 
 def _write(arrays, row, values):
-    return [array.write(row, x) for array, x in zip(arrays, values)]
+    return keras.tree.map_structure(lambda array, x: array.write(row, x), arrays, values)
 
 
 # TensorFlow's messages if an operation cannot be compiled by XLA, or vectorized over
