@@ -40,10 +40,8 @@ class RunLog(keras.callbacks.Callback):
         """Restores nothing."""
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._names = []
-        if self.append:
-            self._names = episodes.read_header(self.filename)
-        else:
+        self._names = episodes.read_header(self.filename) if self.append else []
+        if not self.append:
             episodes.write_rows(self.filename, "w", [])
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -151,12 +151,10 @@ def is_valid_observation(env, observation):
     """Returns `[B]` bool, whether all numbers of an observation are finite and valid."""
     valid, parts = [], keras.tree.flatten(spaces.to_nest(env.observation_space))
     for space, numbers in zip(parts, keras.tree.flatten(observation), strict=True):
-        bounds, is_valid = None, tf.ones_like(numbers, tf.bool)
+        is_valid, bounds = tf.ones_like(numbers, tf.bool), spaces.category_bounds(space)
         if numbers.dtype.is_floating:
             is_valid = tf.math.is_finite(numbers)
-        else:
-            bounds = spaces.category_bounds(space)
-        if bounds is not None:
+        elif bounds is not None:
             low, high = (tf.constant(np.array(x), tf.int64) for x in bounds)
             numbers = tf.cast(numbers, tf.int64)
             is_valid = (low <= numbers) & (numbers <= high)
