@@ -1,5 +1,7 @@
 """One update, which is undone if a value is not finite."""
 
+import functools
+
 import keras
 import tensorflow as tf
 
@@ -153,22 +155,17 @@ class TrainStep:
         The arguments are those of `gradients_by_replicas`. Only the gradients of a whole
         batch are computed in microbatches.
         """
-        scale_loss = self.optimizer.scale_loss
+        rule, scale_loss = self.estimator, self.optimizer.scale_loss
+        compute = functools.partial(rule.policy_gradients, batch, scale_loss=scale_loss)
         if self.microbatch_size is None or behavior_log_probs is not None:
-            return self.estimator.policy_gradients(
-                batch, indices, behavior_log_probs, scale_loss
-            )
+            return compute(indices, behavior_log_probs)
         steps = tf.range(tf.size(batch.returns))
         microbatches = minibatches.Minibatches.split(steps, self.microbatch_size)
 
         def add(number, sums):
             microbatch = microbatches.minibatch(number)
             share = tf.size(microbatch) / tf.size(steps)
-            gradients, metrics = self.estimator.policy_gradients(
-                batch, microbatch, None, scale_loss
-            )
-            terms = _terms(gradients, metrics)
-            pairs = zip(sums, terms, strict=True)
+            pairs = zip(sums, _terms(*compute(microbatch)), strict=True)
             return number + 1, [x + tf.cast(share, x.dtype) * y for x, y in pairs]
 
         zeros = [tf.zeros(v.shape, v.dtype) for v in self.estimator.variables]
