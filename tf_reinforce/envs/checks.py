@@ -53,9 +53,7 @@ def _check_functions(env):
         records.observation_spec(env.observation_space, env.dtype),
     )
     _expect(env, "observation", _call(env, "observation", state), observation)
-    actions = keras.tree.map_structure(
-        lambda x: tf.zeros((_ROWS, *x.shape), x.dtype), choices
-    )
+    actions = keras.tree.map_structure(lambda x: tf.zeros((_ROWS, *x.shape)), choices)
     noise = env.transition_noise and _zero_noise(env, "transition_noise")
     actions = cast_actions(env, actions)
     next_state = _call(env, "transition", state, actions, noise)
