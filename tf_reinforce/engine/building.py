@@ -202,8 +202,7 @@ def _build_model(agent, model, observations_shape, name, flags, head):
             spec = records.with_floats(spec, flags, "float32")
         options = agent._options
         if options.context is not None:
-            action_spec = head.action_spec("float32")
-            spec = memory.input_spec(spec, options, action_spec, "float32")
+            spec = memory.input_spec(spec, options, head, "float32")
             spec = records.with_axes(spec, options.context)
             observations_shape = records.shapes_with_axes(spec, None)
         with learner_processes.scope(agent._distribute_strategy):

@@ -24,10 +24,8 @@ class Memory:
     Args:
         model: Keras model of windows `[N, K, …]`, or with recurrent layers of sequences
             `[B, T, …]`.
-        observation_spec: `tf.TensorSpec` of one observation, as the model receives it, or
-            a structure of them.
+        spec: Result of `input_spec`.
         options: `config.AgentOptions`.
-        action_spec: `tf.TensorSpec` of one raw action, or a structure of them.
         dtype: Float type of the rewards.
 
     Attributes:
@@ -41,14 +39,13 @@ class Memory:
         runner: `WindowedModel` or `recurrent.RecurrentPolicy`, which runs the model.
     """
 
-    def __init__(self, model, observation_spec, options, action_spec, dtype):
-        self.input_spec = input_spec(observation_spec, options, action_spec, dtype)
+    def __init__(self, model, spec, options, dtype):
         names = [name for name in options.context_inputs if name != "observations"]
-        self._previous = {name: self.input_spec[name] for name in names}
+        self._previous = {name: spec[name] for name in names}
         self.is_windowed = options.context is not None
         kind = WindowedModel if self.is_windowed else recurrent.RecurrentPolicy
         arguments = (options.context,) if self.is_windowed else ()
-        self.runner = kind(model, self.input_spec, *arguments)
+        self.runner = kind(model, spec, *arguments)
         _expect_floats(model, self._previous)
         self._before, self._dtype = keras.tree.flatten(self._previous), dtype
         self.state_spec = [*self.runner.state_spec, *self._before]
@@ -117,17 +114,21 @@ def _expect_floats(model, previous):
             )
 
 
-def input_spec(observation_spec, options, action_spec, dtype):
+def input_spec(observation_spec, options, head, dtype):
     """Returns the spec of a model's input at one step.
 
     With `context_inputs` beyond observations, it is a dict with these names as keys. Its
     arrays of the action and the reward before are named as in an export.
 
     Args:
-        observation_spec, options, action_spec, dtype: As in `Memory`.
+        observation_spec: `tf.TensorSpec` of one observation, as the model receives it, or
+            a structure of them.
+        options, dtype: As in `Memory`.
+        head: `heads.Head`, whose raw actions the model may read.
     """
     if len(options.context_inputs) == 1:
         return observation_spec
+    action_spec = head.action_spec(dtype)
     leaves = keras.tree.flatten(action_spec)
     numbers = [f"_{i}" for i in range(len(leaves))] if len(leaves) > 1 else [""]
     names = [f"previous_action{number}" for number in numbers]

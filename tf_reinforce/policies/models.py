@@ -169,8 +169,7 @@ def make_memory(model, observation_spec, options, head, dtype):
         ValueError: If the model does not take such inputs, or mixes time steps otherwise
             than through recurrent layers.
     """
-    action_spec = head.action_spec(dtype)
-    spec = memories.input_spec(observation_spec, options, action_spec, dtype)
+    spec = memories.input_spec(observation_spec, options, head, dtype)
     if options.context is None and not recurrent.is_recurrent(model, spec):
         if len(options.context_inputs) > 1:
             raise ValueError(
@@ -179,7 +178,7 @@ def make_memory(model, observation_spec, options, head, dtype):
                 f"Received: context_inputs={options.context_inputs} and {model!r}"
             )
         return None
-    memory = memories.Memory(model, observation_spec, options, action_spec, dtype)
+    memory = memories.Memory(model, spec, options, dtype)
     if options.context is None:
         memory.runner.check()
     return memory
