@@ -22,17 +22,8 @@ from tf_reinforce.support import files
 from tf_reinforce.support import locks
 from tf_reinforce.support import own_code
 
-# The evaluation options in the tables of a run, and their defaults.
-_EVALUATION = {
-    "evaluation": {"episodes": 100, "deterministic": True, "max_episode_steps": None},
-    "fit": {
-        "num_envs": 8,
-        "workers": 1,
-        "on_bad_env": "raise",
-        "on_env_error": "raise",
-        "info_keys": (),
-    },
-}
+# The options of `fit` that also apply to evaluations.
+_FIT_NAMES = "num_envs", "workers", *training_options.FAULT_OPTIONS, "info_keys"
 # Files written before the first update ends.
 _FIRST_FILES = *run_config.FILES, run_directory.LOG, run_directory.EPISODES
 
@@ -204,10 +195,10 @@ def evaluation_options(settings):
             `episodes`, `deterministic` and `max_episode_steps`; `fit` may contain
             `num_envs`, `workers`, `on_bad_env`, `on_env_error` and `info_keys`.
     """
-    result = {
-        name: settings[table].get(name, default)
-        for table, defaults in _EVALUATION.items()
-        for name, default in defaults.items()
-    }
+    evaluation = training_options.RUN_EVALUATION | settings["evaluation"]
+    fit, defaults = settings["fit"], training_options.FitOptions
+    names = "episodes", "deterministic", "max_episode_steps"
+    result = {name: evaluation[name] for name in names}
+    result |= {name: fit.get(name, getattr(defaults, name)) for name in _FIT_NAMES}
     result["workers"] = training_options.idle_workers(result["workers"])
     return {**result, "env_kwargs": settings["env_kwargs"]}
