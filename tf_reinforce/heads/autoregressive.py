@@ -115,7 +115,17 @@ class Autoregressive(composite.NestedHead):
         self._indices = [self.names.index(name) for name in self.order]
         # From the index of a part with a rule to that of the part that picks a row of its
         # table of masks; `None` for a function.
-        self._choosers = dict(self._check_rule(*rule) for rule in self.masks.items())
+        self._choosers: dict[int, int | None] = {}
+        for name, rule in self.masks.items():
+            if problem := self._problem_of_rule(name, rule):
+                raise ValueError(
+                    "`masks` must be rules for parts that take a mask and are not the "
+                    "first: the name of an earlier part that is one choice, or a "
+                    f"function. Received: masks={dict(self.masks)} for the order "
+                    f"{self.order}, but {problem}"
+                )
+            chooser = self.names.index(rule) if rule in self.names else None
+            self._choosers[self.names.index(name)] = chooser
         sizes = [leaf.mask_size for leaf in self.leaves]
         self.reads_tables = any(x is not None for x in self._choosers.values())
         rows = {i: 0 if j is None else sizes[j] for i, j in self._choosers.items()}
@@ -127,19 +137,6 @@ class Autoregressive(composite.NestedHead):
     def _earlier(self, index: int) -> list[int]:
         """Returns the indices of the parts that are chosen before a part."""
         return self._indices[: self._indices.index(index)]
-
-    def _check_rule(self, name: Any, rule: Any) -> tuple[int, int | None]:
-        """Returns the entry of `_choosers` for a rule, or raises `ValueError`."""
-        problem = self._problem_of_rule(name, rule)
-        if problem:
-            raise ValueError(
-                "`masks` must be rules for parts that take a mask and are not the first: "
-                "the name of an earlier part that is one choice, or a function. "
-                f"Received: masks={dict(self.masks)} for the order {self.order}, but "
-                f"{problem}"
-            )
-        is_name = rule in self.names
-        return self.names.index(name), self.names.index(rule) if is_name else None
 
     def _problem_of_rule(self, name: Any, rule: Any) -> str:
         """Returns what is wrong with the rule of a part, or ""."""

@@ -14,11 +14,12 @@ from tf_reinforce.data import action_masks
 from tf_reinforce.data import seeding
 from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import base
+from tf_reinforce.heads import categorical
 from tf_reinforce.support import validation
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
-class Bernoulli(base.Head):
+class Bernoulli(categorical.LogitsHead):
     """`n` binary actions, each 0 or 1, from `n` policy outputs (the logits).
 
         π(a|s) = Πₖ pₖ^aₖ (1 - pₖ)^(1 - aₖ),    p = 1 / (1 + exp(-z))
@@ -45,7 +46,6 @@ class Bernoulli(base.Head):
         Williams (1992), section 4, Bernoulli-logistic units. doi:10.1007/BF00992696
     """
 
-    action_dtype = "int64"
     argument_names = ("n", "shape")
 
     def __init__(
@@ -85,9 +85,6 @@ class Bernoulli(base.Head):
 
     def mode(self, outputs: tf.Tensor) -> Any:
         return tf.cast(outputs > 0, tf.int64)
-
-    def is_logit(self) -> np.ndarray:
-        return np.ones(self.outputs_size, bool)
 
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
         large = tf.constant(outputs.dtype.max / 2, outputs.dtype)

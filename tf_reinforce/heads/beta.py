@@ -1,6 +1,5 @@
 """`Beta`, for bounded real actions."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -51,16 +50,13 @@ class Beta(box.BoxHead):
     needs_finite_bounds = True
     support = base.Support(0.0, 1.0, atoms=False)
 
-    def __init__(
-        self,
-        size: int,
-        low: float | Sequence[float],
-        high: float | Sequence[float],
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(size, low, high, **kwargs)
-        self.outputs_size = 2 * self.size
-        self.noise = seeding.NoiseSpec("uniform", (self.size, _PROPOSALS, 2))
+    @property
+    def outputs_size(self) -> int:  # type: ignore[override]
+        return 2 * self.size
+
+    @property
+    def noise(self) -> seeding.NoiseSpec:  # type: ignore[override]
+        return seeding.NoiseSpec("uniform", (self.size, _PROPOSALS, 2))
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         alpha, beta = self.parameters(outputs).values()

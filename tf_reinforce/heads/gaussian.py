@@ -139,6 +139,10 @@ class GaussianHead(box.BoxHead):
         """Returns mean and standard deviation of each number, `[N, A, 2]`."""
         return tf.stack([*self.parameters(outputs).values()], axis=-1)
 
+    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
+        mean, scale = self.parameters(outputs).values()
+        return self.chain_rule(outputs, eligibility.gaussian(mean, scale, actions))
+
     def chain_rule(self, outputs: Any, slopes: Any) -> Any:
         """Converts eligibilities of mean and log σ to those of the policy outputs.
 
@@ -213,10 +217,6 @@ class Gaussian(GaussianHead):
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         mean, scale = self.parameters(outputs).values()
         return tfp.distributions.MultivariateNormalDiag(mean, scale)
-
-    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
-        mean, scale = self.parameters(outputs).values()
-        return self.chain_rule(outputs, eligibility.gaussian(mean, scale, actions))
 
 
 class TransformedNormal(tfp.distributions.Distribution):

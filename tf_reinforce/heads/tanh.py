@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tf_reinforce.functional import eligibility
 from tf_reinforce.heads import gaussian
 
 # The trapezoid rule for the entropy of `TanhGaussian` uses the following nodes.
@@ -65,10 +64,6 @@ class TanhGaussian(gaussian.GaussianHead):
 
     def density_variable(self, actions: Any) -> Any:
         return tf.tanh(actions)
-
-    def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
-        mean, scale = self.parameters(outputs).values()
-        return self.chain_rule(outputs, eligibility.gaussian(mean, scale, actions))
 
     def to_environment(self, actions: Any) -> Any:
         fractions, complements = tf.sigmoid(2.0 * actions), tf.sigmoid(-2.0 * actions)
