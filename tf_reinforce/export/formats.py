@@ -17,6 +17,7 @@ from ai_edge_litert import interpreter as litert
 
 from tf_reinforce.data import spaces
 from tf_reinforce.export import policy_functions
+from tf_reinforce.support import extras
 from tf_reinforce.support import files
 from tf_reinforce.support import startup
 from tf_reinforce.support import validation
@@ -37,15 +38,9 @@ def _write_saved_model(folder, functions, layers):
 
 
 def _write_onnx(folder, functions, layers):
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            import onnxruntime  # noqa: F401  (the export is run once)
-            import tf2onnx
-    except ImportError as error:
-        raise ImportError(
-            "An export to ONNX needs tf2onnx and onnxruntime. Install them with "
-            '`pip install "tf-reinforce[export]"`.'
-        ) from error
+    with warnings.catch_warnings(action="ignore"):
+        extras.load("onnxruntime", "export")  # `_run_once` needs it
+        tf2onnx = extras.load("tf2onnx", "export")
     os.makedirs(folder)
     for name, function in functions.items():
         # tf2onnx logs an operation that it cannot convert, and writes an invalid file,
