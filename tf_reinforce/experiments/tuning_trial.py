@@ -100,8 +100,7 @@ class SearchConfig:
         Earlier versions had a second sampler, whose searches cannot be continued.
         """
         fields = {**dataclasses.asdict(self), "sampler": "tpe"}
-        missing = {x for x in OPTIONAL if fields[x] is None}
-        given = {x: y for x, y in fields.items() if x not in missing}
+        given = {x: y for x, y in fields.items() if x not in OPTIONAL or y is not None}
         return json.loads(json.dumps(given))
 
     def start_trials(self):

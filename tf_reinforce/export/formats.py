@@ -167,26 +167,18 @@ def _run_once(folder, functions):
 
 def _write_metadata(folder, name, functions, policy, observation_space):
     """Writes `policy.json`, which describes the exported policy."""
-    actor = policy.actor
-    results = {
-        key: function.get_concrete_function().structured_outputs
-        for key, function in functions.items()
-    }
+    actor, described = policy.actor, {}
+    for key, function in functions.items():
+        results = function.get_concrete_function().structured_outputs
+        arrays = [_array(*result) for result in results.items()]
+        described[key] = {"inputs": _inputs(function, actor), "results": arrays}
+    states = actor.named_states(actor.initial_state(1))
     metadata = {
         "format": name,
         **version.stamp(),
         "head": repr(actor.head),
-        "functions": {
-            name: {
-                "inputs": _inputs(function, actor),
-                "results": [_array(*result) for result in results[name].items()],
-            }
-            for name, function in functions.items()
-        },
-        "initial_state": {
-            name: array.numpy()[0].tolist()
-            for name, array in actor.named_states(actor.initial_state(1)).items()
-        },
+        "functions": described,
+        "initial_state": {key: x.numpy()[0].tolist() for key, x in states.items()},
         "observation_space": spaces.to_config(observation_space),
         "action_space": spaces.to_config(policy.action_space),
     }

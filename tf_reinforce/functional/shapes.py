@@ -33,7 +33,7 @@ def expect(arrays):
     for array, axes in arrays:
         groups.setdefault(axes, []).append(array)
     for axes, group in groups.items():
-        shapes = [_static_shape(array) for array in group]
+        shapes = [tf.TensorShape(np.shape(array)) for array in group]
         compatible = [shapes[0].is_compatible_with(shape) for shape in shapes]
         rank = shapes[0].rank if axes is None else len(axes)
         letters = ", ".join("…" if axes is None else axes)
@@ -43,10 +43,6 @@ def expect(arrays):
         if len(group) > 1 and not all(shape.is_fully_defined() for shape in shapes):
             sizes = tf.stack([tf.shape(array) for array in group])
             tf.debugging.Assert(tf.reduce_all(sizes == sizes[:1]), [message, sizes])
-
-
-def _static_shape(array):
-    return tf.TensorShape(array.shape if hasattr(array, "shape") else np.shape(array))
 
 
 def unmasked(name, values):

@@ -179,10 +179,8 @@ class _Float64Beta(tfp.distributions.Beta):
     """
 
     def _float64(self) -> Any:
-        return tfp.distributions.Beta(
-            tf.cast(self.concentration1, tf.float64),
-            tf.cast(self.concentration0, tf.float64),
-        )
+        parameters = self.concentration1, self.concentration0
+        return tfp.distributions.Beta(*(tf.cast(x, tf.float64) for x in parameters))
 
     def _log_prob(self, y: Any) -> Any:
         log_probs = self._float64().log_prob(tf.cast(y, tf.float64))

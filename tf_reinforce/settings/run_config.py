@@ -301,15 +301,11 @@ def _check_own_code(directory, content, own):
     """Raises `ValueError` unless the user names the functions that a run uses."""
     for entry, option in OWN_CODE.items():
         stored, given = content.get(entry), own.get(entry)
-        if stored is not None and given is None:
-            raise ValueError(
-                f"The run in {directory} was trained with {option} {str(stored)[:100]}. "
-                "For safety, a file alone imports nothing: repeat the option."
-            )
         if stored != given:
             raise ValueError(
                 f"The run in {directory} was trained with {option} {str(stored)[:100]}. "
-                f"Received: {option} {given}"
+                "For safety, a file alone imports nothing: repeat the option. Received: "
+                f"{option} {given}"
             )
 
 
