@@ -431,6 +431,12 @@ def constant(values: Any, like: tf.Tensor) -> tf.Tensor:
     return tf.convert_to_tensor(values, dtype=like.dtype)
 
 
+def clip_to_open(fractions: Any) -> Any:
+    """Clips numbers in [0, 1] to the open interval (0, 1)."""
+    limits = np.finfo(tf.as_dtype(fractions.dtype).as_numpy_dtype)
+    return tf.clip_by_value(fractions, limits.tiny, 1.0 - limits.epsneg)
+
+
 def env_shape(shape: Sequence[int] | None, size: int) -> tuple[int, ...]:
     """Returns the shape of an environment's action of `size` numbers."""
     result = tuple(validation.positive_ints("shape", (size,) if shape is None else shape))

@@ -75,7 +75,7 @@ class Beta(box.BoxHead):
 
     def mode(self, outputs: tf.Tensor) -> Any:
         a, b = self._excess(outputs)
-        return _clip_to_open(a / (a + b))
+        return base.clip_to_open(a / (a + b))
 
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
         a, b = self._excess(outputs)
@@ -147,13 +147,8 @@ def sample_beta(a: Any, b: Any, noise: Any) -> Any:
     one_hot = tf.one_hot(first, noise.shape[-2], dtype=noise.dtype)
     weight = p * tf.exp(log_odds)
     y = tf.where(a <= b, weight, q) / (weight + q)
-    return _clip_to_open(tf.reduce_sum(one_hot * y, axis=-1))
-
-
-def _clip_to_open(y: Any) -> Any:
-    """Clips y to the open interval (0, 1): at 0 and 1, the log-density is -∞."""
-    limits = np.finfo(y.dtype.as_numpy_dtype)
-    return tf.clip_by_value(y, limits.tiny, 1.0 - limits.epsneg)
+    # At 0 and 1, the log-density is -∞.
+    return base.clip_to_open(tf.reduce_sum(one_hot * y, axis=-1))
 
 
 def _log1p(x: Any) -> Any:
@@ -183,8 +178,7 @@ class _Float64Beta(tfp.distributions.Beta):
         return tfp.distributions.Beta(*(tf.cast(x, tf.float64) for x in parameters))
 
     def _log_prob(self, y: Any) -> Any:
-        log_probs = self._float64().log_prob(tf.cast(y, tf.float64))
-        return tf.cast(log_probs, self.dtype)
+        return tf.cast(self._float64().log_prob(tf.cast(y, tf.float64)), self.dtype)
 
     def _entropy(self) -> Any:
         return tf.cast(self._float64().entropy(), self.dtype)

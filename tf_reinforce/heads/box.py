@@ -136,8 +136,7 @@ class BoxHead(base.Head):
         if not is_box or (space.dtype.kind != "f" and not self.integer):
             return False
         low, high = (_exact(np.ravel(bound)) for bound in (space.low, space.high))
-        inside = (_exact(self.low) >= low) & (_exact(self.high) <= high)
-        return bool(np.all(inside))
+        return bool(np.all((_exact(self.low) >= low) & (_exact(self.high) <= high)))
 
 
 def _is_finite(value: Any) -> Any:

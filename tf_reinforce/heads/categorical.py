@@ -29,8 +29,16 @@ class LogitsHead(base.Head):
     def mask_outputs(self, outputs: tf.Tensor, mask: Any) -> tf.Tensor:
         return mask_logits(outputs, tf.equal(mask, 0))
 
+    def logits(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Returns the logits of all choices, `[..., K]` or `[..., D, K]`."""
+        return outputs
+
+    def mode(self, outputs: tf.Tensor) -> Any:
+        return tf.argmax(self.logits(outputs), axis=-1)
+
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        return {"logits": outputs, "probs": tf.nn.softmax(outputs)}
+        logits = self.logits(outputs)
+        return {"logits": logits, "probs": tf.nn.softmax(logits)}
 
 
 class ChoiceHead(LogitsHead):
@@ -55,10 +63,6 @@ class ChoiceHead(LogitsHead):
     def from_space(cls, space: Any, **options: Any) -> Any:
         return cls(int(space.n), start=int(space.start), **options)
 
-    def logits(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Returns the logits `[..., size]` for policy outputs."""
-        return outputs
-
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         return tfp.distributions.Categorical(logits=self.logits(outputs))
 
@@ -68,12 +72,6 @@ class ChoiceHead(LogitsHead):
     def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
         # By the Gumbel-max trick, the argmax of logits plus -log(-log u) is a sample.
         return tf.argmax(center_logits(self.logits(outputs)) + gumbel(noise), axis=-1)
-
-    def mode(self, outputs: tf.Tensor) -> Any:
-        return tf.argmax(self.logits(outputs), axis=-1)
-
-    def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        return super().parameters(self.logits(outputs))
 
     def is_legal(self, actions: Any, mask: np.ndarray) -> Any:
         # Padding may contain any number, and is therefore clipped to valid indices.
@@ -153,6 +151,4 @@ def gumbel(noise: Any) -> Any:
     a certain action or select an illegal one. Such numbers are therefore replaced by the
     nearest number inside the interval.
     """
-    limits = np.finfo(tf.as_dtype(noise.dtype).as_numpy_dtype)
-    noise = tf.clip_by_value(noise, limits.tiny, 1.0 - limits.epsneg)
-    return -tf.math.log(-tf.math.log(noise))
+    return -tf.math.log(-tf.math.log(base.clip_to_open(noise)))

@@ -61,7 +61,7 @@ class ClippedGaussian(gaussian.GaussianHead):
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         mean, scale = self.parameters(outputs).values()
         low, high = self.bounds(mean)
-        clipped = _ClippedNormal(mean, scale, low=low, high=high)
+        clipped = _ClippedNormal(loc=mean, scale=scale, low=low, high=high)
         return tfp.distributions.Independent(clipped, 1)
 
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:

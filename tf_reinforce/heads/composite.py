@@ -104,7 +104,7 @@ class NestedHead(base.Head):
 
         Args:
             method: String, its name.
-            parts: List of the outputs of each head, or `None`.
+            parts: List of the outputs or the space of each head, or `None`.
             nested: Actions or noise, nested like the heads, or `None`.
         """
         columns = [] if parts is None else [parts]
@@ -187,10 +187,7 @@ class NestedHead(base.Head):
 
     def matches_space(self, space: gym.Space) -> bool:
         parts = self._spaces(space)
-        if parts is None:
-            return False
-        pairs = zip(self.leaves, parts, strict=True)
-        return all(leaf.matches_space(part) for leaf, part in pairs)
+        return parts is not None and all(self._each("matches_space", parts))
 
     def _spaces(self, space: gym.Space) -> list | None:
         """Returns the space of each part, or `None` if the parts are others."""
@@ -290,12 +287,9 @@ class JointDistribution(tfp.distributions.Distribution):
         self._outputs_shape = outputs.shape[:-1]
         nested = keras.tree.map_structure
         fixed = tfp.distributions.NOT_REPARAMETERIZED
-        super().__init__(
-            dtype=nested(lambda spec: spec.dtype, specs),
-            reparameterization_type=nested(lambda spec: fixed, specs),
-            validate_args=False,
-            allow_nan_stats=True,
-        )
+        dtypes = nested(lambda spec: spec.dtype, specs)
+        kinds = nested(lambda spec: fixed, specs)
+        super().__init__(dtypes, kinds, validate_args=False, allow_nan_stats=True)
 
     def _batch_shape(self) -> Any:
         return self._outputs_shape

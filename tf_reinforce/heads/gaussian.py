@@ -227,18 +227,12 @@ class TransformedNormal(tfp.distributions.Distribution):
 
     parameter_names: tuple[str, ...] = ("loc", "scale")
 
-    def __init__(self, loc: tf.Tensor, scale: tf.Tensor, **parameters: Any) -> None:
-        self.loc = loc
-        self.scale = scale
+    def __init__(self, **parameters: tf.Tensor) -> None:
         for name, value in parameters.items():
             setattr(self, name, value)
-        super().__init__(
-            dtype=loc.dtype,
-            reparameterization_type=tfp.distributions.NOT_REPARAMETERIZED,
-            validate_args=False,
-            allow_nan_stats=True,
-            parameters={"loc": loc, "scale": scale, **parameters},
-        )
+        kind = tfp.distributions.NOT_REPARAMETERIZED
+        options = dict(validate_args=False, allow_nan_stats=True, parameters=parameters)
+        super().__init__(self.loc.dtype, kind, **options)
 
     @classmethod
     def _parameter_properties(cls, dtype: Any, num_classes: Any = None) -> Any:

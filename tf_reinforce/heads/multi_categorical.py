@@ -70,30 +70,26 @@ class MultiCategorical(categorical.LogitsHead):
     @classmethod
     def from_space(cls, space: Any, **options: Any) -> "MultiCategorical":
         sizes, starts = (np.ravel(x).tolist() for x in (space.nvec, space.start))
-        start = base.one_if_equal(starts)
-        return cls(sizes, start=start, shape=space.shape, **options)
+        return cls(sizes, start=base.one_if_equal(starts), shape=space.shape, **options)
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
-        choices = tfp.distributions.Categorical(logits=self._to_block(outputs))
+        choices = tfp.distributions.Categorical(logits=self.logits(outputs))
         return tfp.distributions.Independent(choices, 1)
 
     def category_log_probs(self, outputs: tf.Tensor) -> tf.Tensor:
-        return tf.nn.log_softmax(self._to_block(outputs))
+        return tf.nn.log_softmax(self.logits(outputs))
 
     def from_vectors(self, vectors: tf.Tensor) -> tf.Tensor:
         return self._from_block(vectors)
 
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
-        slopes = eligibility.categorical_logits(self._to_block(outputs), actions)
+        slopes = eligibility.categorical_logits(self.logits(outputs), actions)
         return self._from_block(slopes)
 
     def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
         noise = tf.gather(noise, self._indices, axis=-1)
-        logits = categorical.center_logits(self._to_block(outputs))
+        logits = categorical.center_logits(self.logits(outputs))
         return tf.argmax(logits + categorical.gumbel(noise), axis=-1)
-
-    def mode(self, outputs: tf.Tensor) -> Any:
-        return tf.argmax(self._to_block(outputs), axis=-1)
 
     def action_features(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         columns = self._is_padding.shape[1]
@@ -104,7 +100,7 @@ class MultiCategorical(categorical.LogitsHead):
         return (np.take_along_axis(mask, indices, axis=-1) != 0).all(axis=-1)
 
     def parameters(self, outputs: tf.Tensor) -> dict[str, Any]:
-        probs = self._from_block(tf.nn.softmax(self._to_block(outputs)))
+        probs = self._from_block(tf.nn.softmax(self.logits(outputs)))
         return {"logits": outputs, "probs": probs}
 
     def to_environment(self, actions: Any) -> Any:
@@ -122,16 +118,16 @@ class MultiCategorical(categorical.LogitsHead):
     def is_valid(self, actions: Any) -> Any:
         return (actions >= 0) & (actions < np.array(self.sizes))
 
-    def _to_block(self, logits: Any) -> Any:
+    def logits(self, outputs: tf.Tensor) -> tf.Tensor:
         """Pads flat logits `[..., P]` to a block `[..., D, K]`, a row for each action.
 
         K is the largest number of categories.
         """
-        block = tf.gather(logits, self._indices, axis=-1)
+        block = tf.gather(outputs, self._indices, axis=-1)
         return categorical.mask_logits(block, self._is_padding)
 
     def _from_block(self, block: Any) -> Any:
-        """Converts a block of `_to_block` to a flat array `[..., outputs_size]`."""
+        """Converts a block of `logits` to a flat array `[..., outputs_size]`."""
         indices = np.flatnonzero(~self._is_padding)
         shape = tf.concat([tf.shape(block)[:-2], [self._is_padding.size]], axis=0)
         return tf.gather(tf.reshape(block, shape), indices, axis=-1)

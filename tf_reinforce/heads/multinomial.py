@@ -58,8 +58,7 @@ class Multinomial(categorical.LogitsHead):
 
     def sample(self, outputs: tf.Tensor, noise: Any) -> Any:
         logits = categorical.center_logits(outputs)[..., None, :]
-        categories = tf.argmax(logits + categorical.gumbel(noise), axis=-1)
-        return self._count(categories)
+        return self._count(tf.argmax(logits + categorical.gumbel(noise), axis=-1))
 
     def mode(self, outputs: tf.Tensor) -> Any:
         # Increasing the count nₖ by one multiplies the probability by a multiple of pₖ /

@@ -60,7 +60,7 @@ class TanhGaussian(gaussian.GaussianHead):
 
     def distribution(self, outputs: tf.Tensor) -> tfp.distributions.Distribution:
         mean, scale = self.parameters(outputs).values()
-        return tfp.distributions.Independent(_TanhNormal(mean, scale), 1)
+        return tfp.distributions.Independent(_TanhNormal(loc=mean, scale=scale), 1)
 
     def density_variable(self, actions: Any) -> Any:
         return tf.tanh(actions)
