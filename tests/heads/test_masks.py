@@ -92,7 +92,7 @@ def test_samples_and_mode_of_masked_head_are_legal(name, size, dtype):
     samples = head.sample(outputs, keras.tree.pack_sequence_as(head.noise, noise))
     for actions in (samples, head.mode(outputs)):
         actions = keras.tree.map_structure(np.asarray, actions)
-        assert enumeration.is_valid(head, actions).all()
+        assert enumeration.to_matrix(head.is_valid(actions)).all()
         assert enumeration.is_legal(head, actions, np.int8(mask)).all()
 
 

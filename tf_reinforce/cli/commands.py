@@ -385,26 +385,25 @@ def presets(name: str | None = None, *, python: bool = False):
     """
     if name is None:
         cli_options.expect_none("without NAME", python=python or None)
-    if name is not None:
-        preset = toml_files.read(name)  # raises an error if it is invalid
-        if python:
-            lines = [
-                f"        {key}={value!r}," for key, value in preset["agent"].items()
-            ]
-            arguments = "\n".join(lines)
-            print(_MAKE_AGENT.format(name=name, env=preset["env"], arguments=arguments))
-            return 0
-        text = toml_files.path_of(name).read_text("utf-8").rstrip()
-        print(validation.printable(text.expandtabs()))
+        _list_presets(toml_files.names())
         return 0
-    names = toml_files.names()
+    preset = toml_files.read(name)  # raises an error if it is invalid
+    text = toml_files.path_of(name).read_text("utf-8").rstrip().expandtabs()
+    if python:
+        lines = (f"        {key}={x!r}," for key, x in preset["agent"].items())
+        values = {"name": name, "env": preset["env"], "arguments": "\n".join(lines)}
+        text = _MAKE_AGENT.format(**values)
+    print(validation.printable(text))
+    return 0
+
+
+def _list_presets(names):
     width = max(map(len, names))
     print(f"{'preset':<{width}}    steps  mean return when trained")
     for name in names:
         result = re.sub(r" \(.*?\)", "", toml_files.read(name)["result"])
         value, _, steps = result.removesuffix(" steps").partition(" after ")
         print(f"{name:<{width}}  {steps.rpartition(',')[0] + 'k':>7}  {value}")
-    return 0
 
 
 def load(run, max_bytes):

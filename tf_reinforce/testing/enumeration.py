@@ -48,11 +48,6 @@ def raw_actions(head):
     return keras.tree.pack_sequence_as(head.heads, arrays) if leaves else arrays[0]
 
 
-def is_valid(head, actions):
-    """Returns `[N]` bool, True for each action whose parts are all valid."""
-    return to_matrix(head.is_valid(actions)).all(axis=1)
-
-
 def validate_mask(head, mask):
     """Returns an action mask as an int8 vector, or raises an error if it is invalid."""
     mask = np.asarray(mask)
