@@ -209,8 +209,7 @@ def _inputs(function, actor):
 
 
 def _array(name, tensor):
-    shape = tensor.shape.as_list()
-    return {"name": name, "shape": shape, "dtype": tensor.dtype.name}
+    return {"name": name, "shape": tensor.shape.as_list(), "dtype": tensor.dtype.name}
 
 
 def read_metadata(folder):

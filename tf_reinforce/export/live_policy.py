@@ -1,5 +1,6 @@
 """Acts on batches of observations, with the functions that `export` writes."""
 
+import functools
 from collections.abc import Mapping
 
 import keras
@@ -24,22 +25,19 @@ class LivePolicy:
     def __init__(self, actor, action_space):
         self.actor = actor
         self.action_space = action_space
-        self._action_spec = actor.action_spec
-        if action_space is not None:
-            self._action_spec = spaces.to_nest(action_space)
-        self.policy_functions = self._policy_functions("tf_saved_model")
+        spec = actor.action_spec if action_space is None else spaces.to_nest(action_space)
+        self._action_spec = spec
+        dtypes = keras.tree.map_structure(lambda x: x.dtype, spec)
+        make_functions = policy_functions.PolicyFunctions
+        self._functions_of = functools.partial(make_functions, actor, dtypes)
+        self.policy_functions = self._functions_of("tf_saved_model")
         self.functions = self.policy_functions.functions
         self._checked = {}  # functions with a finite check, by name
 
     def functions_for(self, format_name):
         """Returns the functions that an export in the given format contains."""
-        if format_name == "tf_saved_model":
-            return self.functions
-        return self._policy_functions(format_name).functions
-
-    def _policy_functions(self, format_name):
-        dtypes = keras.tree.map_structure(lambda x: x.dtype, self._action_spec)
-        return policy_functions.PolicyFunctions(self.actor, dtypes, format_name)
+        is_own = format_name == "tf_saved_model"
+        return self.functions if is_own else self._functions_of(format_name).functions
 
     def act(self, observations, deterministic, seed, action_mask, state):
         """Returns actions, or `(actions, state)` for a recurrent policy.
@@ -98,16 +96,14 @@ class LivePolicy:
 
     def _flat_masks(self, count, action_mask):
         """Returns `[count, M]` int8, from flat or nested masks, or a list of them."""
-        masks, flatten, rows = action_mask, self.actor.head.flatten_mask, None
-        if isinstance(masks, list) and any(isinstance(x, (dict, tuple)) for x in masks):
-            rows = masks
-        elif isinstance(masks, (dict, tuple)):
+        masks = action_mask
+        if isinstance(masks, (dict, tuple)):
             arrays = [x for x in spaces.flatten(masks) if x is not None]
             if all(np.shape(x)[:1] == (count,) for x in arrays):
-                rows = [spaces.row_of_leaves(masks, i) for i in range(count)]
-        if rows is not None:
-            masks = np.stack([*map(flatten, rows)])
-        if rows is not None or not isinstance(masks, (dict, tuple, type(None))):
+                masks = [spaces.row_of_leaves(masks, i) for i in range(count)]
+        if isinstance(masks, list) and any(isinstance(x, (dict, tuple)) for x in masks):
+            masks = np.stack([*map(self.actor.head.flatten_mask, masks)])
+        if not isinstance(masks, (dict, tuple, type(None))):
             spec = tf.TensorSpec((self.actor.mask_size,), tf.int8)
             masks = _batch("action_mask", spec, masks)
             if len(masks) == count:
@@ -206,8 +202,7 @@ def _batch(name, spec, array):
     dtype = spec.dtype.as_numpy_dtype
     with np.errstate(invalid="ignore", over="ignore"):  # compared below
         numbers = array.astype(dtype) if array.dtype.kind in "fiub" else None
-    real = spec.dtype.is_floating
-    if numbers is None or not (real or np.array_equal(numbers, array)):
+    if numbers is None or not (spec.dtype.is_floating or np.array_equal(numbers, array)):
         raise ValueError(
             f"`{name}` must be numbers of type {spec.dtype.name}. Received: "
             f"{array.tolist()} of type {array.dtype}. Convert `{name}` first, because "

@@ -67,10 +67,7 @@ class PolicyFunctions:
             shape = (None, actor.mask_size)
             extra_specs["action_mask"] = tf.TensorSpec(shape, tf.int8, "action_mask")
         if actor.memory is not None:
-            extra_specs["state"] = {
-                x.name: tf.TensorSpec((None, *x.shape), x.dtype, x.name)
-                for x in actor.state_spec
-            }
+            extra_specs["state"] = _batch_specs({x.name: x for x in actor.state_spec})
         seed = tf.TensorSpec((), tf.int64, "seed")
         raw_action = _batch_specs(actor.action_spec, "raw_action")
         noise = keras.tree.map_structure(
@@ -82,11 +79,11 @@ class PolicyFunctions:
         is_rounded = [is_litert and bool(centers) for centers in actor.centers]
         flat = keras.tree.flatten(actor.observation_spec)
         is_float = [x and y.dtype.is_floating for x, y in zip(is_rounded, flat)]
-        observation = _observation_specs(
-            records.with_floats(actor.observation_spec, is_float, actor.dtype),
-            {spec.name for spec in others} | self._result_names(),
-        )
-        self._rounded = keras.tree.pack_sequence_as(observation, is_rounded)
+        names = {spec.name for spec in others} | self._result_names()
+        observation = records.with_floats(actor.observation_spec, is_float, actor.dtype)
+        observation = _observation_specs(observation, names)
+        computed = records.with_floats(actor.observation_spec, is_rounded, actor.dtype)
+        self._observation_dtypes = keras.tree.map_structure(lambda x: x.dtype, computed)
         random = {"noise": noise} if self._takes_noise else {"seed": seed}
         own_specs = {"act": {}, "sample": random, "distribution": {}}
         if not self._takes_noise:
@@ -116,8 +113,7 @@ class PolicyFunctions:
         outputs = tf.zeros([1, self.actor.head.outputs_size], self.actor.dtype)
         names = keras.tree.flatten(signature_names(self.actor.action_spec, "action"))
         next_states = [f"next_{spec.name}" for spec in self.actor.state_spec]
-        parameters = self.actor.head.parameters(outputs)
-        return {"log_prob", *names, *next_states, *parameters}
+        return {"log_prob", *names, *next_states, *self.actor.head.parameters(outputs)}
 
     def _results(self, name, observation, *inputs):
         """Returns the results of the exported function with the given name."""
@@ -154,11 +150,8 @@ class PolicyFunctions:
             mask = masks_in_batch(source, observation)
         if self.actor.memory is not None:
             states = [extra_inputs[-1][spec.name] for spec in self.actor.state_spec]
-        observation = keras.tree.map_structure(
-            lambda x, is_rounded: tf.cast(x, self.actor.dtype) if is_rounded else x,
-            observation,
-            self._rounded,
-        )
+        dtypes = self._observation_dtypes
+        observation = keras.tree.map_structure(tf.cast, observation, dtypes)
         _, outputs, states = self.actor.outputs(observation, mask, states)
         return outputs, states
 
