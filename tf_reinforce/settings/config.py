@@ -102,10 +102,10 @@ def _context_inputs(name, value):
     known = "observations", "actions", "rewards"
     names = list(value) if isinstance(value, (list, tuple)) else []
     if known[0] not in names or names != [x for x in known if x in names]:
-        raise ValueError(
-            f'`{name}` must be ("observations",), or add "actions", "rewards" or both to '
-            f"it, in this order. Received: {name}={repr(value)[:200]}"
+        text = (
+            '("observations",), or add "actions", "rewards" or both to it, in this order'
         )
+        raise schema.wrong(name, text, value)
     return tuple(names)
 
 
@@ -457,13 +457,9 @@ FIT_OPTIONS = tuple(x for x in schema.hints(FitOptions) if x != "env_settings")
 # What to do if an environment returns an invalid value, or raises an exception.
 FAULT_OPTIONS = ("on_bad_env", "on_env_error")
 # The options of `fit` that determine each update. They must not change in a training.
-RESULT_OPTIONS = (
-    "episodes_per_epoch",
-    "steps_per_epoch",
-    "max_episode_steps",
-    *FAULT_OPTIONS,
-)
-_ALTERNATIVES = ("epochs", "steps"), ("episodes_per_epoch", "steps_per_epoch")
+_SIZES = "episodes_per_epoch", "steps_per_epoch"
+RESULT_OPTIONS = (*_SIZES, "max_episode_steps", *FAULT_OPTIONS)
+_ALTERNATIVES = ("epochs", "steps"), _SIZES
 
 
 def merge_options(defaults, options):

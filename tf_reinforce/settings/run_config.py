@@ -26,19 +26,15 @@ def _next_seeds(name, seeds):
     count = len(seeds) if isinstance(seeds, list) else 0
     first = schema.check(name, schema.Seed, seeds[0] if count else None)
     if seeds != list(range(first, first + count)) or count > MAX_SEEDS:
-        raise ValueError(
-            f"`{name}` must be a list of at most {MAX_SEEDS} whole numbers, one after "
-            f"the other. Received: {name}={repr(seeds)[:100]}"
-        )
+        text = f"a list of at most {MAX_SEEDS} whole numbers, one after the other"
+        raise schema.wrong(name, text, seeds)
     return seeds
 
 
 def _texts(name, value):
     """Returns a list of texts, or raises `ValueError`."""
     if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
-        raise ValueError(
-            f"`{name}` must be a list of texts. Received: {name}={repr(value)[:100]}"
-        )
+        raise schema.wrong(name, "a list of texts", value)
     return value
 
 

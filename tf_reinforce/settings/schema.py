@@ -109,9 +109,13 @@ def check(name, hint, value):
     """
     with contextlib.suppress(_Misfit):  # the error below has no other as its context
         return _fit(name, hint, value)
-    raise ValueError(
-        f"`{name}` must be {expected(hint)}. Received: {name}={repr(value)[:200]}"
-    )
+    raise wrong(name, expected(hint), value)
+
+
+def wrong(name, expected, value):
+    """Returns the `ValueError` for a value, of which the message shows the beginning."""
+    text = f"`{name}` must be {expected}. Received: {name}={repr(value)[:200]}"
+    return ValueError(text)
 
 
 def _fit(name, hint, value):
