@@ -95,10 +95,20 @@ def make_agent(env, settings, seed, own=None, directory=None, max_bytes=saving.M
         made = gym.make(env, disable_env_checker=True, **env_kwargs)
     with contextlib.closing(made):
         result = own_code.call("--agent", own, made, seed, **agent)
-    if not isinstance(result, agents.Reinforce):
-        raise ValueError(
-            f"{own} must return a tf_reinforce.Reinforce. Received: {repr(result)[:100]}"
-        )
+    return expect_returned(own, result, agents.Reinforce, "a tf_reinforce.Reinforce")
+
+
+def expect_returned(own, result, kind, expected):
+    """Returns what a function of the user has returned, or raises `ValueError`.
+
+    Args:
+        own: String `MODULE:FUNCTION`.
+        result: What it has returned.
+        kind: Type of which the result must be an instance.
+        expected: String for the message, what it should be.
+    """
+    if not isinstance(result, kind):
+        raise ValueError(f"{own} must return {expected}. Received: {repr(result)[:100]}")
     return result
 
 
@@ -117,12 +127,8 @@ def make_callbacks(own, directory):
     is_required = any(x.kind in kinds and x.default is x.empty for x in first)
     result = own_code.call("--callbacks", own, *[directory] * is_required)
     result = list(result) if isinstance(result, (list, tuple)) else [result]
-    for callback in result:
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise ValueError(
-                f"{own} must return Keras callbacks. Received: {repr(callback)[:100]}"
-            )
-    return result
+    kind = keras.callbacks.Callback
+    return [expect_returned(own, x, kind, "Keras callbacks") for x in result]
 
 
 def train_seeds(make, env, directory, settings, twin, seeds, *, command=None):
@@ -165,8 +171,7 @@ def train_seeds(make, env, directory, settings, twin, seeds, *, command=None):
         seconds = time.perf_counter() - start
         _write_history(directory / run_directory.LOG, results)
         options, returns, metrics = evaluation_options(settings), {}, {}
-        text = f"evaluating each agent on {options['episodes']} episodes …"
-        print(text, flush=True)
+        print(f"evaluating each agent on {options['episodes']} episodes …", flush=True)
         for seed in seeds:
             agent = results.agent(seed)
             metrics[seed] = agent.evaluate(env, seed=seed, **options)
@@ -179,10 +184,9 @@ def train_seeds(make, env, directory, settings, twin, seeds, *, command=None):
 
 def _write_history(path, results):
     """Writes one CSV row per update and seed, NaN for failed updates."""
-    names = list(results.history)
     with files.atomic_write(path) as temporary, open(temporary, "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["epoch", "seed", *names])
+        writer.writerow(["epoch", "seed", *results.history])
         for epoch, logs in enumerate(zip(*results.history.values())):
             writer.writerows(zip([epoch] * len(logs[0]), results.seeds, *logs))
 

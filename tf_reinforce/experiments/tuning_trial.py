@@ -128,11 +128,8 @@ class SearchConfig:
         values = {x.path: x.suggest(trial) for x in self.space}
         if self.suggest is not None:
             arguments = own_code.call("--space", self.suggest, trial)
-            if not isinstance(arguments, dict):
-                raise ValueError(
-                    f"{self.suggest} must return a dict of keyword arguments of "
-                    f"{self.make_agent}. Received: {repr(arguments)[:100]}"
-                )
+            expected = f"a dict of keyword arguments of {self.make_agent}"
+            runs.expect_returned(self.suggest, arguments, dict, expected)
             values |= {("agent", name): x for name, x in arguments.items()}
         return search_space.substitute(self.settings, values)
 
