@@ -175,10 +175,8 @@ def _build(path, custom_objects):
         return next_creator(**kwargs)
 
     try:
-        with (
-            tf.variable_creator_scope(create),
-            warnings.catch_warnings(record=True) as caught,
-        ):
+        scope = tf.variable_creator_scope(create)
+        with scope, warnings.catch_warnings(record=True) as caught:
             warnings.filterwarnings("always", "Skipping")
             agent = keras.saving.load_model(path, custom_objects=custom_objects)
         for warning in caught:  # of a layer or optimizer whose saved state is missing

@@ -252,8 +252,7 @@ class RayWorker:
 
 def package_versions(modules):
     """Returns the versions of Python and of the packages that provide some modules."""
-    distributions = _distributions()
-    names = {name for module in modules for name in distributions.get(module, ())}
+    names = {name for module in modules for name in _distributions().get(module, ())}
     versions = {name: importlib.metadata.version(name) for name in names}
     return {"Python": platform.python_version(), **versions}
 
