@@ -298,10 +298,10 @@ def _check_own_code(directory, content, own):
     for entry, option in OWN_CODE.items():
         stored, given = content.get(entry), own.get(entry)
         if stored != given:
+            reason = "For safety, a file alone imports nothing: repeat the option. "
             raise ValueError(
                 f"The run in {directory} was trained with {option} {str(stored)[:100]}. "
-                "For safety, a file alone imports nothing: repeat the option. Received: "
-                f"{option} {given}"
+                f"{reason if given is None else ''}Received: {option} {given}"
             )
 
 
