@@ -1,6 +1,7 @@
 """Tests that the benchmarks compute what they report, on small numbers."""
 
 import importlib
+import itertools
 import json
 import os
 import pathlib
@@ -11,8 +12,11 @@ import subprocess
 import sys
 import time
 
+import keras
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "learning.py"
@@ -219,3 +223,54 @@ def test_page_shows_the_stored_measurements_and_predictions_near_them(
     world = {}
     exec(compile(block, "scale.md", "exec"), world)
     assert 100 < world["speed_up"] < 1000
+
+
+@pytest.mark.parametrize("latent", ["bits", "categories"])
+def test_bound_of_a_discrete_vae_is_that_of_all_its_codes(latent, module, monkeypatch):
+    """-ELBO = Σ_z q(z|x) (log q(z|x) - log p(z) - log p(x|z)), for a uniform prior."""
+    pytest.importorskip("sklearn", reason='needs pip install ".[examples]"')
+    vae = module("discrete_vae")
+    sites, size = (3, 2) if latent == "bits" else (2, 3)
+    monkeypatch.setitem(vae.LATENTS, latent, (sites, size))
+    pixels = vae.digits()[1][:40]
+    model = vae.make(latent, "disarm", 0).model
+    logits = keras.Model(model.input, model.get_layer("logits").output)(pixels).numpy()
+    if latent == "bits":
+        logits = np.stack([0 * logits, logits], axis=-1)
+    probs = scipy.special.softmax(logits.reshape(-1, sites, size), axis=-1)
+    expected = np.zeros(len(pixels))
+    for code in itertools.product(range(size), repeat=sites):
+        q = np.prod([probs[:, site, i] for site, i in enumerate(code)], axis=0)
+        code = np.array(code) if latent == "bits" else np.eye(size)[list(code)].ravel()
+        hidden = code[None].astype("float32")
+        for layer in model.layers[-2:]:
+            hidden = layer(hidden)
+        bits = scipy.stats.bernoulli(scipy.special.expit(hidden.numpy().astype(float)))
+        log_p = bits.logpmf(pixels).sum(axis=1)
+        expected += q * (np.log(q) + sites * np.log(size) - log_p)
+    found = [vae.negative_bound(model, latent, pixels, 20) for _ in range(5)]
+    error = np.std(found, ddof=1) / 5**0.5
+    assert abs(np.mean(found) - expected.mean()) < 5 * error < 0.1
+
+
+def test_discrete_vae_reports_its_training(module, monkeypatch, tmp_path):
+    pytest.importorskip("sklearn", reason='needs pip install ".[examples]"')
+    vae = module("discrete_vae")
+    monkeypatch.setattr(vae, "RESULTS", tmp_path / "results.jsonl")
+    vae.append(vae.run("bits", "leave_one_out", 0, epochs=2))
+    vae.variances("bits", ["score_function", "leave_one_out_4", "disarm"], (0, 1), 20)
+    lines = map(json.loads, vae.RESULTS.read_text().splitlines())
+    row, *variances = lines
+    # The bound of the weights at the end is below the mean of the first epoch.
+    assert row["test"] < row["curve"][0] < 50 and row["ms_per_step"] > 0
+    found = {(x["epoch"], x["variance"]): x["value"] for x in variances}
+    for epoch in (0, 1):
+        of = {name: found[epoch, name] for name in vae.METHODS if (epoch, name) in found}
+        assert 10 * of["leave_one_out_4"] < of["score_function"], of
+        assert 10 * of["disarm"] < of["score_function"], of
+
+
+def test_page_on_estimators_shows_the_stored_results(module):
+    pytest.importorskip("sklearn", reason='needs pip install ".[examples]"')
+    text = (ROOT / "docs" / "estimator_choice.md").read_text()
+    assert module("estimator_pictures").table() in text

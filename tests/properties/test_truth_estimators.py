@@ -350,12 +350,13 @@ def halves():
     return np.concatenate([x, x + 0.5]), np.tile(weights / 4, 2)
 
 
-def mean_of_grid(estimator, dimensions):
-    """Returns the mean gradient of mean and scale over a grid of uniform numbers.
+def mean_of_grid(estimator, dimensions, parameters):
+    """Returns the mean gradient of two parameters over a grid of uniform numbers.
 
     Args:
-        estimator: Estimator of normal numbers.
+        estimator: Estimator of real numbers.
         dimensions: List of nodes and weights for each of its numbers.
+        parameters: Two floats.
     """
     grid = np.stack(np.meshgrid(*(x for x, _ in dimensions), indexing="ij"), axis=-1)
     weights = np.array(1.0)
@@ -367,18 +368,22 @@ def mean_of_grid(estimator, dimensions):
         numbers = [next(columns) for _ in range(int(np.prod(shape)))]
         return tf.constant(np.stack(numbers, axis=1).reshape(-1, *shape))
 
-    parameters = tf.constant([[[0.3, 0.7]]], tf.float64)
+    parameters = tf.constant([[parameters]], tf.float64)
     parameters = tf.repeat(parameters, grid[..., 0].size, axis=0)
-    with tf.GradientTape() as tape:
-        tape.watch(parameters)
-        samples = estimator.draw(parameters, estimators.Noise(draw))
-        costs = samples.vectors[..., 0, 0] ** 3 / 3 - samples.vectors[..., 0, 0] ** 2
-        result = costs[:, 0]
-        if not samples.passes:
-            samples = samples._replace(costs=tf.stop_gradient(costs))
-            result = estimator.surrogate(parameters, samples)
-    gradient = tape.gradient(result, parameters)[:, 0]
-    return weights.ravel() @ gradient.numpy()
+
+    @tf.function(autograph=False)
+    def gradient():
+        with tf.GradientTape() as tape:
+            tape.watch(parameters)
+            samples = estimator.draw(parameters, estimators.Noise(draw))
+            costs = samples.vectors[..., 0, 0] ** 3 / 3 - samples.vectors[..., 0, 0] ** 2
+            result = costs[:, 0]
+            if not samples.passes:
+                samples = samples._replace(costs=tf.stop_gradient(costs))
+                result = estimator.surrogate(parameters, samples)
+        return tape.gradient(result, parameters)[:, 0]
+
+    return weights.ravel() @ gradient().numpy()
 
 
 def test_estimates_of_normal_numbers_have_the_gradient_of_a_polynomial():
@@ -388,13 +393,32 @@ def test_estimates_of_normal_numbers_have_the_gradient_of_a_polynomial():
     head, one = heads.Gaussian(1), (np.array([0.4]), np.array([1.0]))
     for name in ("pathwise", "score_function"):
         estimator = estimators.get(name).for_head(head)
-        found = mean_of_grid(estimator, [nodes(121)])
+        found = mean_of_grid(estimator, [nodes(121)], (mean, scale))
         np.testing.assert_allclose(found, exact, atol=1e-10)
     measure = estimators.get("measure_valued").for_head(head)
-    found = mean_of_grid(measure, [one, nodes(121), one, one, one])
+    found = mean_of_grid(measure, [one, nodes(121), one, one, one], (mean, scale))
     np.testing.assert_allclose(found[0], exact[0], atol=1e-10)
-    found = mean_of_grid(measure, [one, one, nodes(61), nodes(61), halves()])
+    found = mean_of_grid(
+        measure, [one, one, nodes(61), nodes(61), halves()], (mean, scale)
+    )
     np.testing.assert_allclose(found[1], exact[1], atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["pathwise", "score_function", "measure_valued"])
+@pytest.mark.parametrize("numbers", [(1.7, 2.6), (6.0, 1.1)])
+def test_estimates_of_beta_numbers_have_the_gradient_of_a_polynomial(name, numbers):
+    """E[zⁿ] = Π (α + i) / (α + β + i) over i < n."""
+    parameters = tf.constant(numbers, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(parameters)
+        alpha, total = parameters[0], tf.reduce_sum(parameters)
+        second = alpha * (alpha + 1) / (total * (total + 1))
+        third = second * (alpha + 2) / (total + 2)
+        expected = third / 3 - second
+    exact = tape.gradient(expected, parameters)
+    estimator = estimators.get(name).for_head(heads.Beta(1, 0.0, 1.0))
+    found = mean_of_grid(estimator, [nodes(161)], numbers)
+    np.testing.assert_allclose(found, exact, atol=1e-10)
 
 
 def test_objective_of_vimco_is_its_definition():

@@ -58,6 +58,8 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
             leave one of them.
         support: `Support`, the range of real raw actions. `None` means that they may be
             any real numbers, and a sample is a smooth function of the noise.
+        family: String, "normal" or "beta" if `parameters` are those of independent
+            numbers with this distribution, which more gradient estimators can then use.
         argument_names: Tuple of the constructor arguments, attributes of the same name,
             that `get_config` and `repr` show.
 
@@ -77,6 +79,7 @@ class Head(compilation.FixedArguments, keras.layers.Layer, abc.ABC):
     conditioned_size: int | None = None
     features_size: int | None = None
     support: Support | None = None
+    family: str = ""
 
     def __repr__(self) -> str:
         pairs = (f"{name}={getattr(self, name)}" for name in self.argument_names)

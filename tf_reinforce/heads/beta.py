@@ -47,6 +47,7 @@ class Beta(box.BoxHead):
         continuous control with deep reinforcement learning using the Beta distribution.
     """
 
+    family = "beta"
     needs_finite_bounds = True
     support = base.Support(0.0, 1.0, atoms=False)
 

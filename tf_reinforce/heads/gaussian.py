@@ -44,6 +44,7 @@ class GaussianHead(box.BoxHead):
             of a default policy.
     """
 
+    family = "normal"
     in_action_units = True
     setting_names = ("initial_scale", "state_dependent_scale")
     argument_names = (*box.BoxHead.argument_names, *setting_names)
@@ -134,10 +135,6 @@ class GaussianHead(box.BoxHead):
         mean = self._mean(outputs)
         scale = self._scale(outputs) * tf.ones_like(mean)
         return {"mean": tf.identity(mean), "scale": scale}
-
-    def normal_parameters(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Returns mean and standard deviation of each number, `[N, A, 2]`."""
-        return tf.stack([*self.parameters(outputs).values()], axis=-1)
 
     def eligibility(self, outputs: tf.Tensor, actions: Any) -> tf.Tensor:
         mean, scale = self.parameters(outputs).values()

@@ -7,9 +7,10 @@ these costs become a gradient: `draw` returns C samples for each example, which 
 on each other, and `surrogate` a number for each example, whose gradient is the estimate.
 
 An example has M sites, which are drawn independently of each other: M categories, bits or
-normal numbers. A category among K is a one-hot vector, and a relaxed sample is a vector
-between them. The parameters of categories and bits are log-probabilities `[G, M, K]`, and
-those of normal numbers mean and standard deviation, `[G, M, 2]`.
+real numbers. A category among K is a one-hot vector, and a relaxed sample is a vector
+between them. The parameters of categories and bits are log-probabilities `[G, M, K]`.
+Those of real numbers are `[G, M, 2]`: mean and standard deviation of normal ones, α and β
+of the others, which have a Beta distribution.
 """
 
 import copy
@@ -20,8 +21,10 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tf_reinforce.functional import explanation
+from tf_reinforce.heads import base
 from tf_reinforce.support import compilation
 from tf_reinforce.support import validation
 
@@ -48,6 +51,7 @@ __all__ = [
     "explain",
     "get",
     "score",
+    "unordered_set",
 ]
 
 __dir__ = __all__.copy  # what tab completion shows
@@ -56,7 +60,7 @@ __dir__ = __all__.copy  # what tab completion shows
 class Samples(NamedTuple):
     """C samples of each of G examples."""
 
-    vectors: tf.Tensor  # [G, C, M, K] float; [G, C, M, 1] for normal numbers
+    vectors: tf.Tensor  # [G, C, M, K] float; [G, C, M, 1] for real numbers
     weights: tf.Tensor  # [G, C] or [1, C] float; Σ weights · costs estimates E[f]
     relaxed: int = 0  # how many of the last samples are relaxed
     extra: Any = None  # what `surrogate` needs besides
@@ -108,11 +112,12 @@ class Estimator(compilation.FixedArguments, keras.layers.Layer):
 
     Attributes:
         needs_slopes: Bool, whether the cost must be differentiable in the samples.
-        is_normal: Bool, whether the sites are normal numbers.
+        family: String, the distribution of the sites, which must be that of the head:
+            "categories", "normal" or "beta".
     """
 
     needs_slopes = False
-    is_normal = False
+    family = "categories"
 
     def for_head(self, head: Any) -> "Estimator":
         """Returns the variant of this estimator for the layer's head."""
@@ -137,14 +142,11 @@ class Estimator(compilation.FixedArguments, keras.layers.Layer):
 
     def mean(self, parameters: tf.Tensor) -> tf.Tensor:
         """Returns the mean of the vectors, `[G, M, K]`."""
-        return parameters[..., :1] if self.is_normal else tf.exp(parameters)
-
-    def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Returns the entropy of all sites in nats, `[G]`."""
-        if self.is_normal:
-            each = tf.math.log(parameters[..., 1]) + 0.5 * math.log(2 * math.pi * math.e)
-            return tf.reduce_sum(each, axis=1)
-        return -tf.reduce_sum(tf.exp(parameters) * parameters, axis=[1, 2])
+        if self.family == "categories":
+            return tf.exp(parameters)
+        first = parameters[..., :1]
+        is_normal = self.family == "normal"
+        return first if is_normal else first / (first + parameters[..., 1:])
 
 
 def score(log_probs: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
@@ -162,7 +164,8 @@ class Score(Estimator):
     """
 
     def for_head(self, head: Any) -> Estimator:
-        return _NormalScore() if hasattr(head, "normal_parameters") else self
+        kinds = {"normal": _NormalScore, "beta": _BetaScore}
+        return kinds.get(head.family, lambda: self)() if type(self) is Score else self
 
     def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
         return _single(noise.choose(tf.exp(parameters)))
@@ -304,7 +307,7 @@ class WithoutReplacement(_Weighted):
             values = _joined_by_another(log_probs, values, noise)
         each = tf.reduce_sum(values * tf.exp(log_probs)[:, None], axis=-1)
         outside = _mass(log_probs, values)
-        weights, shares = _first_probabilities(tf.reduce_prod(each, axis=-1), outside)
+        weights, shares = unordered_set(tf.reduce_prod(each, axis=-1), outside)
         weights = tf.where(tf.reduce_all(each > 0, axis=-1), weights, 0.0)
         return Samples(values, weights, extra=shares)
 
@@ -364,8 +367,11 @@ def _possible(weights, alternative):
     return tf.where(is_zero, alternative, weights)
 
 
-def _first_probabilities(p, outside):
+def unordered_set(p, outside):
     """Returns p(s) R(S, s), `[G, k]`, and p(r) R(S, s, r), `[G, k, k]`.
+
+    These are the weights of `WithoutReplacement`, for a set S of k different values that
+    were drawn without replacement, by whatever means.
 
     Args:
         p: `[G, k]` float, the probabilities of the members of S.
@@ -459,8 +465,9 @@ class DisArm(Arm):
 
 def _stick_logits(log_probs):
     """Returns the logits of K - 1 bits, of which the first one is the category."""
-    tails = tf.math.cumulative_logsumexp(log_probs, axis=-1, exclusive=True, reverse=True)
-    return (log_probs - tails)[..., :-1]
+    tails = tf.cumsum(tf.exp(log_probs), axis=-1, exclusive=True, reverse=True)
+    tiny = np.finfo(log_probs.dtype.as_numpy_dtype).tiny
+    return (log_probs - tf.math.log(tf.maximum(tails, tiny)))[..., :-1]
 
 
 def _from_bits(bits):
@@ -479,7 +486,8 @@ class MeasureValued(Estimator):
     """
 
     def for_head(self, head: Any) -> Estimator:
-        return _NormalMeasureValued() if hasattr(head, "normal_parameters") else self
+        kinds = {"normal": _NormalMeasureValued, "beta": _BetaMeasureValued}
+        return kinds.get(head.family, lambda: self)()
 
     def copies(self, sites: int, size: int) -> int:
         return 1 + 2 * sites * (size if size > 2 else 1)  # both bits have one difference
@@ -528,7 +536,7 @@ class _NormalMeasureValued(MeasureValued):
         arXiv:1906.10652
     """
 
-    is_normal = True
+    family = "normal"
 
     def copies(self, sites: int, size: int) -> int:
         return 1 + 4 * sites
@@ -558,6 +566,86 @@ class _NormalMeasureValued(MeasureValued):
         return tf.reduce_sum(factors * differences * parameters, axis=[1, 2])
 
 
+class _BetaMeasureValued(MeasureValued):
+    """`MeasureValued` for α and β of Beta distributed numbers.
+
+        ∂/∂α = E[-ln z] (f(z) - f(y)),    p(y) ∝ -p(z = y) ln y
+
+    Both numbers are quantiles of one uniform number. For β, z becomes 1 - z.
+    """
+
+    family = "beta"
+
+    def copies(self, sites: int, size: int) -> int:
+        return 1 + 2 * sites
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        parameters = tf.stop_gradient(parameters)
+        uniform = noise.uniform((parameters.shape[1],))
+        sample = _beta_quantile(parameters, uniform)
+        first = _log_weighted_quantile(parameters, uniform)
+        second = 1.0 - _log_weighted_quantile(parameters[..., ::-1], 1.0 - uniform)
+        vectors = [sample[..., None]]
+        for site in range(parameters.shape[1]):
+            for other in (first, second):
+                vectors.append(_replace(sample, site, other[:, site])[..., None])
+        return _first_counts(vectors)
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        total = tf.reduce_sum(parameters, axis=-1, keepdims=True)
+        factors = tf.stop_gradient(tf.math.digamma(total) - tf.math.digamma(parameters))
+        others = tf.reshape(samples.costs[:, 1:], tf.shape(parameters))
+        differences = samples.costs[:, :1, None] - others
+        return tf.reduce_sum(factors * differences * parameters, axis=[1, 2])
+
+
+def _beta_quantile(parameters, uniform):
+    """Returns quantiles of Beta distributions, differentiable in the parameters.
+
+    The gradient is that of implicit reparameterization (Figurnov et al., 2018): the
+    distribution function F(z) does not change, so ∂z/∂θ = -∂F/∂θ / p(z).
+    """
+    a, b, u = (
+        tf.cast(x, tf.float64) for x in (*tf.unstack(parameters, axis=-1), uniform)
+    )
+    near = _bisect(lambda z: tfp.math.betainc(a, b, z), u)
+    density = tf.stop_gradient(tfp.distributions.Beta(a, b).prob(near))
+    z = near - (tfp.math.betainc(a, b, near) - u) / density  # also a step of Newton
+    return base.clip_to_open(tf.cast(z, parameters.dtype))
+
+
+def _log_weighted_quantile(parameters, uniform):
+    """Returns quantiles of the density proportional to -p(z) ln z.
+
+    Its distribution function is F(z) - ∂F/∂α / E[-ln z].
+    """
+    a, b, u = (
+        tf.cast(x, tf.float64) for x in (*tf.unstack(parameters, axis=-1), uniform)
+    )
+    mean = tf.math.digamma(a + b) - tf.math.digamma(a)
+
+    def below(z):
+        with tf.GradientTape() as tape:
+            tape.watch(a)
+            lower = tfp.math.betainc(a, b, z)
+        return lower - tape.gradient(lower, a) / mean
+
+    return base.clip_to_open(tf.cast(_bisect(below, u), parameters.dtype))
+
+
+def _bisect(function, values):
+    """Returns where an increasing function on (0, 1) takes some float64 values."""
+
+    def halve(low, high):
+        middle = (low + high) / 2.0
+        is_left = function(middle) > values
+        return tf.where(is_left, low, middle), tf.where(is_left, middle, high)
+
+    bounds = tf.zeros_like(values), tf.ones_like(values)
+    low, high = tf.while_loop(lambda *_: True, halve, bounds, maximum_iterations=52)
+    return tf.stop_gradient((low + high) / 2.0)
+
+
 def _normal(uniform):
     return math.sqrt(2.0) * tf.math.erfinv(2.0 * uniform - 1.0)
 
@@ -565,17 +653,29 @@ def _normal(uniform):
 class _NormalScore(Score):
     """The score function of normal numbers."""
 
-    is_normal = True
+    family = "normal"
 
     def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
-        mean, scale = tf.unstack(tf.stop_gradient(parameters), axis=-1)
-        z = mean + scale * _normal(noise.uniform((mean.shape[1],)))
-        return _single(z[..., None])
+        return _single(Pathwise().sample(tf.stop_gradient(parameters), noise))
 
     def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
         mean, scale = tf.unstack(parameters, axis=-1)
         z = tf.stop_gradient(samples.vectors[:, 0, :, 0])
         each = -0.5 * ((z - mean) / scale) ** 2 - tf.math.log(scale)
+        return samples.costs[:, 0] * tf.reduce_sum(each, axis=1)
+
+
+class _BetaScore(_NormalScore):
+    """The score function of Beta distributed numbers."""
+
+    family = "beta"
+
+    def draw(self, parameters: tf.Tensor, noise: Noise) -> Samples:
+        return _single(_BetaPathwise().sample(tf.stop_gradient(parameters), noise))
+
+    def surrogate(self, parameters: tf.Tensor, samples: Samples) -> tf.Tensor:
+        law = tfp.distributions.Beta(*tf.unstack(parameters, axis=-1))
+        each = law.log_prob(tf.stop_gradient(samples.vectors[:, 0, :, 0]))
         return samples.costs[:, 0] * tf.reduce_sum(each, axis=1)
 
 
@@ -601,18 +701,32 @@ def _single(sample, **options):
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class Pathwise(_Passing):
-    """A reparameterized normal number (Kingma & Welling, 2014).
+    """A reparameterized real number (Kingma & Welling, 2014).
 
         z = μ + σ ε,    ∂z/∂μ = 1, ∂z/∂σ = ε
 
-    The gradient of f must exist almost everywhere.
+    A number with a Beta distribution is a quantile, with the gradient of implicit
+    reparameterization (Figurnov et al., 2018). The gradient of f must exist almost
+    everywhere.
     """
 
-    is_normal = True
+    family = "normal"
+
+    def for_head(self, head: Any) -> Estimator:
+        return _BetaPathwise() if head.family == "beta" else self
 
     def sample(self, parameters: tf.Tensor, noise: Noise) -> tf.Tensor:
         mean, scale = tf.unstack(parameters, axis=-1)
         return (mean + scale * _normal(noise.uniform((mean.shape[1],))))[..., None]
+
+
+class _BetaPathwise(Pathwise):
+    family = "beta"
+
+    def sample(self, parameters: tf.Tensor, noise: Noise) -> tf.Tensor:
+        return _beta_quantile(parameters, noise.uniform((parameters.shape[1],)))[
+            ..., None
+        ]
 
 
 @keras.saving.register_keras_serializable("tf_reinforce")
@@ -888,7 +1002,7 @@ def explain(name: str, logits: Any, costs: Any, seed: int = 0) -> str:
     """
     estimator, rng = get(name), np.random.default_rng(validation.check_seed(seed))
     logits, costs = (np.atleast_1d(np.asarray(x, "float64")) for x in (logits, costs))
-    is_other = estimator.is_normal or isinstance(estimator, Vimco)
+    is_other = estimator.family == "normal" or isinstance(estimator, Vimco)
     if logits.shape != costs.shape or logits.ndim != 1 or is_other:
         raise ValueError(
             "`estimator` must be one of categories, with as many `costs` as `logits`. "

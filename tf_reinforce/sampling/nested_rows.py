@@ -18,6 +18,7 @@ class Call(NamedTuple):
     name: str
     estimator: estimators.Estimator
     parameters: tf.Tensor  # [G, M, K] float
+    entropies: tf.Tensor  # [G] float, in nats
     samples: estimators.Samples
     passed: tf.Tensor  # [G, C, M, K] float, what the model receives
 
@@ -57,8 +58,15 @@ class NestedRows:
             )
         return estimator
 
-    def draw(self, layer, estimator, rows):
-        """Returns the samples of a layer for its parameters, `[R, M, K]` each."""
+    def draw(self, layer, estimator, rows, entropies):
+        """Returns the samples of a layer, `[R, M, K]`.
+
+        Args:
+            layer: `Sample` layer.
+            estimator: Its `Estimator`.
+            rows: `[R, M, K]` float, the parameters.
+            entropies: `[R]` float, in nats.
+        """
         sites, size = rows.shape[1:]
         blocks = tf.reshape(rows, [-1, self._after, sites, size])
         groups = blocks[:, 0]
@@ -83,7 +91,9 @@ class NestedRows:
             is_relaxed = tf.tile(self._is_relaxed, [repeats])[:, None, None, None]
             passed = tf.where(is_relaxed, estimator.mean(groups)[:, None], passed)
         self._tape.watch(passed)
-        self.calls.append(Call(layer.name, estimator, groups, samples, passed))
+        entropies = entropies[:: self._after]
+        call = Call(layer.name, estimator, groups, entropies, samples, passed)
+        self.calls.append(call)
         count = passed.shape[1]
         self._after //= count
         here = [i >= count - samples.relaxed for i in range(count)]
@@ -122,7 +132,7 @@ class NestedRows:
             )
             each = call.estimator.surrogate(call.parameters, samples)
             total += tf.reduce_sum(weights * each)
-            each = weights * call.estimator.entropy(call.parameters)
+            each = weights * call.entropies
             entropies += tf.reduce_sum(tf.reshape(each, [-1, repeats]), axis=1)
             weights = tf.reshape(weights[:, None] * call.samples.weights, [-1])
         return total, values, entropies, weights

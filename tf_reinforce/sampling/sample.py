@@ -277,30 +277,33 @@ class Sample(keras.layers.Layer):
 
     def _parameters(self, rows, estimator):
         """Returns the parameters of the sites of a sample, `[R, D, K]`."""
-        if not estimator.is_normal:
+        if estimator.family == "categories":
             return self.head.category_log_probs(rows)
-        if not hasattr(self.head, "normal_parameters"):
+        if self.head.family != estimator.family:
             raise ValueError(
-                f"The estimator {type(estimator).__name__} needs a head of normal "
-                "numbers: Gaussian, ClippedGaussian or TanhGaussian. Received: "
+                f"The estimator {type(estimator).__name__} needs a head of real numbers: "
+                "Gaussian, ClippedGaussian, TanhGaussian or Beta. Received: "
                 f"{self.head!r}"
             )
-        return self.head.normal_parameters(rows)
+        return tf.stack([*self.head.parameters(rows).values()], axis=-1)
 
     def _draw_nested(self, nested, rows, mask):
         """Returns the samples that an estimator draws for the rows, `[R, D, K]`."""
         estimator = nested.estimator_of(self)
         parameters = self._parameters(rows, estimator)
+        entropies = self.head.distribution(rows).entropy()
         sites, size = parameters.shape[1:]
         if mask is not None:  # padding has no choice, and no gradient
             certain = tf.one_hot(0, size, 0.0, rows.dtype.min / 2, dtype=rows.dtype)
-            if estimator.is_normal:
-                certain = tf.constant([0.0, 1.0], rows.dtype)
-            parameters = tf.where(tf.reshape(mask, [-1, 1, 1]), parameters, certain)
+            if estimator.family != "categories":
+                certain = tf.ones([2], rows.dtype)
+            mask = tf.reshape(mask, [-1])
+            parameters = tf.where(mask[:, None, None], parameters, certain)
+            entropies = tf.where(mask, entropies, 0.0)
         places = math.prod(self.samples_shape)
-        vectors = nested.draw(
-            self, estimator, tf.reshape(parameters, [-1, places * sites, size])
-        )
+        entropies = tf.reduce_sum(tf.reshape(entropies, [-1, places]), axis=1)
+        parameters = tf.reshape(parameters, [-1, places * sites, size])
+        vectors = nested.draw(self, estimator, parameters, entropies)
         return tf.reshape(vectors, [-1, sites, vectors.shape[-1]])
 
     def uniform_noise(self, count: tf.Tensor, dtype: Any) -> Any:
