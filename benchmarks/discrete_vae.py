@@ -17,6 +17,7 @@ import argparse
 import collections
 import functools
 import json
+import multiprocessing
 import os
 import pathlib
 import statistics
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent import futures
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -188,6 +190,13 @@ def run(latent, method, seed, epochs=EPOCHS):
     }
 
 
+def run_in_new_process(*arguments):
+    """Does the same in a process of its own, which compiled nothing before."""
+    context = multiprocessing.get_context("spawn")
+    with futures.ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(run, *arguments).result()
+
+
 def run_torch(python, latent, method, seed, epochs=EPOCHS):
     """Does the same with storchastic, with its faster number of threads: one."""
     with tempfile.TemporaryDirectory() as folder:
@@ -211,7 +220,7 @@ def all_runs(names, latents, python):
     """Yields `(latent, method, function)` of both libraries."""
     for latent in latents:
         for name in names:
-            yield latent, name, run
+            yield latent, name, run_in_new_process
             if python is not None and name in TORCH[latent]:
                 yield latent, name, functools.partial(run_torch, python)
 

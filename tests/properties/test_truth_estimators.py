@@ -17,6 +17,29 @@ from tf_reinforce import testing
 layers = keras.layers
 
 
+@pytest.mark.parametrize("name", ["exact", "disarm", "without_replacement"])
+def test_policy_of_a_bandit_is_trained_with_any_estimator(name):
+    """A reward without a derivative, for each action of an agent."""
+    head = heads.Categorical(3)
+    policy = keras.Sequential([keras.Input((2,), dtype="float64"), models.dense(3)])
+    head.set_float_type("float64")
+    agent = tfr.Reinforce(policy, head)
+    agent.build((None, 2))
+    paid = tf.constant([[0.3, -1.0, 2.0], [1.5, 0.2, -0.7]], tf.float64)
+
+    @tf.function
+    def reward(inputs, actions):
+        rows = tf.cast(inputs[:, 0] > 0, tf.int64)
+        return tf.gather_nd(paid, tf.stack([rows, actions], axis=1))
+
+    function = tfr.ScoreFunction.from_agent(
+        agent, reward=reward, samples=1, baseline=None, estimator=name
+    )
+    inputs = np.array([[0.5, -0.2], [-0.4, 0.9]])
+    report = testing.check_score_function(function, inputs, tolerance=1e-10)
+    assert np.abs(report.exact).max() > 0.1
+
+
 def surrogate_model(sites=1, size=2):
     return keras.Sequential(
         [

@@ -367,7 +367,7 @@ def _possible(weights, alternative):
     return tf.where(is_zero, alternative, weights)
 
 
-def unordered_set(p, outside):
+def unordered_set(p: tf.Tensor, outside: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns p(s) R(S, s), `[G, k]`, and p(r) R(S, s, r), `[G, k, k]`.
 
     These are the weights of `WithoutReplacement`, for a set S of k different values that

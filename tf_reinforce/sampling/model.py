@@ -98,7 +98,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
             one. `"score_function"` draws one sample in each of the K rows of an example;
             `"leave_one_out"` is the same with `samples` ≥ 2 and the default baseline.
             `"vimco"` maximizes log 1/K Σ exp(-L) over the K rows. Others draw several
-            samples for each row, so the model computes more rows.
+            samples for each row, so the model computes more rows. `fit_logged` draws no
+            samples, and has an `estimator` of its own.
         entropy_coef: Float ≥ 0, the weight of an entropy bonus. The bonus is the sum of
             the entropies of an example's samples, averaged over examples.
         **kwargs: Keyword arguments of `keras.Model`.
