@@ -272,8 +272,8 @@ def bits(model):
 
 
 def machine():
-    """Returns a digest of what determines bits: packages, processor and flags."""
-    facts = {**version.installed(), **version.flags()}
+    """Returns a digest of what determines bits: packages and processor."""
+    facts = {**version.installed(), "processor": version.flags()["processor"]}
     del facts["tf-reinforce"], facts["platform"]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -143,7 +143,10 @@ def flags():
 def _processor():
     try:
         with open("/proc/cpuinfo") as file:
-            models = [line for line in file if line.startswith("model name")]
-        return models[0].split(":", 1)[1].strip()
-    except (OSError, IndexError):
+            lines = (line.partition(":") for line in file)
+            facts = {name.strip(): value.strip() for name, _, value in lines}
+        # On virtual machines, different processors have one name.
+        numbers = [facts[name] for name in ("cpu family", "model", "stepping")]
+        return f"{facts['model name']} ({'-'.join(numbers)})"
+    except (OSError, KeyError):
         return platform.processor() or platform.machine()
