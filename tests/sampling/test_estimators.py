@@ -120,6 +120,50 @@ def test_unlikely_category_has_a_finite_gradient():
         assert np.isfinite(tape.gradient(result, logits)).all(), name
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["pathwise", "measure_valued", "score_function"])
+def test_real_samples_are_finite_for_all_noise(name, dtype):
+    """A uniform number can be the least or the greatest in (0, 1)."""
+    limits = np.finfo(dtype)
+    layer = tfr.layers.Sample(heads.Gaussian(1), seed=0)
+    for head in (heads.Gaussian(1), heads.Beta(1, 0.0, 1.0)):
+        estimator = estimators.get(name).for_head(head)
+        for number in (limits.tiny, 1.0 - limits.epsneg):
+
+            def draw(shape, cuts, is_step, number=number):
+                return tf.fill([1, *shape], tf.constant(number, dtype))
+
+            parameters = tf.constant([[[1.5, 2.5]]], dtype)
+            samples = estimator.draw(parameters, estimators.Noise(draw))
+            assert np.isfinite(samples.vectors).all(), (head, number)
+    noise = layer.uniform_noise(1000, dtype)((1000,), None, False).numpy()
+    assert limits.tiny <= noise.min() and noise.max() <= 1.0 - limits.epsneg
+
+
+@pytest.mark.parametrize("k", range(2, 9))
+def test_weights_of_small_probabilities_are_precise_in_float32(k):
+    p = np.array([1.0 - 7e-6, *[1e-6] * 7])
+    found = estimators.unordered_set(*map(tf.constant, (p[None, :k], [p[k:].sum()])))
+    single = (tf.cast(p[None, :k], tf.float32), tf.constant([p[k:].sum()], tf.float32))
+    for one, other in zip(estimators.unordered_set(*single), found, strict=True):
+        assert one.dtype == tf.float32
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    np.testing.assert_allclose(tf.reduce_sum(found[1], axis=-1), 1.0, rtol=1e-12)
+    # p(s) R(S, s) is at least p(s), and p(s) if s is all that was drawn.
+    assert (found[0][0].numpy() >= p[:k] * (1 - 1e-12)).all()
+
+
+def test_layer_of_integers_behind_a_relaxed_sample_is_refused():
+    inputs = keras.Input((4,))
+    first = tfr.layers.Sample(heads.Bernoulli(2), one_hot=True)(layers.Dense(2)(inputs))
+    second = tfr.layers.Sample(heads.Categorical(3))(layers.Dense(3)(first))
+    both = layers.Concatenate()([first, keras.ops.cast(second, "float32")[:, None]])
+    wrapped = keras.Model(inputs, layers.Dense(1)(both))
+    function = tfr.ScoreFunction(wrapped, loss="mse", samples=1, estimator="rebar")
+    with pytest.raises(ValueError, match="follows a relaxed sample.*one_hot=True"):
+        function.gradients(*map(tf.constant, data()))
+
+
 def test_relax_trains_its_own_model():
     surrogate = keras.Sequential(
         [keras.Input((3, 2)), layers.Flatten(), layers.Dense(8, "tanh"), layers.Dense(1)]
@@ -233,6 +277,13 @@ WRONG = {
         "cannot be replayed with this estimator",
     ),
     "not normal": (lambda: trained("pathwise"), "needs a head of real numbers"),
+    "a subclass for categories": (
+        lambda: trained(
+            type("Own", (estimators.Score,), {})(),
+            make=lambda: model(heads.Gaussian(2), one_hot=False),
+        ),
+        "needs a head of independent choices.*Gaussian",
+    ),
     "surrogate of another shape": (
         lambda: trained(
             "score_function",

@@ -377,10 +377,10 @@ def unordered_set(p: tf.Tensor, outside: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
         p: `[G, k]` float, the probabilities of the members of S.
         outside: `[G]` float, the probability of all other values.
     """
-    every = tuple(range(p.shape[1]))
-    # The limit of small probabilities, whose products are not zero in the number type.
-    tiny = np.finfo(p.dtype.as_numpy_dtype).tiny
-    p = tf.maximum(p, float(tiny) ** (1.0 / (len(every) + 1)))
+    every, dtype = tuple(range(p.shape[1])), p.dtype
+    p, outside = (tf.cast(x, tf.float64) for x in (p, outside))
+    # The limit of small probabilities, whose products are not zero.
+    p = tf.maximum(p, np.finfo("float64").tiny ** (1.0 / (len(every) + 1)))
     whole, first, shares = _set_probability(p, outside, every), [], []
     for s in every:
         others = tuple(i for i in every if i != s)
@@ -391,7 +391,8 @@ def unordered_set(p: tf.Tensor, outside: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
             row.append(p[:, r] * ratio)
         first.append(p[:, s] * without / whole)
         shares.append(tf.stack(row, axis=1))
-    return tf.stack(first, axis=1), tf.stack(shares, axis=1)
+    results = tf.stack(first, axis=1), tf.stack(shares, axis=1)
+    return tuple(tf.cast(x, dtype) for x in results)
 
 
 def _set_probability(p, outside, members):
@@ -647,6 +648,8 @@ def _bisect(function, values):
 
 
 def _normal(uniform):
+    limits = np.finfo(uniform.dtype.as_numpy_dtype)  # finite also for the least number
+    uniform = tf.clip_by_value(uniform, limits.eps / 4, 1.0 - limits.epsneg)
     return math.sqrt(2.0) * tf.math.erfinv(2.0 * uniform - 1.0)
 
 
@@ -748,7 +751,7 @@ class StraightThrough(_Passing):
 
 @keras.saving.register_keras_serializable("tf_reinforce")
 class ReinMax(StraightThrough):
-    """Biased from the second order on (Liu et al., 2023).
+    """Biased unless the cost is linear or quadratic (Liu et al., 2023).
 
     Backwards, a sample z is 2 softmax(log p') - p / 2 with p' = (z + p) / 2.
     """

@@ -101,7 +101,8 @@ class ScoreFunction(resumed_fit.TrainingModel):
             samples for each row, so the model computes more rows. `fit_logged` draws no
             samples, and has an `estimator` of its own.
         entropy_coef: Float ≥ 0, the weight of an entropy bonus. The bonus is the sum of
-            the entropies of an example's samples, averaged over examples.
+            the entropies of an example's samples, averaged over examples. A layer learns
+            from its own entropy, not from those of layers that read its samples.
         **kwargs: Keyword arguments of `keras.Model`.
 
     Example:

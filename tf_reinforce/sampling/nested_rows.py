@@ -87,6 +87,12 @@ class NestedRows:
         if not samples.passes:
             passed = tf.stop_gradient(passed)
         if any(self._is_relaxed):
+            if not layer.one_hot and estimator.family == "categories":
+                raise ValueError(
+                    f"{layer.name!r} follows a relaxed sample, and returns whole numbers, "
+                    "which are no smooth function of it. Pass Sample(…, one_hot=True), or "
+                    "another estimator to the layer before, such as 'disarm'."
+                )
             repeats = tf.shape(groups)[0] // len(self._is_relaxed)
             is_relaxed = tf.tile(self._is_relaxed, [repeats])[:, None, None, None]
             passed = tf.where(is_relaxed, estimator.mean(groups)[:, None], passed)
