@@ -89,9 +89,9 @@ class NestedRows:
         if any(self._is_relaxed):
             if not layer.one_hot and estimator.family == "categories":
                 raise ValueError(
-                    f"{layer.name!r} follows a relaxed sample, and returns whole numbers, "
-                    "which are no smooth function of it. Pass Sample(…, one_hot=True), or "
-                    "another estimator to the layer before, such as 'disarm'."
+                    f"{layer.name!r} follows a relaxed sample, but returns integers. "
+                    "Pass Sample(head, one_hot=True), or another estimator to the layer "
+                    "before, such as 'disarm'."
                 )
             repeats = tf.shape(groups)[0] // len(self._is_relaxed)
             is_relaxed = tf.tile(self._is_relaxed, [repeats])[:, None, None, None]
